@@ -28,7 +28,7 @@ RUN /build/bin/python -m pip wheel --no-cache-dir --no-deps --no-build-isolation
  && /build/bin/python -m pip --python /opt/millrace/bin/python install --no-cache-dir --no-deps /wheels/*.whl \
  && /build/bin/python -m pip --python /opt/millrace/bin/python uninstall --yes cython \
  && find /opt/millrace/lib -type d \( -name tests -o -name include \) -prune -exec rm -rf {} + \
- && /opt/millrace/bin/python -c 'from millrace.operators import kernels; assert kernels.compiled()'
+ && /opt/millrace/bin/python -c 'from millrace.values import kernels; assert kernels.compiled()'
 
 FROM ${BASE}
 # A user without a shell and without a home, and the folder of the volume, which is all that it may write to.

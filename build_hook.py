@@ -1,10 +1,10 @@
 """Compile the kernels when the package is built; without a compiler they run as plain Python. Write the tables of the
 SQL parser too (operators/millrace/sql/tables.py), because building them takes longer than most runs.
 
-Every module in `operators/millrace/operators/kernels/` is Python that Cython also accepts. The modules of SCHEDULER,
-which every tuple passes, are compiled too: plain Python without declarations. Hatchling calls `KernelsHook` for wheels
-and editable installs. `python build_hook.py` does the same work in place; the Makefile uses it to update changed
-modules. A compiled module is in the folder of its source, and Python prefers it.
+Kernels (KERNELS) are Python that Cython also accepts. The modules of SCHEDULER, which every tuple passes, are compiled
+too: plain Python without declarations. Hatchling calls `KernelsHook` for wheels and editable installs. `python
+build_hook.py` does the same work in place; the Makefile uses it to update changed modules. A compiled module is in the
+folder of its source, and Python prefers it.
 
 Rule: a compiled module is never older than its source. An outdated compiled file is replaced, or removed when it
 cannot be compiled. Without a compiler, or with MILLRACE_NO_KERNELS=1, the installation still works: slower, with the
@@ -28,13 +28,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path("operators")
-KERNELS = Path("operators/millrace/operators/kernels")
+# Kernels that several operators share, and the kernel of one operator in its folder.
+KERNELS = ("operators/millrace/values/kernels/[!_]*.py", "operators/millrace/operators/*/kernel.py")
 SCHEDULER = [
-    Path("operators/millrace/engine/component.py"),
+    Path("operators/millrace/engine/scheduler/component.py"),
     Path("operators/millrace/engine/engine.py"),
-    Path("operators/millrace/engine/rules.py"),
-    Path("operators/millrace/operators/buffer.py"),
-    Path("operators/millrace/operators/operator.py"),
+    Path("operators/millrace/engine/scheduler/rules.py"),
+    Path("operators/millrace/operators/frame/buffer.py"),
+    Path("operators/millrace/operators/frame/operator.py"),
 ]
 SQL = Path("operators/millrace/sql")
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
@@ -69,7 +70,7 @@ def compile_kernels(root: Path, report: Report = lambda line: None) -> Outcome:
 
     `report` receives a line for each module that is done.
     """
-    kernels = sorted(path for path in (root / KERNELS).glob("*.py") if path.name != "__init__.py")
+    kernels = [path for pattern in KERNELS for path in sorted(root.glob(pattern))]
     sources = [*kernels, *(root / path for path in SCHEDULER if (root / path).exists())]
     targets = [source.with_name(source.stem + SUFFIX) for source in sources]
     for orphan in set((root / ROOT).rglob(f"*{SUFFIX}")) - set(targets):
@@ -123,7 +124,8 @@ def _build(root: Path, sources: list[Path], report: Report) -> None:
     sources = sorted(sources, key=lambda source: source.stat().st_size, reverse=True)  # the longest first
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         pending = {
-            pool.submit(_compile_in_process, root, source, Path(folder) / source.stem): source for source in sources
+            pool.submit(_compile_in_process, root, source, Path(folder) / str(number)): source
+            for number, source in enumerate(sources)
         }
         built = {}
         for number, finished in enumerate(as_completed(pending), start=1):
@@ -133,7 +135,7 @@ def _build(root: Path, sources: list[Path], report: Report) -> None:
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
-            report(f"kernels: compiled {number}/{len(sources)} ({source.stem})")
+            report(f"kernels: compiled {number}/{len(sources)} ({_name(source)})")
         for source, result in built.items():
             _replace(result, source)
 
@@ -161,7 +163,8 @@ def _compile_one(source: Path, folder: Path) -> None:
         from setuptools import Distribution, Extension
         from setuptools.command.build_ext import build_ext
 
-        directives, flags = (DIRECTIVES, FLAGS) if source.parent == KERNELS else (PLAIN, PLAIN_FLAGS)
+        is_kernel = any(source.match(pattern) for pattern in KERNELS)
+        directives, flags = (DIRECTIVES, FLAGS) if is_kernel else (PLAIN, PLAIN_FLAGS)
         extension = Extension(_module(source), [str(source)], extra_compile_args=flags)
         modules = cythonize([extension], build_dir=str(folder), compiler_directives=directives, quiet=True)
         command = build_ext(Distribution({"name": "millrace", "ext_modules": modules}))
@@ -174,6 +177,10 @@ def _compile_one(source: Path, folder: Path) -> None:
         print(_first_line(failure), flush=True)
         sys.exit(1)
     print(line, flush=True)
+
+
+def _name(source: Path) -> str:
+    return f"{source.parent.name}/{source.stem}" if source.stem == "kernel" else source.stem
 
 
 def _module(source: Path) -> str:

@@ -9,8 +9,8 @@ import numpy as np
 from bench.figure import Figure, best_of, median_of
 from millrace.engine.engine import Engine
 from millrace.engine.events import AddQuery, AddStream, Answer, Arrived, Command, Deliver, FeedOpened
-from millrace.operators.batch import Batch, Int64s
 from millrace.sql import Catalog, CreateQuery, CreateStream, parse, plan
+from millrace.values.batch import Batch, Int64s
 
 # Two paths of select, map, select, map into a union: each tuple passes five operators.
 FIVE_OPERATORS = """

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Final
 
 from bench import engine, paths
-from millrace.operators import kernels
+from millrace.values import kernels
 
 ROOT: Final = Path(__file__).parents[1]
 BASELINE: Final = Path(__file__).with_suffix(".json")

@@ -13,11 +13,11 @@ from bench.figure import Figure, best_of
 from millrace.engine.engine import Engine
 from millrace.engine.events import AddQuery, AddStream, Answer, Arrived, Command, CommandBody, Deliver, FeedOpened
 from millrace.engine.plan import Node, QueryPlan, StreamDefinition
-from millrace.operators.batch import Batch, Int64s
-from millrace.operators.expression import Column
-from millrace.operators.kernels import joining
+from millrace.operators.join import kernel as joining
 from millrace.operators.spec import Band, Equal, JoinSpec
 from millrace.protocol import Schema, Type
+from millrace.values.batch import Batch, Int64s
+from millrace.values.expression import Column
 
 KEYS = ("src", "dst", "sport", "dport")
 SCHEMA = Schema.of(ts="timestamp", src="bigint", dst="bigint", sport="bigint", dport="bigint", v="bigint")

@@ -18,9 +18,9 @@ import numpy as np
 from bench.engine import engine_with
 from bench.figure import Figure
 from millrace.engine.events import Arrived, Deliver
-from millrace.operators.batch import Batch, object_array
-from millrace.operators.operator import Operator
+from millrace.operators.frame.operator import Operator
 from millrace.protocol import Schema
+from millrace.values.batch import Batch, object_array
 
 COUNTED: Final = """
 CREATE STREAM s (ts TIMESTAMP, k TEXT) WITH (time = 'ts');

@@ -25,9 +25,9 @@ import numpy as np
 from bench import aggregate, engine, join
 from millrace.engine.engine import Engine
 from millrace.engine.events import Arrived, Deliver, Event
-from millrace.operators import kernels
-from millrace.operators.batch import Batch
 from millrace.operators.spec import AggregateSpec
+from millrace.values import kernels
+from millrace.values.batch import Batch
 
 BEST_AND_CURRENT: Final = """
 CREATE STREAM quotes (symbol BIGINT, cents BIGINT) WITH (update_key = 'symbol');

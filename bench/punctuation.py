@@ -13,9 +13,9 @@ from bench.figure import Figure, best_of
 from millrace.engine.engine import Engine
 from millrace.engine.events import AddQuery, AddStream, Answer, Arrived, Command, Deliver, FeedClosed
 from millrace.engine.plan import Node, QueryPlan, StreamDefinition
-from millrace.operators.expression import Call, Column, Constant
 from millrace.operators.spec import AggregateCall, AggregateSpec, SelectSpec, TimeWindow
 from millrace.protocol import Type
+from millrace.values.expression import Call, Column, Constant
 
 WINDOW_US = 10_000_000
 EVERYTHING = Call(

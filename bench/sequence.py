@@ -12,10 +12,10 @@ from bench.figure import Figure, best_of, median_of
 from millrace.engine.engine import Engine
 from millrace.engine.events import AddQuery, AddStream, Answer, Arrived, Command, Deliver, Effects, Event, FeedClosed
 from millrace.engine.plan import Node, QueryPlan, StreamDefinition
-from millrace.operators.batch import Batch, Int64s
-from millrace.operators.expression import Column
 from millrace.operators.spec import SequenceSpec
 from millrace.protocol import Schema, Type
+from millrace.values.batch import Batch, Int64s
+from millrace.values.expression import Column
 
 Mode = Literal["recent", "chronicle"]
 SCHEMA = Schema.of(ts="timestamp", k="bigint", v="bigint")

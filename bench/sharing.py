@@ -9,8 +9,8 @@ import numpy as np
 from bench.figure import Figure, best_of
 from millrace.engine.engine import Engine
 from millrace.engine.events import AddQuery, AddStream, Arrived, Command, Deliver, FeedOpened
-from millrace.operators.batch import Batch
 from millrace.sql import Catalog, CreateQuery, CreateStream, parse, plan_all
+from millrace.values.batch import Batch
 
 FILTER = "SELECT a, b FROM s WHERE (a * 7 + b) % 1000 = 0"
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from bench.figure import Figure, best_of
-from millrace.operators.batch import Batch, Values, constant_int64, object_array
 from millrace.operators.queues.update import SCHEDULERS, Scheduler, UpdateQueue
 from millrace.operators.queues.windows import Commit, WindowQueue
 from millrace.operators.spec import TimeWindow
 from millrace.protocol import Schema
+from millrace.values.batch import Batch, Values, constant_int64, object_array
 
 NUMBERED = Schema.of(k="bigint", price="double", size="bigint")
 NAMED = Schema.of(k="text", price="double", size="bigint")

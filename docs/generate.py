@@ -156,8 +156,8 @@ def metrics() -> str:
 
 def rules() -> str:
     """The moves of each role under each strategy."""
-    from millrace.engine.rules import RULES
-    from millrace.engine.table import Role
+    from millrace.engine.scheduler.rules import RULES
+    from millrace.engine.scheduler.table import Role
 
     lines = [f"| role | {' | '.join(f'`{kind.value}`' for kind in RULES)} |", "|---" * (len(RULES) + 1) + "|"]
     for role in Role:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import settings
 
 import millrace.engine.engine  # noqa: F401 (loads the compiled modules)
-from millrace.operators import kernels
+from millrace.values import kernels
 from tests.depth import DEEP, examples
 
 # Durations belong to bench/: a slow machine must not fail a test.

@@ -1,7 +1,7 @@
 """Imports run one way, and the engine has no code that waits. The rules are checked on the sources.
 
-    protocol <- operators <- engine <- sql <- server, offline, backfill <- cli         protocol <- client
-                operators <- functions <- sql
+    protocol <- values <- operators <- engine <- sql <- server, offline, backfill <- cli         protocol <- client
+                          values <- functions <- sql
 
 The three drivers are on one level: one may use another unless that creates a cycle. A new room needs a row in
 `MAY_IMPORT`, a root in `ROOTS` and a line in `pyproject.toml`.
@@ -20,14 +20,15 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 ROOTS = ("server", "operators", "protocol")
 
 DRIVERS = {"server", "offline", "backfill"}
-CORE = {"protocol", "operators", "engine", "functions", "sql"}
+CORE = {"protocol", "values", "operators", "engine", "functions", "sql"}
 MAY_IMPORT = {
     "protocol": set(),
     "client": {"protocol"},
-    "operators": {"protocol"},
-    "engine": {"protocol", "operators"},
-    "functions": {"protocol", "operators"},
-    "sql": {"protocol", "operators", "engine", "functions"},
+    "values": {"protocol"},
+    "operators": {"protocol", "values"},
+    "engine": {"protocol", "values", "operators"},
+    "functions": {"protocol", "values"},
+    "sql": {"protocol", "values", "operators", "engine", "functions"},
     "server": CORE | DRIVERS,
     "offline": CORE | DRIVERS,
     "backfill": CORE | DRIVERS,
@@ -35,7 +36,7 @@ MAY_IMPORT = {
 }
 
 # The engine is a function of its events: no clock, no chance, no input or output, no waiting.
-DETERMINISTIC = ("operators", "engine", "sql")
+DETERMINISTIC = ("values", "operators", "engine", "sql")
 WAITING = {"asyncio", "concurrent", "multiprocessing", "select", "selectors", "signal", "socket", "subprocess"}
 THREADS = {"_thread", "threading"}
 WORLD = {"os", "random", "secrets", "time"}
@@ -197,7 +198,11 @@ CLIENT = "protocol/millrace/client/x.py"
     [
         ("operators/millrace/__init__.py", "", "hides the other two roots"),
         ("operators/millrace/novel/x.py", "", "not a known room"),
-        ("operators/millrace/operators/x.py", "import millrace.engine.graph", "imports millrace.engine.graph"),
+        (
+            "operators/millrace/operators/x.py",
+            "import millrace.engine.graph",
+            "imports millrace.engine.graph",
+        ),
         ("operators/millrace/operators/deep/x.py", "from millrace import engine", "imports millrace.engine"),
         ("operators/millrace/sql/x.py", "from millrace.server.config import Config", "sql may import engine"),
         ("protocol/millrace/protocol/x.py", "from millrace.client import Client", "no other room"),
@@ -233,7 +238,7 @@ def test_drivers_that_need_each_other_are_noticed(tmp_path):
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        (ENGINE, "import heapq\nimport numpy as np\nfrom millrace.operators.batch import Batch"),
+        (ENGINE, "import heapq\nimport numpy as np\nfrom millrace.values.batch import Batch"),
         (CLIENT, "import asyncio\nimport msgpack\nfrom millrace.protocol import frames"),
         (CLIENT, "def f():\n    import pyarrow"),
         (CLIENT, "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pyarrow"),

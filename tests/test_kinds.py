@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from millrace.backfill import keys, margins
-from millrace.engine import editing
+from millrace.engine.graph import editing
 from millrace.engine.plan import Node
 from millrace.operators import build, spec
-from millrace.operators.buffer import Buffer, Gauge
-from millrace.operators.operator import StepClock
+from millrace.operators.frame.buffer import Buffer, Gauge
+from millrace.operators.frame.operator import StepClock
 from millrace.protocol import Schema
 from millrace.sql import updates
 
@@ -53,7 +53,7 @@ DEFAULTS: Mapping[str, str] = {
         "WindowSpec"
     ),
     # Calls the visitor that raises.
-    "engine/editing.py:_replace_each_other": (
+    "engine/graph/editing.py:_replace_each_other": (
         "FilterSpec GateSpec JoinSpec RetimeSpec SequenceSpec SortSpec UnionSpec WindowSpec"
     ),
     # All columns are used.
@@ -73,7 +73,7 @@ RAISING: Mapping[str, Any] = {
     "operators/build.py:gives_order": lambda kind: build.gives_order(kind, [True]),
     "sql/updates.py:_drops": updates._drops,
     "sql/updates.py:_reads_all": updates._reads_all,
-    "engine/editing.py:_takes_current_rows": editing._takes_current_rows,
+    "engine/graph/editing.py:_takes_current_rows": editing._takes_current_rows,
     "backfill/margins.py:unbounded_because": lambda kind: margins.unbounded_because(Node("q.N", kind, ("s.source",))),
     "backfill/keys.py:_spec_keys": lambda kind: keys._spec_keys(Node("q.N", kind, ("s.source",)), []),
     "operators/build.py:build": lambda kind: build.build("q.N", kind, [ARC.attach()], Gauge(), StepClock()),

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from millrace.engine import component, engine, rules
-from millrace.operators import buffer, kernels, operator
+from millrace.engine import engine
+from millrace.engine.scheduler import component, rules
+from millrace.operators.frame import buffer, operator
+from millrace.values import kernels
 from tests.kernels import NAMES, installed
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -113,7 +115,7 @@ def pinned(lock):
 def tree(tmp_path):
     """A copy of the build hook with one tiny kernel."""
     shutil.copy(REPOSITORY / "build_hook.py", tmp_path)
-    folder = tmp_path / "operators/millrace/operators/kernels"
+    folder = tmp_path / "operators/millrace/values/kernels"
     folder.mkdir(parents=True)
     for package in (folder, folder.parent):
         (package / "__init__.py").touch()
@@ -143,7 +145,7 @@ def compiled_files(tree):
 
 
 def runs_compiled(tree):
-    code = "from millrace.operators.kernels import tiny; print(tiny.compiled())"
+    code = "from millrace.values.kernels import tiny; print(tiny.compiled())"
     environment = os.environ | {"PYTHONPATH": str(tree / "operators")}
     return subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
@@ -158,7 +160,7 @@ def test_without_a_compiler_one_line_is_printed_and_python_runs(tree):
 
 
 def test_a_compiled_kernel_that_may_not_be_used_is_removed(tree):
-    stale = tree / "operators/millrace/operators/kernels" / f"tiny{importlib.machinery.EXTENSION_SUFFIXES[0]}"
+    stale = tree / "operators/millrace/values/kernels" / f"tiny{importlib.machinery.EXTENSION_SUFFIXES[0]}"
     stale.write_bytes(b"an older build")
     output = build(tree, MILLRACE_NO_KERNELS="1")
     assert "MILLRACE_NO_KERNELS is set" in output
@@ -167,13 +169,13 @@ def test_a_compiled_kernel_that_may_not_be_used_is_removed(tree):
 
 
 def test_a_kernel_that_cython_refuses_leaves_python(tree):
-    (tree / "operators/millrace/operators/kernels/tiny.py").write_text("def broken(:\n")
+    (tree / "operators/millrace/values/kernels/tiny.py").write_text("def broken(:\n")
     assert build(tree).startswith("kernels: not compiled")
     assert compiled_files(tree) == []
 
 
 def test_without_kernels_compiled_files_are_removed(tree):
-    source = tree / "operators/millrace/operators/kernels/tiny.py"
+    source = tree / "operators/millrace/values/kernels/tiny.py"
     source.with_name(f"tiny{importlib.machinery.EXTENSION_SUFFIXES[0]}").write_bytes(b"compiled once")
     source.unlink()
     assert build(tree) == "kernels: 0 compiled, up to date\n"
@@ -185,7 +187,7 @@ def test_with_a_compiler_only_changed_kernels_are_compiled_again(tree):
     assert build(tree) == "kernels: compiled 1/1 (tiny)\nkernels: 1 compiled\n"
     assert runs_compiled(tree) == "True\n"
     assert build(tree) == "kernels: 1 compiled, up to date\n"
-    source = tree / "operators/millrace/operators/kernels/tiny.py"
+    source = tree / "operators/millrace/values/kernels/tiny.py"
     os.utime(source, ns=(newer := source.stat().st_mtime_ns + 60_000_000_000, newer))
     assert build(tree).endswith("\nkernels: 1 compiled\n")
     assert sorted(path.name for path in tree.iterdir()) == ["build_hook.py", "operators"]

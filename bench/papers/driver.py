@@ -30,9 +30,9 @@ from millrace.engine.events import (
 from millrace.offline.driver import Driver, Instant, Price
 from millrace.offline.report import Measures
 from millrace.offline.script import plan_script
-from millrace.operators.batch import Batch
-from millrace.operators.buffer import Reader
+from millrace.operators.frame.buffer import Reader
 from millrace.protocol import Schema
+from millrace.values.batch import Batch
 
 SECOND_US: Final = 1_000_000
 # Cost of one tuple per operator when tuples arrive one by one, rounded (`make bench`, engine-single).

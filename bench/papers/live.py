@@ -22,7 +22,7 @@ from bench.papers.slowly import VARIABLE
 from bench.papers.ups import UPS, draw_side_by_side
 from bench.wire import Daemon, daemon
 from millrace.client import AsyncClient
-from millrace.operators.batch import Int64s
+from millrace.values.batch import Int64s
 
 KEYS: Final = 10_000
 COST_US: Final = 200

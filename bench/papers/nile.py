@@ -26,8 +26,8 @@ from bench.papers.driver import FEED, SECOND_US, instants, poisson
 from millrace.engine.events import Command, Effect, Event, Execution, FeedOpened, Measured, SetStrategy
 from millrace.offline.driver import Driver, Instant, Price
 from millrace.offline.script import plan_script
-from millrace.operators.join import Join
-from millrace.operators.join_pacing import JoinPacing
+from millrace.operators.join.join import Join
+from millrace.operators.join.pacing import JoinPacing
 
 NILE: Final = Paper(
     "nile",

@@ -25,9 +25,9 @@ from millrace.engine.events import Arrived, Command, Deliver, Effect, Execution,
 from millrace.offline.driver import Driver, Instant
 from millrace.offline.report import Measures
 from millrace.offline.script import Script, plan_script
-from millrace.operators.batch import Batch, Int64s
 from millrace.operators.spec import AggregateSpec, TimeWindow
 from millrace.protocol import Schema
+from millrace.values.batch import Batch, Int64s
 
 OOP: Final = Paper(
     "oop",

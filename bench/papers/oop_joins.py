@@ -21,9 +21,9 @@ from bench.papers.oop import COLOURS, MEGA, OOP, Source, between, draw_memory
 from millrace.engine.events import Arrived, Command, Deliver, Effect, Execution, FeedClosed, FeedOpened
 from millrace.offline.driver import Driver, Instant
 from millrace.offline.script import plan_script
-from millrace.operators.batch import Batch, Int64s
-from millrace.operators.operator import Operator
+from millrace.operators.frame.operator import Operator
 from millrace.protocol import Schema
+from millrace.values.batch import Batch, Int64s
 
 OPTIONS: Final = {"OOP": "order = 'arrival'", "IOP": "order = 'event', join = 'sync'"}
 STREAM: Final = (

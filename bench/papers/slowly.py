@@ -7,7 +7,7 @@ import time
 from typing import Final
 
 from millrace.functions import function
-from millrace.operators.batch import Int64s
+from millrace.values.batch import Int64s
 
 # The variable of the environment that says how many microseconds a tuple takes.
 VARIABLE: Final = "SLOWLY_US"

@@ -13,8 +13,8 @@ from millrace.backfill.job import read_between
 from millrace.backfill.layout import layout_of, result_batch, result_schema
 from millrace.backfill.splitting import Extent, Split
 from millrace.backfill.task import Task
-from millrace.operators.batch import Batch
 from millrace.protocol import DELETED, GONE
+from millrace.values.batch import Batch
 
 SEQUENCE, STREAM = "seq", "s"
 

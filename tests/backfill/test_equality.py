@@ -17,10 +17,10 @@ from millrace.backfill.splitting import Mode, plan_split
 from millrace.engine.events import AddQuery, AddStream
 from millrace.offline.run import Options, Run
 from millrace.offline.script import Script, plan_script
-from millrace.operators.batch import Batch
 from millrace.protocol import Refuse
 from millrace.server.source import StreamDecoder
 from millrace.sql import Catalog
+from millrace.values.batch import Batch
 from tests.backfill.local import extent_of, run_split
 from tests.comparison import same_final, same_rows
 from tests.conformance.rows import BID, CHECKS, HERE, NEXMARK, QUERIES, STREAMS, cases, events_of, sql_of

@@ -11,9 +11,9 @@ import pytest
 from millrace.backfill.flow import flow_of
 from millrace.engine.plan import StreamDefinition
 from millrace.offline.script import load
-from millrace.operators.batch import Batch
 from millrace.protocol import Type
 from millrace.sql import Catalog
+from millrace.values.batch import Batch
 from tests.backfill.test_equality import differences
 from tests.running import run_events
 

@@ -14,9 +14,9 @@ from millrace.backfill.outputs import ASIDE, MANIFEST, PLAN, Destination
 from millrace.backfill.running import Wanted, check_asked
 from millrace.backfill.splitting import Extent, plan_split
 from millrace.backfill.verifying import read_backfill
-from millrace.operators.batch import Batch
-from millrace.operators.eventtime import MAX_TIME
 from millrace.protocol import Refuse
+from millrace.values.batch import Batch
+from millrace.values.eventtime import MAX_TIME
 
 DAY = 86_400_000_000
 SQL = """CREATE STREAM s (ts TIMESTAMP, k BIGINT) WITH (time = 'ts');

@@ -11,9 +11,9 @@ from millrace.backfill.job import flow_of_text
 from millrace.backfill.keys import keys_of
 from millrace.backfill.margins import Reach, margins_of
 from millrace.backfill.splitting import Extent, Slice, plan_split
-from millrace.operators.batch import Batch
-from millrace.operators.expression import Column
 from millrace.protocol import Field, Refuse, Schema, Type
+from millrace.values.batch import Batch
+from millrace.values.expression import Column
 
 STREAMS = """
 CREATE STREAM a (ts TIMESTAMP, k BIGINT, g TEXT, v DOUBLE) WITH (time = 'ts');

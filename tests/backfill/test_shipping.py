@@ -11,7 +11,7 @@ from millrace.backfill.job import flow_of_text, job_of
 from millrace.backfill.layout import layout_of
 from millrace.backfill.shipping import write_archive
 from millrace.backfill.splitting import Extent, plan_split
-from millrace.operators.batch import Batch
+from millrace.values.batch import Batch
 
 SQL = """CREATE STREAM s (ts TIMESTAMP, k BIGINT, t TEXT) WITH (time = 'ts');
 SELECT k, upper(t) AS t, count(*) AS n FROM TUMBLE(s, ts, INTERVAL '10 us') GROUP BY k, upper(t)"""
@@ -24,7 +24,7 @@ sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in str(
 sys.modules.pop("millrace", None)
 with open(sent, "rb") as file:
     job, tables = pickle.load(file)
-import millrace.backfill.job, millrace.operators.kernels as kernels
+import millrace.backfill.job, millrace.values.kernels as kernels
 assert kernels.__file__.startswith(archive), kernels.__file__
 assert millrace.backfill.job.__file__.startswith(archive)
 assert not kernels.compiled()
@@ -51,6 +51,6 @@ def test_the_archive_is_the_same_each_time_and_names_its_folders(tmp_path):
     one, other = write_archive(tmp_path / "a.zip"), write_archive(tmp_path / "b.zip")
     assert one.read_bytes() == other.read_bytes()
     names = zipfile.ZipFile(one).namelist()
-    assert {"millrace/", "millrace/backfill/", "millrace/operators/kernels/"} <= set(names)
+    assert {"millrace/", "millrace/backfill/", "millrace/values/kernels/"} <= set(names)
     assert not any(name.endswith((".so", ".pyc")) for name in names)
     assert not any(part.is_file() for part in tmp_path.glob("*.part"))

@@ -14,9 +14,9 @@ from millrace.backfill.job import flow_of_text
 from millrace.backfill.layout import batch_of, layout_of
 from millrace.backfill.splitting import Slice, plan_split
 from millrace.backfill.task import Chunk, Task
-from millrace.operators.batch import Batch
-from millrace.operators.eventtime import FIRST_US, LAST_US
 from millrace.protocol import Refuse
+from millrace.values.batch import Batch
+from millrace.values.eventtime import FIRST_US, LAST_US
 from tests.backfill.local import extent_of, run_split
 from tests.depth import examples
 

@@ -15,7 +15,7 @@ from bench import instructions
 from bench.__main__ import main
 from bench.instructions import BASELINE, ROOT, TOLERANCE, Count, Counts
 from bench.paths import PATHS
-from millrace.operators import kernels
+from millrace.values import kernels
 
 BUILD = {"python": "3", "numpy": "2"}
 

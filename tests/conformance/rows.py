@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from millrace.offline.script import plan_script
-from millrace.operators.aggregates import AGGREGATES, user_aggregate
 from millrace.protocol import Type, parse_timestamp
+from millrace.values.aggregates import AGGREGATES, user_aggregate
 from tests.comparison import same_event_order, same_final, same_rows
 from tests.running import Result, lines, run_events, run_script
 

@@ -19,10 +19,10 @@ from millrace.engine.events import (
     QueryFailed,
 )
 from millrace.engine.plan import Node, QueryOptions, QueryPlan, StreamDefinition
-from millrace.operators.batch import Batch
-from millrace.operators.expression import Call, Column, Constant, Expression
 from millrace.operators.spec import MapSpec, SelectSpec, SortSpec, Spec, UnionSpec
 from millrace.protocol import Refuse, Schema, Type
+from millrace.values.batch import Batch
+from millrace.values.expression import Call, Column, Constant, Expression
 
 V = Schema.of(v="bigint")
 TV = Schema.of(ts="timestamp", v="bigint")

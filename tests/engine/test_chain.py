@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.engine.chain import BAND, PathSegment, envelope
 from millrace.engine.engine import Engine
 from millrace.engine.events import ChainDecided, Measured, ReplaceQuery, SetStrategy
 from millrace.engine.plan import QueryPlan
-from millrace.engine.table import Link
+from millrace.engine.scheduler.chain import BAND, PathSegment, envelope
+from millrace.engine.scheduler.table import Link
 from tests.engine.graphs import Bench, arrive, compare, identity, path, plan, rows, select
 
 # (selectivity, cost) of the operators of a path.

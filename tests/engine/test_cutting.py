@@ -12,9 +12,9 @@ import pytest
 
 from millrace.engine.engine import Engine
 from millrace.engine.events import AddQuery, AddStream, Arrived, Command, Deliver, FeedClosed, FeedOpened
-from millrace.operators.batch import Batch
 from millrace.protocol import Schema
 from millrace.sql import Catalog, CreateQuery, CreateStream, parse, plan_all
+from millrace.values.batch import Batch
 
 STREAMS = """
 CREATE STREAM a (at TIMESTAMP, k BIGINT, v BIGINT) WITH (time = 'at', disorder = '3 us');

@@ -29,12 +29,12 @@ from millrace.engine.events import (
     WatchProgress,
 )
 from millrace.engine.plan import QueryPlan, StreamDefinition
-from millrace.operators.batch import Batch
-from millrace.operators.expression import Column
 from millrace.operators.queues.edge import EdgeSpec
 from millrace.operators.queues.reader import QueueReader
 from millrace.operators.spec import AggregateCall, AggregateSpec, TimeWindow
 from millrace.protocol import Schema, Type
+from millrace.values.batch import Batch
+from millrace.values.expression import Column
 from tests.depth import examples
 from tests.engine.graphs import Bench, identity, plan, punctuate, refusal, rows, select, times, union
 

@@ -24,10 +24,10 @@ from millrace.engine.events import (
     SetStrategy,
 )
 from millrace.engine.plan import StreamDefinition
-from millrace.operators.expression import Column, Constant
 from millrace.operators.queues.edge import EdgeSpec
 from millrace.operators.spec import Band, FilterSpec, SampleSpec, SelectSpec
 from millrace.protocol import Type
+from millrace.values.expression import Column, Constant
 from tests.engine.graphs import (
     TV,
     Bench,

@@ -23,7 +23,7 @@ from millrace.engine.events import (
     WakeAt,
 )
 from millrace.engine.plan import StreamDefinition
-from millrace.operators.idle_waiting import IdleWaiting
+from millrace.operators.frame.idle_waiting import IdleWaiting
 from tests.engine.graphs import (
     TV,
     Bench,

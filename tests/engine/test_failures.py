@@ -21,7 +21,7 @@ from millrace.engine.events import (
     SetOrder,
 )
 from millrace.engine.plan import QueryPlan
-from millrace.operators.operator import Operator
+from millrace.operators.frame.operator import Operator
 from millrace.operators.spec import Band, TimeWindow
 from tests.engine.graphs import (
     TV,

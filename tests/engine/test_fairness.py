@@ -12,12 +12,12 @@ from itertools import product
 
 import pytest
 
-from millrace.engine.component import PATIENCE
 from millrace.engine.engine import Engine
 from millrace.engine.events import AddQuery, AddStream, Arrived, Command, Deliver, Event, FeedOpened, Measured
-from millrace.operators.batch import Batch
+from millrace.engine.scheduler.component import PATIENCE
 from millrace.protocol import Schema
 from millrace.sql import Catalog, CreateQuery, CreateStream, parse, plan_all
+from millrace.values.batch import Batch
 
 STREAMS = """
 CREATE STREAM a (v BIGINT, k BIGINT) WITH (queue = 'fifo', update_key = 'k');

@@ -21,11 +21,11 @@ from millrace.engine.events import (
     WakeAt,
 )
 from millrace.engine.plan import StreamDefinition
-from millrace.operators.batch import Batch
-from millrace.operators.expression import TIME, Column
-from millrace.operators.join import Join
+from millrace.operators.join.join import Join
 from millrace.operators.spec import AggregateCall, AggregateSpec, Band, Equal, JoinSpec, RetimeSpec, TimeWindow
 from millrace.protocol import Schema, Type
+from millrace.values.batch import Batch
+from millrace.values.expression import TIME, Column
 from tests.engine.graphs import TV, Bench, V, arrive, external, give_tv, plan, punctuate, refusal, rows, select, times
 from tests.oracles import joins as oracle
 

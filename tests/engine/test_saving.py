@@ -9,8 +9,8 @@ from millrace.engine import saving
 from millrace.engine.engine import Engine
 from millrace.engine.events import AlterStream, FeedOpened, PauseQuery, SetBreak, SetStrategy, WatchProgress
 from millrace.engine.plan import POLICIES
-from millrace.engine.watermarks import Timers
-from millrace.operators.source import Clocking
+from millrace.engine.time.watermarks import Timers
+from millrace.operators.source.source import Clocking
 from millrace.protocol import Refuse
 from tests.engine.graphs import Bench, arrive, external, figure_4, give_tv, path, plan, union
 

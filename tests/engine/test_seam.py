@@ -31,11 +31,11 @@ from millrace.engine.events import (
     ResumeQuery,
     WatchProgress,
 )
-from millrace.engine.seam import Bootstrap, gated
-from millrace.operators.batch import Batch
-from millrace.operators.eventtime import MIN_TIME
+from millrace.engine.graph.seam import Bootstrap, gated
 from millrace.protocol import Refuse
 from millrace.sql import Catalog, parse, plan, plan_all
+from millrace.values.batch import Batch
+from millrace.values.eventtime import MIN_TIME
 from tests.depth import examples
 
 STREAMS = """

@@ -24,11 +24,11 @@ from millrace.engine.events import (
     WakeAt,
 )
 from millrace.engine.plan import QueryPlan, StreamDefinition
-from millrace.operators.batch import Batch
-from millrace.operators.expression import TIME, Call, Column
-from millrace.operators.sequence import FollowedBy
+from millrace.operators.sequence.sequence import FollowedBy
 from millrace.operators.spec import AggregateCall, AggregateSpec, Picked, SelectSpec, SequenceSpec
 from millrace.protocol import Field, Schema, Type
+from millrace.values.batch import Batch
+from millrace.values.expression import TIME, Call, Column
 from tests.depth import examples
 from tests.engine.graphs import Bench, arrive, compare, path, plan, punctuate, rows, times
 from tests.oracles import sequences as oracle

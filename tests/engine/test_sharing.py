@@ -12,7 +12,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from millrace.engine import sharing
 from millrace.engine.engine import Engine
 from millrace.engine.events import (
     AddQuery,
@@ -32,6 +31,7 @@ from millrace.engine.events import (
     UnshareQuery,
     WatchProgress,
 )
+from millrace.engine.graph import sharing
 from millrace.engine.plan import StreamDefinition
 from millrace.operators.spec import TimeWindow
 from millrace.protocol import Refuse

@@ -25,9 +25,9 @@ from millrace.engine.events import (
     ReplaceQuery,
     ResumeQuery,
 )
-from millrace.operators.batch import Batch
 from millrace.protocol import Schema
 from millrace.sql import Catalog, CreateQuery, CreateStream, parse, plan_all
+from millrace.values.batch import Batch
 
 STREAM = "CREATE STREAM s (at TIMESTAMP, v BIGINT) WITH (time = 'at', disorder = '50 us');"
 SCHEMA = Schema.of(at="timestamp", v="bigint")

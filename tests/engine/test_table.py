@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from millrace.engine.events import DropQuery, SetBreak, SetStrategy
-from millrace.engine.rules import RULES
-from millrace.engine.table import Role, Strategy, StrategyKind
+from millrace.engine.scheduler.rules import RULES
+from millrace.engine.scheduler.table import Role, Strategy, StrategyKind
 from millrace.protocol import Refuse
 from tests.engine.graphs import Bench, arrive, figure_4, path, plan, refusal, union
 

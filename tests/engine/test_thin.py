@@ -21,11 +21,11 @@ from millrace.engine.events import (
     WatchProgress,
 )
 from millrace.engine.plan import QueryPlan, StreamDefinition
-from millrace.operators.eventtime import MAX_TIME, MIN_TIME
-from millrace.operators.expression import Column
-from millrace.operators.punctuation_grain import EVERY, THE_END, PunctuationGrain, union_of, windows_of
+from millrace.operators.frame.punctuation_grain import EVERY, THE_END, PunctuationGrain, union_of, windows_of
 from millrace.operators.spec import AggregateCall, AggregateSpec, RowWindow, SessionWindow, Spec, TimeWindow
 from millrace.protocol import Schema, Type
+from millrace.values.eventtime import MAX_TIME, MIN_TIME
+from millrace.values.expression import Column
 from tests.engine.graphs import (
     TV,
     Bench,

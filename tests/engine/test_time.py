@@ -23,9 +23,9 @@ from millrace.engine.events import (
     WatchProgress,
 )
 from millrace.engine.plan import StreamDefinition
-from millrace.operators.batch import Batch
-from millrace.operators.waiting import Waiting
+from millrace.operators.frame.waiting import Waiting
 from millrace.protocol import Schema
+from millrace.values.batch import Batch
 from tests.engine.graphs import (
     TV,
     Bench,

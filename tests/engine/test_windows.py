@@ -18,9 +18,9 @@ from millrace.engine.events import (
     WatchProgress,
 )
 from millrace.engine.plan import StreamDefinition
-from millrace.operators.expression import Column
 from millrace.operators.spec import AggregateCall, AggregateSpec, RowWindow, SessionWindow, TimeWindow, WindowSpec
 from millrace.protocol import Schema, Type
+from millrace.values.expression import Column
 from tests.engine.graphs import (
     Bench,
     V,

@@ -18,8 +18,8 @@ from millrace.engine.events import (
     ResumeQuery,
     WithholdCredit,
 )
-from millrace.operators.batch import Batch
 from millrace.protocol import Refuse
+from millrace.values.batch import Batch
 from tests.engine.graphs import TV, Bench, external, path, plan, union
 
 CREDIT = 8

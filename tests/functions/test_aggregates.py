@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.functions import DECLARED, aggregate
-from millrace.operators.aggregates import AGGREGATES
-from millrace.operators.aggregates.user import plain
 from millrace.operators.spec import AggregateCall, AggregateSpec, RowWindow, SessionWindow, TimeWindow
 from millrace.protocol import Type
 from millrace.sql.functions import install, uninstall
+from millrace.values.aggregates import AGGREGATES
+from millrace.values.aggregates.user import plain
 from tests.operators.test_aggregate import (
     COLUMNS,
     NAMES,

@@ -11,11 +11,11 @@ import pytest
 
 from millrace.functions import DECLARED, aggregate, function
 from millrace.functions.loading import FunctionsError, load
-from millrace.operators.aggregates import AGGREGATES
-from millrace.operators.functions import LIBRARY
 from millrace.protocol import Refuse
 from millrace.sql import Catalog, CreateStream, Explain, SqlError, parse, plan, plan_all
 from millrace.sql.functions import install, install_module, uninstall
+from millrace.values.aggregates import AGGREGATES
+from millrace.values.functions import LIBRARY
 
 HEAD = "from millrace.functions import aggregate, function\n"
 ONE = "@function('double', returns='double')\ndef half(x):\n    return x / 2\n"

@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.functions import DECLARED, function
-from millrace.operators.batch import Batch
-from millrace.operators.evaluate import Computed, evaluate
-from millrace.operators.functions.faults import MOST_TEXT
 from millrace.protocol import Schema
 from millrace.sql import parse
 from millrace.sql import syntax as s
 from millrace.sql.binder import Binder, Relation
 from millrace.sql.functions import install, uninstall
+from millrace.values.batch import Batch
+from millrace.values.evaluate import Computed, evaluate
+from millrace.values.functions.faults import MOST_TEXT
 from tests.depth import examples
 
 SCHEMA = Schema.of(a="bigint", b="bigint", x="double", t="text")

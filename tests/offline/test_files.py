@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 from millrace.cli.main import app
 from millrace.engine.plan import StreamDefinition
 from millrace.offline import files
-from millrace.operators.batch import Batch
-from millrace.operators.eventtime import FIRST_US, LAST_US
 from millrace.protocol import MAX_INT64, MIN_INT64, Field, Refuse, Schema, Type
+from millrace.values.batch import Batch
+from millrace.values.eventtime import FIRST_US, LAST_US
 
 SCHEMA = Schema(
     (

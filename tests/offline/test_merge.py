@@ -10,8 +10,8 @@ from millrace.engine.events import Arrived
 from millrace.engine.plan import StreamDefinition
 from millrace.offline import merge
 from millrace.offline.merge import Cursor, Merge, in_time_order
-from millrace.operators.batch import Batch
 from millrace.protocol import Schema
+from millrace.values.batch import Batch
 
 SCHEMA = Schema.of(ts="timestamp", n="bigint")
 TIMES = st.lists(st.lists(st.integers(0, 30), max_size=25), min_size=1, max_size=3)

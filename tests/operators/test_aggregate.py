@@ -11,17 +11,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millrace.engine.saving import pack, unpack
-from millrace.operators import groups, panes, sessions
-from millrace.operators.aggregates import AGGREGATES, accumulator, user_aggregate
-from millrace.operators.batch import Batch
-from millrace.operators.buffer import Buffer, Gauge
+from millrace.operators.aggregate import groups, panes, sessions
 from millrace.operators.build import build
-from millrace.operators.eventtime import MAX_TIME
-from millrace.operators.expression import Column, Constant
-from millrace.operators.operator import StepClock
+from millrace.operators.frame.buffer import Buffer, Gauge
+from millrace.operators.frame.operator import StepClock
 from millrace.operators.spec import AggregateCall, AggregateSpec, RowWindow, SessionWindow, TimeWindow
 from millrace.protocol import Field, Refuse, Schema, Type
 from millrace.sql.functions import install, uninstall
+from millrace.values.aggregates import AGGREGATES, accumulator, user_aggregate
+from millrace.values.batch import Batch
+from millrace.values.eventtime import MAX_TIME
+from millrace.values.expression import Column, Constant
 from tests.depth import examples
 from tests.kernels import installed, uncompiled
 from tests.oracles import windows as oracle

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.operators.batch import FILLERS, Batch, constant_int64
 from millrace.protocol import MAX_INT64, MIN_INT64, Field, Schema, Type
+from millrace.values.batch import FILLERS, Batch, constant_int64
 
 ALL = Schema(
     tuple(

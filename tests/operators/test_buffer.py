@@ -10,11 +10,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from millrace.operators.batch import Batch
-from millrace.operators.buffer import Buffer, Gauge, Reader
-from millrace.operators.eventtime import MIN_TIME
-from millrace.operators.punctuation_grain import EVERY
+from millrace.operators.frame.buffer import Buffer, Gauge, Reader
+from millrace.operators.frame.punctuation_grain import EVERY
 from millrace.protocol import Schema
+from millrace.values.batch import Batch
+from millrace.values.eventtime import MIN_TIME
 from tests.depth import examples
 
 V = Schema.of(v="bigint")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.operators.eventtime import (
+from millrace.values.eventtime import (
     FIRST_US,
     HORIZON_US,
     LAST_US,

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from millrace.operators.batch import DTYPES, FILLERS, Batch
-from millrace.operators.evaluate import Computed, compile_columns, compile_expression, compile_predicate, evaluate
-from millrace.operators.expression import Call, Case, Cast, Column, Constant, Expression
-from millrace.operators.functions import LIBRARY, Function, arithmetic
-from millrace.operators.functions.faults import REASONS
-from millrace.operators.kernels import arithmetic as kernel
 from millrace.protocol import Field, Schema, Type
+from millrace.values.batch import DTYPES, FILLERS, Batch
+from millrace.values.evaluate import Computed, compile_columns, compile_expression, compile_predicate, evaluate
+from millrace.values.expression import Call, Case, Cast, Column, Constant, Expression
+from millrace.values.functions import LIBRARY, Function, arithmetic
+from millrace.values.functions.faults import REASONS
+from millrace.values.kernels import arithmetic as kernel
 from tests.depth import examples
 from tests.oracles.expression_strategies import SCHEMA, VALUES, call, expressions, rows
 from tests.oracles.expressions import CASTS_KNOWN, FAILED, LAZY, STRICT, value_of
@@ -243,8 +243,8 @@ def test_bigints_are_compared_with_doubles_as_numbers() -> None:
 
 
 def test_a_latent_time_is_null_until_it_is_stamped() -> None:
-    from millrace.operators.eventtime import MIN_TIME
-    from millrace.operators.expression import TIME
+    from millrace.values.eventtime import MIN_TIME
+    from millrace.values.expression import TIME
 
     batch = Batch.from_rows(Schema.of(a="bigint"), [(1,), (2,)], [MIN_TIME, 5])
     computed = evaluate(Column(Type.TIMESTAMP, True, TIME, "ts"), batch)

@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.engine.plan import QueryPlan
-from millrace.operators.batch import Batch
-from millrace.operators.evaluate import evaluate
 from millrace.operators.spec import MapSpec
 from millrace.sql import Catalog, parse, plan, plan_all
+from millrace.values.batch import Batch
+from millrace.values.evaluate import evaluate
 from tests.depth import examples
 
 _, CATALOG = plan_all(

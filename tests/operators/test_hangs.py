@@ -12,14 +12,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from millrace.operators.batch import Batch
-from millrace.operators.evaluate import evaluate
-from millrace.operators.expression import Call, Column
-from millrace.operators.functions import LIBRARY, patterns, text
-from millrace.operators.functions.casts import text_to_bigint
-from millrace.operators.functions.faults import REASONS, Fault, RowFault
-from millrace.operators.intervals import parse_interval
 from millrace.protocol import MillraceError, Schema, Type
+from millrace.values.batch import Batch
+from millrace.values.evaluate import evaluate
+from millrace.values.expression import Call, Column
+from millrace.values.functions import LIBRARY, patterns, text
+from millrace.values.functions.casts import text_to_bigint
+from millrace.values.functions.faults import REASONS, Fault, RowFault
+from millrace.values.intervals import parse_interval
 from tests.oracles.expressions import _like as like_oracle
 
 LONG = "a" * 1_000_000
@@ -105,7 +105,7 @@ def test_an_interval_that_is_none_is_refused_at_once(value: str) -> None:
 
 
 def test_a_number_that_is_none_is_refused_at_once() -> None:
-    from millrace.operators.functions.casts import _DOUBLE
+    from millrace.values.functions.casts import _DOUBLE
 
     assert _DOUBLE.fullmatch("1" * 100_000 + "x") is None
     assert fault(text_to_bigint, "1" * 1_000_000) is Fault.NOT_BIGINT

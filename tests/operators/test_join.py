@@ -12,17 +12,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millrace.engine.saving import pack, unpack
-from millrace.operators import join as join_module
-from millrace.operators import matching, segments
-from millrace.operators.batch import Batch
-from millrace.operators.buffer import Buffer, Gauge
 from millrace.operators.build import build
-from millrace.operators.eventtime import LATENT, MAX_TIME, MIN_TIME
-from millrace.operators.expression import TIME, Call, Column, Constant, Expression
-from millrace.operators.join import Join
-from millrace.operators.operator import StepClock
+from millrace.operators.frame.buffer import Buffer, Gauge
+from millrace.operators.frame.operator import StepClock
+from millrace.operators.join import join as join_module
+from millrace.operators.join import matching, segments
+from millrace.operators.join.join import Join
 from millrace.operators.spec import Band, Equal, JoinSpec
 from millrace.protocol import Field, Refuse, Schema, Type
+from millrace.values.batch import Batch
+from millrace.values.eventtime import LATENT, MAX_TIME, MIN_TIME
+from millrace.values.expression import TIME, Call, Column, Constant, Expression
 from tests.depth import examples
 from tests.kernels import installed, uncompiled
 from tests.oracles import joins as oracle
@@ -69,7 +69,7 @@ def picked(inputs: int) -> tuple[tuple[str, int, int], ...]:
 @pytest.fixture(params=["installed", "uncompiled"])
 def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways of running the kernel."""
-    kernel = uncompiled("joining") if request.param == "uncompiled" else installed("joining")
+    kernel = uncompiled("join") if request.param == "uncompiled" else installed("join")
     monkeypatch.setattr(segments, "joining", kernel)
     return str(request.param)
 

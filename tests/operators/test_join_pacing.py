@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millrace.operators.join_pacing import JoinPacing
+from millrace.operators.join.pacing import JoinPacing
 
 
 def test_each_switch_is_told_once() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.operators.batch import Int64s
+from millrace.values.batch import Int64s
 from tests.depth import examples
 from tests.kernels import both_ways
 
@@ -21,7 +21,7 @@ def int64(values: Any) -> Int64s:
     return found
 
 
-@both_ways("joining")
+@both_ways("join")
 @settings(deadline=None, max_examples=examples(200))
 @given(
     stored=tuples,
@@ -79,7 +79,7 @@ def test_probe_finds_what_looking_at_every_pair_finds(
         assert len([pair for pair in wanted if pair[0] <= stop]) > room, "there was room for the row's pairs"
 
 
-@both_ways("joining")
+@both_ways("join")
 def test_a_row_goes_on_where_an_earlier_call_stopped(kernel: ModuleType) -> None:
     keys, ts = int64([1, 1, 1]), int64([0, 0, 0])
     table, links = np.zeros(8, np.int32), np.zeros(3, np.int32)
@@ -92,7 +92,7 @@ def test_a_row_goes_on_where_an_earlier_call_stopped(kernel: ModuleType) -> None
     assert pairs[:, :3].tolist() == [[2, 2, 2], [0, 1, 2]]
 
 
-@both_ways("joining")
+@both_ways("join")
 def test_fold_tells_rows_apart_and_depends_on_the_order_of_columns(kernel: ModuleType) -> None:
     columns = [int64([1, 2, 1, -1]), int64([2, 1, 2, 2**63 - 1])]
     states = np.zeros(4, np.int64)
@@ -110,12 +110,12 @@ def test_both_ways_hash_alike() -> None:
 
     columns = [int64([0, 1, -1, 2**63 - 1, -(2**63)]), int64([5, -5, 0, -(2**63), 7])]
     one, other = np.zeros(5, np.int64), np.zeros(5, np.int64)
-    installed("joining").fold(one, columns)
-    uncompiled("joining").fold(other, columns)
+    installed("join").fold(one, columns)
+    uncompiled("join").fold(other, columns)
     assert one.tolist() == other.tolist()
 
 
-@both_ways("joining")
+@both_ways("join")
 @settings(deadline=None, max_examples=examples(200))
 @given(
     stored=tuples,
@@ -148,7 +148,7 @@ def test_a_finder_finds_what_it_was_given_and_what_was_there(
         assert (slots[: min(before, room)] == -7).all()
 
 
-@both_ways("joining")
+@both_ways("join")
 def test_a_row_has_the_hash_that_it_has_among_others(kernel: ModuleType) -> None:
     columns = tuple(int64([value, 9]) for value in (2**63 - 1, -1, 0, -(2**63)))
     states = np.zeros(2, np.int64)

@@ -10,8 +10,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.operators.batch import Int64s
-from millrace.operators.eventtime import MIN_TIME
+from millrace.values.batch import Int64s
+from millrace.values.eventtime import MIN_TIME
 from tests.depth import examples
 from tests.kernels import both_ways
 from tests.oracles import places as oracle
@@ -46,7 +46,7 @@ class Game:
         return int64(sum(1 for cell in self.present if self.owner[cell] == one) for one in range(self.partitions))
 
 
-@both_ways("ranking")
+@both_ways("top")
 @settings(deadline=None, max_examples=examples(300))
 @given(seed=st.integers(0, 2**32), every=st.booleans(), spare=st.integers(0, 10))
 def test_places_are_those_found_anew_after_every_event(kernel: ModuleType, seed: int, every: bool, spare: int) -> None:
@@ -93,7 +93,7 @@ def test_places_are_those_found_anew_after_every_event(kernel: ModuleType, seed:
     assert {divmod(place, width): cell for place, cell in enumerate(places.tolist()) if cell >= 0} == holders
 
 
-@both_ways("ranking")
+@both_ways("top")
 @settings(deadline=None, max_examples=examples(100))
 @given(seed=st.integers(0, 2**32))
 def test_a_partition_is_short_where_too_few_cells_reach_its_bound(kernel: ModuleType, seed: int) -> None:

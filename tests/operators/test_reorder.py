@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.operators.batch import Batch
-from millrace.operators.eventtime import MAX_TIME
-from millrace.operators.reorder import Reorder, least_of_each, merge_by_time
+from millrace.operators.frame.reorder import Reorder, least_of_each, merge_by_time
 from millrace.protocol import Schema
+from millrace.values.batch import Batch
+from millrace.values.eventtime import MAX_TIME
 
 V = Schema.of(v="bigint")
 

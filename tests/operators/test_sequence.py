@@ -10,15 +10,17 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from millrace.engine.saving import pack, unpack
-from millrace.operators import groups, sequence, sequence_store
-from millrace.operators.batch import Batch
-from millrace.operators.buffer import Buffer, Gauge
+from millrace.operators.aggregate import groups
 from millrace.operators.build import build
-from millrace.operators.eventtime import FIRST_US, HORIZON_US, LAST_US, MAX_TIME, MIN_TIME
-from millrace.operators.expression import TIME, Call, Column, Constant, Expression
-from millrace.operators.operator import StepClock
+from millrace.operators.frame.buffer import Buffer, Gauge
+from millrace.operators.frame.operator import StepClock
+from millrace.operators.sequence import sequence
+from millrace.operators.sequence import store as sequence_store
 from millrace.operators.spec import Picked, SequenceSpec
 from millrace.protocol import Field, Schema, Type
+from millrace.values.batch import Batch
+from millrace.values.eventtime import FIRST_US, HORIZON_US, LAST_US, MAX_TIME, MIN_TIME
+from millrace.values.expression import TIME, Call, Column, Constant, Expression
 from tests.depth import examples
 from tests.kernels import installed, uncompiled
 from tests.oracles import sequences as oracle

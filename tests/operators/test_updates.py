@@ -15,13 +15,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from millrace.engine.saving import pack, unpack
-from millrace.operators.aggregates import AGGREGATES
-from millrace.operators.batch import Batch
-from millrace.operators.buffer import Buffer, Gauge
 from millrace.operators.build import build
-from millrace.operators.eventtime import MAX_TIME
-from millrace.operators.expression import Column, Expression
-from millrace.operators.operator import Operator, StepClock
+from millrace.operators.frame.buffer import Buffer, Gauge
+from millrace.operators.frame.operator import Operator, StepClock
 from millrace.operators.spec import (
     AggregateCall,
     AggregateSpec,
@@ -37,6 +33,10 @@ from millrace.protocol import Field, Schema, Type
 from millrace.sql import parse
 from millrace.sql.binder import Binder, Relation
 from millrace.sql.syntax import Item, Select, SelectStatement
+from millrace.values.aggregates import AGGREGATES
+from millrace.values.batch import Batch
+from millrace.values.eventtime import MAX_TIME
+from millrace.values.expression import Column, Expression
 from tests.comparison import equal_rows
 from tests.depth import examples
 from tests.kernels import both_ways
@@ -527,7 +527,7 @@ def test_a_union_delivers_the_youngest(seed: int, gone: bool) -> None:
 # -- kernels -----------------------------------------------------------------------------------------------------------
 
 
-@both_ways("replacing")
+@both_ways("updates")
 def test_members_move_between_chains(kernel: Any) -> None:
     draw = random.Random(3)
     owner, following, before = (np.full(30, -1) for _ in range(3))
@@ -545,7 +545,7 @@ def test_members_move_between_chains(kernel: Any) -> None:
             assert sorted(found) == [key for key, value in belongs.items() if value == one]
 
 
-@both_ways("replacing")
+@both_ways("updates")
 def test_what_is_newest_and_what_shows(kernel: Any) -> None:
     slots, times = np.array([0, 1, 0, 0, 1]), np.array([5, 1, 4, 5, 2])
     last, kept = np.full(2, -(2**63)), np.zeros(5, np.uint8)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.operators import sessionrows
-from millrace.operators.eventtime import MAX_TIME
+from millrace.operators.aggregate import sessionrows
 from millrace.operators.spec import AggregateSpec, RowWindow, SessionWindow, TimeWindow, WindowSpec
+from millrace.values.eventtime import MAX_TIME
 from tests.kernels import installed, uncompiled
 from tests.operators.test_aggregate import (
     NAMES,

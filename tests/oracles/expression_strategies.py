@@ -7,9 +7,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from millrace.operators.expression import TIME, Call, Case, Cast, Column, Constant, Expression
-from millrace.operators.functions import LIBRARY
 from millrace.protocol import Field, Schema, Type
+from millrace.values.expression import TIME, Call, Case, Cast, Column, Constant, Expression
+from millrace.values.functions import LIBRARY
 
 B, D, T, O, TS, I = Type.BIGINT, Type.DOUBLE, Type.TEXT, Type.BOOLEAN, Type.TIMESTAMP, Type.INTERVAL  # noqa: E741
 

@@ -13,8 +13,8 @@ from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from typing import Any
 
-from millrace.operators.expression import TIME, Call, Case, Cast, Column, Constant, Expression
 from millrace.protocol import Type
+from millrace.values.expression import TIME, Call, Case, Cast, Column, Constant, Expression
 
 
 class Failed(Exception):  # noqa: N818 - it marks a row

@@ -7,9 +7,9 @@ import pytest
 
 from millrace.client import AsyncClient
 from millrace.engine.events import AddQuery
-from millrace.operators.eventtime import LAST_US
 from millrace.protocol import Refuse, Schema
 from millrace.protocol.messages import DataArrow, Error, Open, Opened
+from millrace.values.eventtime import LAST_US
 from tests.server.harness import lines, peer, running, served, until
 
 SQL = """CREATE STREAM s (ts TIMESTAMP, k BIGINT) WITH (time = 'ts', disorder = '1 s');

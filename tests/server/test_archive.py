@@ -24,13 +24,13 @@ from hypothesis import strategies as st
 
 from millrace.engine.engine import Engine
 from millrace.engine.events import AddStream, Archived, Arrived, Command
-from millrace.operators.batch import Batch
-from millrace.operators.eventtime import FIRST_US, LAST_US, MIN_TIME
 from millrace.protocol import Refuse
 from millrace.server import archive as archive_module
 from millrace.server import history
 from millrace.server.archive import Archive, Limits
 from millrace.sql import Catalog, CreateStream, parse, plan
+from millrace.values.batch import Batch
+from millrace.values.eventtime import FIRST_US, LAST_US, MIN_TIME
 from tests.depth import examples
 from tests.patience import HANG_SECONDS
 from tests.server.harness import lines, running, served, until

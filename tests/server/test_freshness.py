@@ -4,10 +4,10 @@ import threading
 
 import numpy as np
 
-from millrace.operators.batch import Batch
 from millrace.protocol import Schema
 from millrace.server.freshness import Freshness
 from millrace.server.sinkfiles import LineFile
+from millrace.values.batch import Batch
 from tests.patience import HANG_SECONDS
 from tests.server.harness import served, until
 from tests.server.test_api import get

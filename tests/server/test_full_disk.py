@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from millrace.operators.batch import Batch
 from millrace.protocol import Schema
 from millrace.server import sink as sink_module
 from millrace.server import sinkfiles
 from millrace.server.sink import Slow, WriterSink
 from millrace.server.sinkfiles import Disk, Folder, LineFile, StandardOutput
 from millrace.server.writers import csv_lines, csv_names, json_lines
+from millrace.values.batch import Batch
 from tests.cli.conftest import Server
 from tests.patience import wait_until
 from tests.server.harness import lines, served, until

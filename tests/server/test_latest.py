@@ -5,8 +5,8 @@ import asyncio
 from typer.testing import CliRunner
 
 from millrace.cli.main import app
-from millrace.operators.batch import Batch
 from millrace.server.etags import etag
+from millrace.values.batch import Batch
 from tests.server.harness import lines, running, served, until
 from tests.server.test_api import ask, get
 

@@ -5,10 +5,10 @@ import json
 import pytest
 from pydantic import BaseModel, SecretStr
 
-from millrace.operators.kernels import compiled
 from millrace.server.config import ServerSection, Settings
 from millrace.server.recent import LONGEST, Recent
 from millrace.server.redaction import LEFT_OUT, is_secret, redacted
+from millrace.values.kernels import compiled
 from tests.server.harness import served
 
 

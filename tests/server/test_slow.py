@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from millrace.operators.batch import Batch
 from millrace.protocol import Refuse, Schema
 from millrace.protocol.messages import Ack, Closed, Ping, Pong, Result
 from millrace.server.sink import CHUNK_BYTES, Backpressure, Consumer, Outlet, Retention, Slow, Subscription
 from millrace.server.sinkfiles import LineFile
+from millrace.values.batch import Batch
 from tests.patience import HANG_SECONDS
 from tests.server.harness import lines, peer, served, until
 

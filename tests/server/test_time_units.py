@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from millrace.client import AsyncClient, ServerError
 from millrace.client.arrow import to_stream
 from millrace.engine.plan import StreamDefinition
-from millrace.operators.eventtime import FIRST_US, LAST_US
 from millrace.protocol import Refuse, RowError, Schema, parse_timestamp
 from millrace.protocol.messages import (
     Ack,
@@ -34,6 +33,7 @@ from millrace.protocol.messages import (
 from millrace.protocol.units import UNITS, likely_unit
 from millrace.server.source import StreamDecoder
 from millrace.sql import SqlError
+from millrace.values.eventtime import FIRST_US, LAST_US
 from tests.patience import HANG_SECONDS
 from tests.running import run_events, run_script
 from tests.server.harness import lines, peer, running, until

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.offline.files import create
-from millrace.operators.batch import Batch
 from millrace.operators.spec import retracting
 from millrace.protocol import Refuse, Schema, format_timestamp
 from millrace.server.places import SinkFolders
 from millrace.server.sinkfiles import Label, Rotation, line_file, whole_files
 from millrace.server.writers import CsvWriter, JsonLinesWriter, json_lines, row_lines
+from millrace.values.batch import Batch
 from tests.server.harness import served
 
 SCHEMA = Schema.of(ts="timestamp", b="boolean", i="bigint", d="double", t="text", y="bytes")

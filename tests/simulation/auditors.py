@@ -22,20 +22,20 @@ from millrace.engine.events import (
 )
 from millrace.engine.plan import StreamDefinition
 from millrace.engine.shadow import shadow_of
-from millrace.engine.watermarks import WatermarkCoordinator
-from millrace.operators.batch import Batch
-from millrace.operators.buffer import Buffer, Reader
-from millrace.operators.eventtime import MIN_TIME
-from millrace.operators.feeds import Feed
-from millrace.operators.idle_waiting import IdleWaiting
-from millrace.operators.join import Join
-from millrace.operators.map import Map
-from millrace.operators.operator import Operator
+from millrace.engine.time.watermarks import WatermarkCoordinator
+from millrace.operators.frame.buffer import Buffer, Reader
+from millrace.operators.frame.idle_waiting import IdleWaiting
+from millrace.operators.frame.operator import Operator
+from millrace.operators.frame.waiting import Waiting
+from millrace.operators.join.join import Join
+from millrace.operators.project.map import Map
 from millrace.operators.queues.reader import QueueReader
-from millrace.operators.sink import Sink
-from millrace.operators.source import Source
-from millrace.operators.waiting import Waiting
+from millrace.operators.sink.sink import Sink
+from millrace.operators.source.feeds import Feed
+from millrace.operators.source.source import Source
 from millrace.protocol import Refuse
+from millrace.values.batch import Batch
+from millrace.values.eventtime import MIN_TIME
 
 
 class Broken(AssertionError):  # noqa: N818 - what a law is then

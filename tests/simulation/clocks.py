@@ -39,10 +39,10 @@ from millrace.engine.events import (
     Punctuated,
 )
 from millrace.engine.plan import StreamDefinition
-from millrace.operators.batch import Batch
-from millrace.operators.eventtime import MIN_TIME
-from millrace.operators.feeds import Feed
-from millrace.operators.idle_waiting import IdleWaiting
+from millrace.operators.frame.idle_waiting import IdleWaiting
+from millrace.operators.source.feeds import Feed
+from millrace.values.batch import Batch
+from millrace.values.eventtime import MIN_TIME
 from tests.oracles import graph
 from tests.oracles.stream import END, AcceptedTuple
 from tests.simulation.auditors import Asks, Broken, asking, grammar, quiet, restful

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 from millrace.engine.events import Measured, SetOrder
 from millrace.engine.plan import Node, StreamDefinition
-from millrace.operators import join, join_pacing, segments
-from millrace.operators.expression import Call, Column, Constant, Expression
-from millrace.operators.join import Join
+from millrace.operators.join import join, segments
+from millrace.operators.join import pacing as join_pacing
+from millrace.operators.join.join import Join
 from millrace.operators.spec import Band, Equal, JoinSpec, MapSpec, SequenceSpec, Spec
 from millrace.protocol import Type
+from millrace.values.expression import Call, Column, Constant, Expression
 from tests.oracles.graph import NodeModel
 from tests.oracles.joins import Band as BandModel
 from tests.oracles.pairing import REMAINDERS, Pairing

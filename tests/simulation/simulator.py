@@ -20,7 +20,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from millrace.engine.editing import takes_updates
 from millrace.engine.engine import Engine
 from millrace.engine.events import (
     AddQuery,
@@ -58,14 +57,15 @@ from millrace.engine.events import (
     WatchProgress,
     WithholdCredit,
 )
+from millrace.engine.graph.editing import takes_updates
 from millrace.engine.plan import QueryPlan
-from millrace.operators.batch import Batch
-from millrace.operators.eventtime import MIN_TIME
-from millrace.operators.expression import Constant
-from millrace.operators.fork import Fork
-from millrace.operators.sink import Sink
+from millrace.operators.fork.fork import Fork
+from millrace.operators.sink.sink import Sink
 from millrace.operators.spec import SelectSpec
 from millrace.protocol import Type
+from millrace.values.batch import Batch
+from millrace.values.eventtime import MIN_TIME
+from millrace.values.expression import Constant
 from tests.oracles import graph
 from tests.oracles.stream import END, AcceptedTuple, StreamOracle
 from tests.simulation import joined

@@ -23,12 +23,12 @@ from millrace.engine.events import (
     ResumeQuery,
 )
 from millrace.engine.plan import QueryPlan, StreamDefinition
-from millrace.operators.batch import Batch
 from millrace.protocol import Refuse
 from millrace.server.runner import FeedPeer, Runner, Stopwatch
 from millrace.server.sink import OnSlow, Outlet, Retention, Slow, Subscription
 from millrace.sql import Catalog, parse, plan_all
 from millrace.sql.planned import CreateQuery, CreateStream
+from millrace.values.batch import Batch
 from tests.simulation.odds import draw
 
 CREDIT: Final = 40

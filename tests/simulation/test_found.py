@@ -19,10 +19,10 @@ from millrace.engine.events import (
     WakeAt,
 )
 from millrace.engine.plan import StreamDefinition
-from millrace.operators import join, segments
-from millrace.operators.eventtime import MAX_TIME, MIN_TIME
+from millrace.operators.join import join, segments
 from millrace.operators.queues.windows import WindowQueue
 from millrace.operators.spec import Band, JoinSpec, SequenceSpec, TimeWindow
+from millrace.values.eventtime import MAX_TIME, MIN_TIME
 from tests.engine.graphs import (
     TV,
     Bench,

@@ -9,24 +9,24 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from millrace.engine import replacing
-from millrace.engine.watermarks import WatermarkCoordinator
-from millrace.operators.aggregate import WindowAggregate
-from millrace.operators.bands import Bands
-from millrace.operators.buffer import Reader
-from millrace.operators.ets_arcs import Arc
-from millrace.operators.eventtime import MAX_TIME, MIN_TIME
-from millrace.operators.feeds import Feed
-from millrace.operators.join import Join
-from millrace.operators.matching import Matcher
-from millrace.operators.punctuation_grain import PunctuationGrain
+from millrace.engine.graph import replacing
+from millrace.engine.time.watermarks import WatermarkCoordinator
+from millrace.operators.aggregate.aggregate import WindowAggregate
+from millrace.operators.frame.buffer import Reader
+from millrace.operators.frame.ets_arcs import Arc
+from millrace.operators.frame.punctuation_grain import PunctuationGrain
+from millrace.operators.frame.waiting import Waiting
+from millrace.operators.join.bands import Bands
+from millrace.operators.join.join import Join
+from millrace.operators.join.matching import Matcher
 from millrace.operators.queues.update import UpdateQueue
 from millrace.operators.queues.windows import WindowQueue
 from millrace.operators.queues.windows.arrivals import LazyArrivals
-from millrace.operators.sink import Sink
-from millrace.operators.source import Source
-from millrace.operators.updates import Newest
-from millrace.operators.waiting import Waiting
+from millrace.operators.sink.sink import Sink
+from millrace.operators.source.feeds import Feed
+from millrace.operators.source.source import Source
+from millrace.operators.updates.updates import Newest
+from millrace.values.eventtime import MAX_TIME, MIN_TIME
 from tests.simulation.__main__ import again, play
 from tests.simulation.auditors import Broken
 from tests.simulation.clocks import Live, clocks_of

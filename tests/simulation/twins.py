@@ -13,7 +13,7 @@ from typing import Any
 from millrace.engine.engine import Engine
 from millrace.engine.events import Command, Effects, Event
 from millrace.engine.saving import pack, unpack
-from millrace.operators.batch import Batch
+from millrace.values.batch import Batch
 from tests.simulation.auditors import Broken
 from tests.simulation.odds import draw
 

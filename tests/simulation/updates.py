@@ -50,13 +50,13 @@ from millrace.engine.events import (
     WatchProgress,
 )
 from millrace.offline.script import plan_script
-from millrace.operators.batch import Batch
-from millrace.operators.fork import Fork
+from millrace.operators.fork.fork import Fork
 from millrace.operators.queues.appending import SheddingQueue
 from millrace.operators.queues.reader import QueueReader
 from millrace.operators.queues.update import UpdateQueue
 from millrace.operators.queues.windows import WindowQueue
-from millrace.operators.sink import Sink
+from millrace.operators.sink.sink import Sink
+from millrace.values.batch import Batch
 from tests.operators.queues.auditing import audit_tuples, audit_windows
 from tests.oracles import updates as oracle
 from tests.simulation.auditors import Broken, grammar, quiet

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 from millrace.engine.plan import EtsPolicy, Node, Propagation, QueryPlan, StreamDefinition, Timestamps
-from millrace.operators.expression import Call, Column, Constant, Expression
 from millrace.operators.spec import (
     AggregateCall,
     AggregateSpec,
@@ -25,6 +24,7 @@ from millrace.operators.spec import (
     UnionSpec,
 )
 from millrace.protocol import Field, Schema, Type
+from millrace.values.expression import Call, Column, Constant, Expression
 from tests.oracles.graph import GROUPS, NodeModel
 from tests.simulation.odds import draw
 

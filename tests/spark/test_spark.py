@@ -25,11 +25,11 @@ from millrace.backfill.running import Wanted, start
 from millrace.backfill.verifying import read_backfill
 from millrace.cli.main import app
 from millrace.offline.script import plan_script
-from millrace.operators.batch import Batch
-from millrace.operators.expression import Column
 from millrace.protocol import MillraceError, Refuse, Schema, format_timestamp
 from millrace.server.arrow import to_arrow
 from millrace.server.history import Reach, write_reach
+from millrace.values.batch import Batch
+from millrace.values.expression import Column
 from tests.comparison import same_final, same_rows
 from tests.running import run_script
 

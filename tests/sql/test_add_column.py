@@ -24,11 +24,11 @@ from millrace.engine.events import (
     ReplaceQuery,
     ResumeQuery,
 )
-from millrace.operators.batch import Batch
-from millrace.operators.expression import Constant
 from millrace.operators.spec import SelectSpec
 from millrace.protocol import Field, Refuse, Schema, Type
 from millrace.sql import AlterStatement, Catalog, CreateQuery, CreateStream, SqlError, parse, plan_all
+from millrace.values.batch import Batch
+from millrace.values.expression import Constant
 from tests.depth import examples
 
 BASE = """CREATE STREAM s (ts TIMESTAMP, k BIGINT, v BIGINT) WITH (time = 'ts', update_key = 'k');

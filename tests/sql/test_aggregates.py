@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from millrace.operators.aggregates import AGGREGATES
 from millrace.protocol import Type
+from millrace.values.aggregates import AGGREGATES
 from tests.comparison import equal_values
 from tests.oracles import windows as oracle
 from tests.running import run_events

@@ -23,7 +23,7 @@ from millrace.engine.events import (
     SetStrategy,
 )
 from millrace.offline.script import plan_script
-from millrace.operators.batch import Batch
+from millrace.values.batch import Batch
 from tests.sql.test_updates import QUERIES, STREAMS, Row, tuples
 
 Deliveries = list[tuple[int, dict[str, Any]]]

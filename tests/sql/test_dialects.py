@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from millrace.operators.aggregates import AGGREGATES
-from millrace.operators.functions import LIBRARY
 from millrace.sql import Catalog, SqlError, dialects, parse, plan_all
 from millrace.sql.binder import TYPE_NAMES
 from millrace.sql.parser import grammar
 from millrace.sql.windows import FUNCTIONS as WINDOWS
+from millrace.values.aggregates import AGGREGATES
+from millrace.values.functions import LIBRARY
 
 ROOT = Path(__file__).parents[2]
 COLUMNS = "(ts TIMESTAMP, k BIGINT, v BIGINT, x DOUBLE, t TEXT)"

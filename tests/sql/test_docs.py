@@ -13,14 +13,14 @@ import pytest
 
 from millrace.offline.run import Options, Run
 from millrace.offline.script import plan_script
-from millrace.operators.batch import Batch
-from millrace.operators.evaluate import evaluate
-from millrace.operators.functions import LIBRARY
 from millrace.protocol import Schema
 from millrace.sql import Catalog, Explain, SqlError, parse, plan, plan_all
 from millrace.sql.binder import Binder
 from millrace.sql.options import QUERY_OPTIONS, SINK_OPTIONS, STREAM_OPTIONS
 from millrace.sql.syntax import Item, Select, SelectStatement
+from millrace.values.batch import Batch
+from millrace.values.evaluate import evaluate
+from millrace.values.functions import LIBRARY
 
 FOLDER = Path(__file__).parents[2] / "docs" / "sql"
 # Examples may use streams and queries of earlier pages. docs/sql.md says this order.

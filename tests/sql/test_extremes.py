@@ -13,8 +13,8 @@ import json
 import pytest
 
 from millrace.offline.script import plan_script
-from millrace.operators.eventtime import FIRST_US, LAST_US
 from millrace.protocol import MillraceError
+from millrace.values.eventtime import FIRST_US, LAST_US
 from tests.running import run_events
 
 MINUTE = 60_000_000

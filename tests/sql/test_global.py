@@ -14,9 +14,9 @@ import pytest
 
 from millrace.engine.engine import Engine
 from millrace.engine.events import AddQuery, AddStream, Arrived, Command, Deliver, FeedClosed, FeedOpened, Punctuated
-from millrace.operators.batch import Batch
 from millrace.protocol import Schema
 from millrace.sql import Catalog, CreateStream, parse, plan_all
+from millrace.values.batch import Batch
 from tests.running import run_events
 from tests.sql.test_updates import by, events, last_of, tuples
 

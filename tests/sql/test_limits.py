@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.operators import expression as e
-from millrace.operators.batch import Batch
-from millrace.operators.evaluate import evaluate
 from millrace.operators.spec import AggregateSpec, SelectSpec
 from millrace.sql import Catalog, CreateQuery, Explain, SqlError, parse, plan_all, show
 from millrace.sql import syntax as s
 from millrace.sql.limits import LIST, STATEMENTS, Limits, pieces
 from millrace.sql.parser import grammar
 from millrace.sql.planner import _readers_of
+from millrace.values import expression as e
+from millrace.values.batch import Batch
+from millrace.values.evaluate import evaluate
 
 CATALOG = plan_all(parse("CREATE STREAM s (a BIGINT, b BIGINT, t TEXT)"), Catalog())[1]
 FEW = Limits(characters=10_000, tokens=50, depth=10)

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from millrace.engine.plan import QueryPlan
-from millrace.operators.batch import Batch
-from millrace.operators.evaluate import compile_expression, compile_predicate
 from millrace.operators.spec import MapSpec, SelectSpec
 from millrace.protocol.timestamps import parse_timestamp
 from millrace.sql import Catalog, CreateStream, parse, plan_all
+from millrace.values.batch import Batch
+from millrace.values.evaluate import compile_expression, compile_predicate
 
 FOLDER = Path(__file__).parents[1] / "conformance" / "nexmark"
 BID = """

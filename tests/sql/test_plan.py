@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from millrace.engine import plan as plans
 from millrace.engine.plan import QueryPlan
-from millrace.operators.expression import TIME, Column
 from millrace.operators.spec import MapSpec, SelectSpec, SortSpec, UnionSpec
 from millrace.protocol import Field, Type
 from millrace.sql import (
@@ -23,6 +22,7 @@ from millrace.sql import (
     plan,
     plan_all,
 )
+from millrace.values.expression import TIME, Column
 
 STREAMS = """
 CREATE STREAM s (a BIGINT, b BIGINT, t TEXT NOT NULL);

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from millrace.engine.plan import QueryPlan
-from millrace.operators.expression import Column, Constant
 from millrace.operators.spec import (
     AggregateCall,
     AggregateSpec,
@@ -19,6 +18,7 @@ from millrace.operators.spec import (
 )
 from millrace.protocol import Type
 from millrace.sql import Catalog, CreateQuery, Explain, parse, plan, plan_all, show
+from millrace.values.expression import Column, Constant
 from tests.running import run_events
 
 STREAMS = """

@@ -12,22 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
-from millrace.engine import (
-    edges,
-    editing,
-    failures,
-    renaming,
-    replacing,
-    saving,
-    seam,
-    shadow,
-    sharing,
-    views,
-    widening,
-    withholding,
-)
-from millrace.engine.chain import Chains
-from millrace.engine.component import Component, Stopwatch
+from millrace.engine import saving, shadow, views, withholding
 from millrace.engine.events import (
     AddQuery,
     AddStream,
@@ -75,21 +60,24 @@ from millrace.engine.events import (
     WatchProgress,
     WithholdCredit,
 )
-from millrace.engine.graph import Graph
+from millrace.engine.graph import edges, editing, failures, renaming, replacing, seam, sharing, widening
+from millrace.engine.graph.graph import Graph
 from millrace.engine.plan import POLICIES, Node, QueryPlan, StreamDefinition, names
-from millrace.engine.table import Strategy
-from millrace.engine.watermarks import WatermarkCoordinator
+from millrace.engine.scheduler.chain import Chains
+from millrace.engine.scheduler.component import Component, Stopwatch
+from millrace.engine.scheduler.table import Strategy
+from millrace.engine.time.watermarks import WatermarkCoordinator
 from millrace.engine.why import why
-from millrace.operators.buffer import Buffer, Gauge, Reader
 from millrace.operators.build import build
-from millrace.operators.eventtime import MIN_TIME
-from millrace.operators.idle_waiting import IdleWaiting
-from millrace.operators.join import Join, Order
-from millrace.operators.operator import Operator, StepClock
-from millrace.operators.sink import Sink
-from millrace.operators.source import Clocking, Source
+from millrace.operators.frame.buffer import Buffer, Gauge, Reader
+from millrace.operators.frame.idle_waiting import IdleWaiting
+from millrace.operators.frame.operator import Operator, StepClock
+from millrace.operators.join.join import Join, Order
+from millrace.operators.sink.sink import Sink
+from millrace.operators.source.source import Clocking, Source
 from millrace.operators.spec import AggregateSpec, GateSpec
 from millrace.protocol import Refuse
+from millrace.values.eventtime import MIN_TIME
 
 # Tuples that a step takes at the most before it returns to its driver: a few milliseconds of work.
 BUDGET: Final = 65_536

@@ -16,19 +16,20 @@ import msgpack
 import numpy as np
 
 from millrace.engine import plan as plans
-from millrace.engine.component import Component
 from millrace.engine.plan import QueryPlan, StreamDefinition
-from millrace.engine.table import Link, Strategy
-from millrace.operators import expression, spec
-from millrace.operators.operator import Operator
+from millrace.engine.scheduler.component import Component
+from millrace.engine.scheduler.table import Link, Strategy
+from millrace.operators import spec
+from millrace.operators.frame.operator import Operator
 from millrace.operators.queues.edge import EdgeSpec
-from millrace.operators.sink import Sink
-from millrace.operators.source import Source
+from millrace.operators.sink.sink import Sink
+from millrace.operators.source.source import Source
 from millrace.protocol import Field, Refuse, Schema, Type
+from millrace.values import expression
 
 if TYPE_CHECKING:
-    from millrace.engine.component import Stopwatch
     from millrace.engine.engine import Engine
+    from millrace.engine.scheduler.component import Stopwatch
 
 VERSION: Final = 5
 # What an engine was told about how much may wait.
@@ -116,7 +117,7 @@ def _restore(code: int, data: bytes) -> Any:
 
 
 def save(engine: Engine) -> bytes:
-    from millrace.engine import sharing
+    from millrace.engine.graph import sharing
 
     graph = engine.graph
     return pack(
@@ -197,7 +198,7 @@ def restore(data: bytes, *, stopwatch: Stopwatch | None, trace: bool) -> Engine:
 
 
 def _restore_graph(engine: Engine, saved: dict[str, Any]) -> None:
-    from millrace.engine import failures
+    from millrace.engine.graph import failures
 
     graph = engine.graph
     for name, reason, failed in saved["paused"]:

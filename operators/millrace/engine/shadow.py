@@ -14,14 +14,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from millrace.engine import sharing
-from millrace.engine.component import Component
-from millrace.engine.graph import GraphDecisions
+from millrace.engine.graph import sharing
+from millrace.engine.graph.graph import GraphDecisions
 from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.engine.saving import definitions
-from millrace.operators.fork import Fork
-from millrace.operators.operator import Operator
-from millrace.operators.sink import Sink
+from millrace.engine.scheduler.component import Component
+from millrace.operators.fork.fork import Fork
+from millrace.operators.frame.operator import Operator
+from millrace.operators.sink.sink import Sink
 from millrace.protocol import Refuse
 
 if TYPE_CHECKING:

@@ -5,24 +5,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from millrace.engine import editing, sharing
-from millrace.engine.edges import queue_of
-from millrace.engine.failures import state_tuples
 from millrace.engine.fieldnames import with_old_names
-from millrace.engine.seam import catching_up
-from millrace.operators.eventtime import MAX_TIME, is_time
-from millrace.operators.fork import Fork
-from millrace.operators.idle_waiting import IdleWaiting
-from millrace.operators.join import Join
-from millrace.operators.operator import Operator
+from millrace.engine.graph import editing, sharing
+from millrace.engine.graph.edges import queue_of
+from millrace.engine.graph.failures import state_tuples
+from millrace.engine.graph.seam import catching_up
+from millrace.operators.fork.fork import Fork
+from millrace.operators.frame.idle_waiting import IdleWaiting
+from millrace.operators.frame.operator import Operator
+from millrace.operators.join.join import Join
 from millrace.operators.queues.reader import QueueReader
-from millrace.operators.sink import Sink
-from millrace.operators.source import Source
+from millrace.operators.sink.sink import Sink
+from millrace.operators.source.source import Source
 from millrace.operators.spec import SampleSpec
+from millrace.values.eventtime import MAX_TIME, is_time
 
 if TYPE_CHECKING:
-    from millrace.engine.component import Component
     from millrace.engine.engine import Engine, Query, Stream
+    from millrace.engine.scheduler.component import Component
 
 
 # Bytes of queued tuples are counted up to here: four times `most_queued_bytes`, which bounds the time of one look.

@@ -12,16 +12,16 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from millrace.engine.graph.seam import catching_up
 from millrace.engine.plan import origin_of
-from millrace.engine.seam import catching_up
 from millrace.engine.views import ignored
-from millrace.operators.eventtime import MIN_TIME
-from millrace.operators.feeds import Feed
-from millrace.operators.idle_waiting import IdleWaiting
-from millrace.operators.operator import Operator
-from millrace.operators.source import Source
+from millrace.operators.frame.idle_waiting import IdleWaiting
+from millrace.operators.frame.operator import Operator
+from millrace.operators.source.feeds import Feed
+from millrace.operators.source.source import Source
 from millrace.protocol.timestamps import format_timestamp
 from millrace.protocol.words import counted
+from millrace.values.eventtime import MIN_TIME
 
 if TYPE_CHECKING:
     from millrace.engine.engine import Engine, Query

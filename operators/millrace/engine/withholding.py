@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from millrace.engine.plan import origin_of
-from millrace.operators.source import Source
+from millrace.operators.source.source import Source
 
 if TYPE_CHECKING:
     from millrace.engine.engine import Engine

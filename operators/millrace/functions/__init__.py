@@ -16,10 +16,10 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
-from millrace.operators.aggregates.registry import Aggregate, user_aggregate
-from millrace.operators.functions.library import Function
-from millrace.operators.functions.user import UserFunction
 from millrace.protocol import Refuse, Type
+from millrace.values.aggregates.registry import Aggregate, user_aggregate
+from millrace.values.functions.library import Function
+from millrace.values.functions.user import UserFunction
 
 __all__ = ["aggregate", "function"]
 

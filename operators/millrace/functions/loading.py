@@ -8,9 +8,9 @@ import traceback
 from types import ModuleType
 
 from millrace.functions import DECLARED
-from millrace.operators.aggregates.registry import Aggregate
-from millrace.operators.functions.library import Function
 from millrace.protocol import MillraceError
+from millrace.values.aggregates.registry import Aggregate
+from millrace.values.functions.library import Function
 
 Registrations = list[Function | Aggregate]
 

@@ -1,1 +1,1 @@
-"""What is computed: batches, buffers with registers, expressions, and one operator per file."""
+"""What is computed: the frame that every operator runs in, and a folder per operator."""

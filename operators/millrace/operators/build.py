@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from millrace.operators.aggregate import OrderedWindowAggregate, RowAggregate, WindowAggregate
-from millrace.operators.buffer import Buffer, Gauge, Reader
-from millrace.operators.filter import Filter
-from millrace.operators.gate import Gate
-from millrace.operators.join import Join
-from millrace.operators.map import Map
-from millrace.operators.newest import NewestWindowAggregate
-from millrace.operators.operator import Operator, StepClock
-from millrace.operators.retime import Retime
-from millrace.operators.running import build_running
-from millrace.operators.sample import Sample
-from millrace.operators.select import Select
-from millrace.operators.sequence import build_sequence
-from millrace.operators.sort import Sort
+from millrace.operators.aggregate.aggregate import OrderedWindowAggregate, RowAggregate, WindowAggregate
+from millrace.operators.aggregate.newest import NewestWindowAggregate
+from millrace.operators.aggregate.running import build_running
+from millrace.operators.aggregate.windowing import RowWindowing, Windowing
+from millrace.operators.filter.filter import Filter
+from millrace.operators.filter.select import Select
+from millrace.operators.frame.buffer import Buffer, Gauge, Reader
+from millrace.operators.frame.operator import Operator, StepClock
+from millrace.operators.gate.gate import Gate
+from millrace.operators.join.join import Join
+from millrace.operators.project.map import Map
+from millrace.operators.retime.retime import Retime
+from millrace.operators.sample.sample import Sample
+from millrace.operators.sequence.sequence import build_sequence
+from millrace.operators.sort.sort import Sort
 from millrace.operators.spec import (
     AggregateSpec,
     FilterSpec,
@@ -38,9 +39,8 @@ from millrace.operators.spec import (
     WindowSpec,
     undecided,
 )
-from millrace.operators.top import build_top
-from millrace.operators.union import ArrivalUnion, OrderedUnion, YoungestUnion
-from millrace.operators.windowing import RowWindowing, Windowing
+from millrace.operators.top.top import build_top
+from millrace.operators.union.union import ArrivalUnion, OrderedUnion, YoungestUnion
 
 
 def build(

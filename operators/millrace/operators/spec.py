@@ -10,8 +10,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from millrace.operators.expression import TIME, Column, Expression
 from millrace.protocol import GONE, Field, Schema, Type
+from millrace.values.expression import TIME, Column, Expression
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from millrace.operators import expression as e
 from millrace.operators.spec import AggregateCall
 from millrace.sql.windows import BOUNDS
+from millrace.values import expression as e
 
 _FIRST_CALL: Final = min(BOUNDS.values()) - 1
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from millrace.engine.plan import QueryPlan, StreamDefinition
-from millrace.operators.expression import Expression
 from millrace.operators.spec import SelectSpec
 from millrace.protocol import Schema
 from millrace.sql import syntax as s
@@ -14,6 +13,7 @@ from millrace.sql.limits import DEFAULT, Limits
 from millrace.sql.parser import parse
 from millrace.sql.planned import Catalog
 from millrace.sql.planner import plan
+from millrace.values.expression import Expression
 
 # The condition has a separate line, so that positions in it can be mapped back.
 BEFORE: Final = "SELECT * FROM arc WHERE\n"

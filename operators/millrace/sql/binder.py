@@ -11,14 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from millrace.operators import expression as e
-from millrace.operators.aggregates import AGGREGATES, Aggregate
-from millrace.operators.functions import LIBRARY, Library
-from millrace.operators.functions.casts import CASTS
-from millrace.operators.functions.comparison import as_bigint
-from millrace.operators.intervals import parse_interval
 from millrace.operators.queues.edge import APPEND, EdgeSpec
-from millrace.operators.signatures import Readings
 from millrace.operators.spec import AggregateCall, RowWindow
 from millrace.protocol import GONE, MAX_INT64, MIN_INT64, MillraceError, Refuse, Schema, Type
 from millrace.protocol.timestamps import parse_timestamp
@@ -28,6 +21,13 @@ from millrace.sql.aggregation import Calls, columns_of, is_bound
 from millrace.sql.errors import SqlError, did_you_mean
 from millrace.sql.progress import EXACT, Lags
 from millrace.sql.windows import BOUNDS, Window
+from millrace.values import expression as e
+from millrace.values.aggregates import AGGREGATES, Aggregate
+from millrace.values.functions import LIBRARY, Library
+from millrace.values.functions.casts import CASTS
+from millrace.values.functions.comparison import as_bigint
+from millrace.values.intervals import parse_interval
+from millrace.values.signatures import Readings
 
 TYPE_NAMES: Final[dict[str, Type]] = {
     **dict.fromkeys(("boolean", "bool"), Type.BOOLEAN),

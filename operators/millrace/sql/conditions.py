@@ -11,15 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from millrace.operators import expression as e
-from millrace.operators.batch import Batch
-from millrace.operators.evaluate import compile_expression
-from millrace.operators.functions import LIBRARY
 from millrace.operators.spec import Band, Equal
 from millrace.protocol import Field, Schema, Type
 from millrace.sql.aggregation import columns_of
 from millrace.sql.binder import TIME_NAME, Named, Relation
 from millrace.sql.progress import Lag, lag_of, minus, name_of, plus
+from millrace.values import expression as e
+from millrace.values.batch import Batch
+from millrace.values.evaluate import compile_expression
+from millrace.values.functions import LIBRARY
 
 _COMPARED: Final = {"<", "<=", "=", ">=", ">"}
 _FLIPPED: Final[Mapping[str, str]] = {"<": ">", "<=": ">=", "=": "=", ">=": "<=", ">": "<"}

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, get_args
 
-from millrace.operators import expression as e
 from millrace.operators.queues.edge import EdgeSpec, QueueKind
 from millrace.operators.spec import MapSpec, TimeWindow
 from millrace.protocol import Refuse
@@ -17,6 +16,7 @@ from millrace.sql import syntax as s
 from millrace.sql.binder import Relation
 from millrace.sql.errors import did_you_mean
 from millrace.sql.sequences import key_of
+from millrace.values import expression as e
 
 if TYPE_CHECKING:
     from millrace.sql.queries import QueryPlanner

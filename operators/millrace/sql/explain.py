@@ -12,8 +12,6 @@ from math import gcd
 from typing import Any, Final
 
 from millrace.engine.plan import Node, QueryPlan, origin_of
-from millrace.operators import expression as e
-from millrace.operators.intervals import format_interval
 from millrace.operators.queues.edge import EdgeSpec
 from millrace.operators.spec import (
     AggregateCall,
@@ -42,6 +40,8 @@ from millrace.sql.parser import written
 from millrace.sql.planned import Catalog
 from millrace.sql.progress import ahead
 from millrace.sql.updates import depends_on_steps, sheds
+from millrace.values import expression as e
+from millrace.values.intervals import format_interval
 
 # A dot separates a table from its column.
 _PLAIN_NAME: Final = re.compile(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)*")

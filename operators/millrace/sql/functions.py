@@ -11,13 +11,13 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from millrace.functions.loading import FunctionsError, load
-from millrace.operators.aggregates import AGGREGATES, Aggregate
-from millrace.operators.functions import LIBRARY, Function
 from millrace.sql import syntax as s
 from millrace.sql.binder import CLOCKS
 from millrace.sql.errors import SqlError
 from millrace.sql.parser import parse
 from millrace.sql.windows import FUNCTIONS
+from millrace.values.aggregates import AGGREGATES, Aggregate
+from millrace.values.functions import LIBRARY, Function
 
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 # Names that the binder handles itself.

@@ -10,8 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal
 
-from millrace.operators import expression as e
-from millrace.operators.aggregates import AGGREGATES
 from millrace.operators.build import gives_order
 from millrace.operators.spec import AggregateSpec, RowWindow, SessionWindow
 from millrace.sql import syntax as s
@@ -22,6 +20,8 @@ from millrace.sql.parser import written
 from millrace.sql.updates import filter_rows, map_rows
 from millrace.sql.windowed import distinct_session_rows, partition_keys
 from millrace.sql.windows import Window
+from millrace.values import expression as e
+from millrace.values.aggregates import AGGREGATES
 
 if TYPE_CHECKING:
     from millrace.sql.queries import QueryPlanner

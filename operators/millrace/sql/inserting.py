@@ -13,10 +13,6 @@ from typing import Any, Final
 import numpy as np
 
 from millrace.engine.plan import LATE, StreamDefinition
-from millrace.operators import expression as e
-from millrace.operators.batch import Batch
-from millrace.operators.evaluate import evaluate
-from millrace.operators.functions import Library
 from millrace.protocol import Field, Schema, Type
 from millrace.protocol.timestamps import format_timestamp
 from millrace.protocol.units import MICROSECONDS, UNITS
@@ -24,6 +20,10 @@ from millrace.sql import syntax as s
 from millrace.sql.binder import Binder, readings
 from millrace.sql.errors import SqlError, did_you_mean
 from millrace.sql.planned import Catalog, Insert
+from millrace.values import expression as e
+from millrace.values.batch import Batch
+from millrace.values.evaluate import evaluate
+from millrace.values.functions import Library
 
 # The input for expressions without columns.
 _ONE_ROW: Final = Batch(Schema(()), np.zeros(1, np.int64), ())

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from millrace.operators import expression as e
 from millrace.operators.spec import JoinSpec, MapSpec, SelectSpec, Spec
 from millrace.protocol import Type
 from millrace.sql import syntax as s
@@ -29,6 +28,7 @@ from millrace.sql.sides import Picks, Side, Table, shifted
 from millrace.sql.updates import read_of
 from millrace.sql.windowed import windowed_rows
 from millrace.sql.windows import interval_us
+from millrace.values import expression as e
 
 if TYPE_CHECKING:
     from millrace.sql.queries import QueryPlanner

@@ -11,8 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millrace.engine.plan import Node
-from millrace.operators import expression as e
-from millrace.operators.functions.times import unit_named
 from millrace.operators.spec import JoinSpec, SelectSpec, TimeWindow
 from millrace.sql import syntax as s
 from millrace.sql.binder import Relation
@@ -20,6 +18,8 @@ from millrace.sql.errors import SqlError
 from millrace.sql.grouped import GroupedSelect
 from millrace.sql.progress import EXACT, SPANS, ahead, name_of
 from millrace.sql.windows import Window
+from millrace.values import expression as e
+from millrace.values.functions.times import unit_named
 
 if TYPE_CHECKING:
     from millrace.sql.queries import QueryPlanner

@@ -11,11 +11,11 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from millrace.engine.plan import POLICIES
-from millrace.operators.intervals import format_interval, parse_duration
 from millrace.protocol import Refuse
 from millrace.protocol.units import UNITS
 from millrace.sql import syntax as s
 from millrace.sql.errors import SqlError, did_you_mean
+from millrace.values.intervals import format_interval, parse_duration
 
 Value = str | int | float | bool
 

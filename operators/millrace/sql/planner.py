@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any, Final, Literal
 
 from millrace.engine.plan import LATE, QueryOptions, QueryPlan, StreamDefinition
-from millrace.operators.functions import LIBRARY, Library
 from millrace.protocol import TOMBSTONE_NAMES, Field, Refuse, Schema, Type
 from millrace.sql import syntax as s
 from millrace.sql.binder import TIME_NAME, Binder
@@ -50,6 +49,7 @@ from millrace.sql.planned import (
 )
 from millrace.sql.queries import QueryPlanner, facts_of, upstream
 from millrace.sql.rewriting import rename_in_readers, renamed_input, replace_places, widen_readers, with_column
+from millrace.values.functions import LIBRARY, Library
 
 # Names appear in operators' names, URLs, file names and metrics' labels.
 _NAME: Final = re.compile(r"[^\W\d][\w-]{0,127}")

@@ -11,9 +11,6 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Final
 
-from millrace.operators import expression as e
-from millrace.operators.functions.faults import RowFault
-from millrace.operators.functions.times import DAY, HOUR, MINUTE, SECOND, unit_named
 from millrace.operators.spec import (
     AggregateSpec,
     Band,
@@ -34,6 +31,9 @@ from millrace.operators.spec import (
     WindowSpec,
 )
 from millrace.protocol import Schema, Type
+from millrace.values import expression as e
+from millrace.values.functions.faults import RowFault
+from millrace.values.functions.times import DAY, HOUR, MINUTE, SECOND, unit_named
 
 # None means unbounded.
 Lag = tuple[int | None, int | None]

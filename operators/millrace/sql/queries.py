@@ -11,10 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from millrace.engine.plan import Namer, Node, QueryOptions, QueryPlan, StreamDefinition
-from millrace.operators import expression as e
 from millrace.operators.build import gives_order
-from millrace.operators.evaluate import compile_expression
-from millrace.operators.functions import Library
 from millrace.operators.queues.edge import EdgeSpec
 from millrace.operators.spec import (
     AggregateSpec,
@@ -45,6 +42,9 @@ from millrace.sql.sequences import key_of
 from millrace.sql.updates import append_rows, filter_rows, map_rows
 from millrace.sql.windowed import windowed_rows
 from millrace.sql.windows import Window, bracket_window, window_of
+from millrace.values import expression as e
+from millrace.values.evaluate import compile_expression
+from millrace.values.functions import Library
 
 # A query of WITH is planned again for each reader, which can double the number of operators with each level.
 MAX_OPERATORS: Final = 1000

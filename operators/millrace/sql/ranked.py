@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from millrace.engine.plan import Node
-from millrace.operators import expression as e
 from millrace.operators.spec import (
     AggregateSpec,
     FilterSpec,
@@ -30,6 +29,7 @@ from millrace.sql import syntax as s
 from millrace.sql.aggregation import free_name
 from millrace.sql.binder import Ranking, Relation
 from millrace.sql.windowed import conjoin, conjuncts
+from millrace.values import expression as e
 
 if TYPE_CHECKING:
     from millrace.sql.queries import QueryPlanner

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from millrace.engine.plan import QueryPlan, StreamDefinition
-from millrace.operators.functions import Library
 from millrace.protocol import MillraceError
 from millrace.sql import syntax as s
 from millrace.sql.limits import KNOWN
 from millrace.sql.parser import parse, written
 from millrace.sql.planned import Catalog
 from millrace.sql.queries import QueryPlanner
+from millrace.values.functions import Library
 
 # A place in a text, and its replacement.
 Change = tuple[s.Span, str]

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from millrace.operators import expression as e
 from millrace.operators.spec import MapSpec, SequenceSpec
 from millrace.sql import syntax as s
 from millrace.sql.aggregation import columns_of
@@ -15,6 +14,7 @@ from millrace.sql.conditions import Conditions, Wide, all_of, conjuncts, equalit
 from millrace.sql.sides import Side, Table, shifted
 from millrace.sql.updates import read_every
 from millrace.sql.windows import interval_us
+from millrace.values import expression as e
 
 if TYPE_CHECKING:
     from millrace.sql.joins import FromPlanner

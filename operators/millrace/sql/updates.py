@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from millrace.engine.plan import Node, QueryPlan
-from millrace.operators import expression as e
 from millrace.operators.spec import (
     AggregateSpec,
     FilterSpec,
@@ -29,6 +28,7 @@ from millrace.protocol import GONE, Type
 from millrace.sql.aggregation import columns_of
 from millrace.sql.binder import Relation
 from millrace.sql.planned import Catalog
+from millrace.values import expression as e
 
 if TYPE_CHECKING:
     from millrace.sql.queries import QueryPlanner

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal
 
-from millrace.operators import expression as e
 from millrace.operators.spec import AggregateSpec, MapSpec, RowWindow, SelectSpec, SessionWindow, TimeWindow, WindowSpec
 from millrace.sql import syntax as s
 from millrace.sql.aggregation import columns_of, free_name, has_bound
 from millrace.sql.binder import Relation
 from millrace.sql.windows import BOUNDS, Window
+from millrace.values import expression as e
 
 if TYPE_CHECKING:
     from millrace.sql.queries import QueryPlanner

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from millrace.operators.intervals import check_duration, format_interval, parse_duration
 from millrace.operators.queues.edge import EdgeSpec
 from millrace.operators.spec import RowWindow, SessionWindow, TimeWindow
 from millrace.protocol import Refuse
 from millrace.sql import syntax as s
 from millrace.sql.dialects import TABLES
 from millrace.sql.errors import SqlError, did_you_mean
+from millrace.values.intervals import check_duration, format_interval, parse_duration
 
 # The columns that a window adds, by their placeholder positions until the plan has its operator.
 BOUNDS: Final = {"window_start": -2, "window_end": -3}

@@ -14,9 +14,9 @@ import numpy as np
 
 from millrace.backfill.margins import Reach
 from millrace.backfill.splitting import Slice
-from millrace.operators.batch import Batch, Int64s, Values
-from millrace.operators.evaluate import Computed, evaluate
-from millrace.operators.expression import Expression
+from millrace.values.batch import Batch, Int64s, Values
+from millrace.values.evaluate import Computed, evaluate
+from millrace.values.expression import Expression
 
 # How keys are spelled is known to `frames.key_number` too, which has Spark spell those of plain columns.
 SEPARATOR: Final = b"\x1f"

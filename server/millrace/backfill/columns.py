@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from millrace.backfill.flow import Flow
 from millrace.backfill.keys import columns_in
 from millrace.engine.plan import Node
-from millrace.operators import expression as e
 from millrace.operators.spec import (
     AggregateSpec,
     JoinSpec,
@@ -23,6 +22,7 @@ from millrace.operators.spec import (
     UnionSpec,
     WindowSpec,
 )
+from millrace.values import expression as e
 
 Positions = set[int]
 

@@ -14,15 +14,15 @@ from millrace.backfill.assign import BYTES_MARK, NULL, SEPARATOR, TEXT_MARK
 from millrace.backfill.inputs import TABLE, Input, check_columns
 from millrace.backfill.layout import SEQUENCE, STREAM, TIME, Layout
 from millrace.engine.plan import StreamDefinition
-from millrace.operators import expression as e
-from millrace.operators.eventtime import MAX_TIME, MIN_TIME
-from millrace.operators.expression import Expression
 from millrace.protocol import Refuse, Type
 from millrace.protocol.timestamps import FIRST_US, LAST_US
 from millrace.protocol.units import MICROSECONDS
 from millrace.server.history import ARRIVED, FEED, IMPLICIT_TIME, LATE, MARK
 from millrace.server.history import SEQUENCE as SEQ
 from millrace.server.source import EVENT_TIME
+from millrace.values import expression as e
+from millrace.values.eventtime import MAX_TIME, MIN_TIME
+from millrace.values.expression import Expression
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

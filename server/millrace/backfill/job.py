@@ -34,13 +34,13 @@ from millrace.backfill.layout import (
 from millrace.backfill.outputs import TaskWriter
 from millrace.backfill.splitting import Mode, Slice, Split, plan_split
 from millrace.backfill.task import Task
-from millrace.operators.batch import Batch
-from millrace.operators.eventtime import MAX_TIME, MIN_TIME
 from millrace.protocol import Refuse
 from millrace.server.arrow import to_arrow
 from millrace.server.history import SEQUENCE as SEQ
 from millrace.sql import Catalog
 from millrace.sql.functions import install_module
+from millrace.values.batch import Batch
+from millrace.values.eventtime import MAX_TIME, MIN_TIME
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from millrace.backfill.flow import Flow
 from millrace.engine.plan import Node
-from millrace.operators import expression as e
 from millrace.operators.spec import (
     AggregateSpec,
     FilterSpec,
@@ -33,6 +32,7 @@ from millrace.operators.spec import (
 )
 from millrace.protocol import Schema
 from millrace.sql.explain import show
+from millrace.values import expression as e
 
 # By stream, the expression over its columns whose value a state's rows share.
 Origin = Mapping[str, e.Expression]

@@ -23,12 +23,12 @@ from millrace.backfill.columns import used_columns
 from millrace.backfill.flow import Flow
 from millrace.backfill.task import Chunk
 from millrace.engine.plan import StreamDefinition
-from millrace.operators.batch import DTYPES, FILLERS, Batch, Int64s, Values
-from millrace.operators.eventtime import MIN_TIME, outside
 from millrace.protocol import Field, Refuse, Schema, Type
 from millrace.server.arrow import ARROW_TYPES, read_table, to_arrow
 from millrace.server.source import EVENT_TIME, time_shown
 from millrace.server.writers import file_batch, file_schema
+from millrace.values.batch import DTYPES, FILLERS, Batch, Int64s, Values
+from millrace.values.eventtime import MIN_TIME, outside
 
 STREAM, TIME, REST, SEQUENCE, TASK = "s", "ts", "rest", "seq", "task"
 # A result's rows have one more column: their own time, which a query over them would window on.

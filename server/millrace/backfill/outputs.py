@@ -27,11 +27,11 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from millrace.backfill.layout import result_batch, result_schema
-from millrace.operators.batch import Batch
-from millrace.operators.eventtime import MIN_TIME, is_time
 from millrace.protocol import Refuse, Schema, format_timestamp
 from millrace.server.arrow import arrow_schema, to_arrow
 from millrace.server.writers import ROW_GROUP
+from millrace.values.batch import Batch
+from millrace.values.eventtime import MIN_TIME, is_time
 
 PLAN, MANIFEST, TASKS, ASIDE = "_plan.json", "_manifest.json", "_tasks", "_aside"
 DAY_US: Final = 86_400_000_000

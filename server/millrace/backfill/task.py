@@ -39,11 +39,11 @@ from millrace.engine.events import (
 )
 from millrace.engine.plan import StreamDefinition
 from millrace.offline.driver import Driver, Instant, Time
-from millrace.operators.batch import Batch, Int64s
-from millrace.operators.eventtime import LAST_WATERMARK
-from millrace.operators.source import Clocking
+from millrace.operators.source.source import Clocking
 from millrace.protocol import Refuse
 from millrace.protocol.words import counted
+from millrace.values.batch import Batch, Int64s
+from millrace.values.eventtime import LAST_WATERMARK
 
 FEED = "archive"
 

@@ -415,7 +415,7 @@ def _account_of(link: Link, options: BackfillOptions) -> Lived | None:
 
 def _mark(stream: Mapping[str, Any]) -> int | None:
     """The time before which all tuples of a stream have arrived."""
-    from millrace.operators.eventtime import MAX_TIME
+    from millrace.values.eventtime import MAX_TIME
 
     if stream["ended"]:
         return MAX_TIME

@@ -128,7 +128,7 @@ def _pairs(flag: str, texts: list[str] | None, form: str) -> list[tuple[str, str
 
 
 def _strategy(text: str | None) -> str | None:
-    from millrace.engine.table import Strategy
+    from millrace.engine.scheduler.table import Strategy
 
     if text is None:
         return None

@@ -21,9 +21,9 @@ from millrace.protocol.timestamps import format_timestamp
 if TYPE_CHECKING:
     from millrace.client import ArrowBatch, Client, Feed, RowBatch, ServerError, Subscription
     from millrace.engine.plan import StreamDefinition
-    from millrace.operators.batch import Batch, Row
     from millrace.protocol import Schema
     from millrace.protocol.units import UnitName
+    from millrace.values.batch import Batch, Row
 
 # With --rate, rows leave in portions of this many seconds.
 PORTION_SECONDS: Final = 0.05

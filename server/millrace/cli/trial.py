@@ -48,8 +48,8 @@ def strategy_try(
 
     The trial runs in the server. Ctrl-C only stops watching it.
     """
-    from millrace.operators.intervals import parse_duration
     from millrace.server.conditions import parse_condition
+    from millrace.values.intervals import parse_duration
 
     _check("--for", for_, parse_duration)
     _check("--before", before, parse_duration)

@@ -16,12 +16,12 @@ from millrace.engine.events import Arrived, Event, FeedClosed, Punctuated
 from millrace.engine.plan import StreamDefinition
 from millrace.offline.driver import Instant
 from millrace.offline.files import STANDARD, Advanced, lines_of, located, read_object, refuse_file, shown
-from millrace.operators.eventtime import MIN_TIME
 from millrace.protocol import Refuse, RowError, TimestampError
 from millrace.protocol.timestamps import FIRST_US, LAST_US
 from millrace.protocol.units import MICROSECONDS, TimeUnit
 from millrace.protocol.words import spelt
 from millrace.server.source import StreamDecoder, check_clock, check_promise
+from millrace.values.eventtime import MIN_TIME
 
 FEED: Final = "main"
 

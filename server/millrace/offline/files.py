@@ -25,11 +25,11 @@ from typing import Any, BinaryIO, Final
 import msgspec
 
 from millrace.engine.plan import StreamDefinition
-from millrace.operators.batch import Batch, Row
 from millrace.protocol import Field, Refuse, RowError, Schema, TimestampError, Type, parse_timestamp
 from millrace.protocol.units import MICROSECONDS, TimeUnit
 from millrace.server.source import StreamDecoder
 from millrace.server.writers import ArrowWriter, CsvWriter, JsonLinesWriter, ParquetWriter, Writer
+from millrace.values.batch import Batch, Row
 
 STANDARD: Final = "-"
 ENDINGS: Final = ("jsonl", "csv", "parquet", "arrow")

@@ -21,8 +21,8 @@ from millrace.engine.events import Arrived, Event
 from millrace.engine.plan import StreamDefinition
 from millrace.offline.driver import Instant
 from millrace.offline.files import ROWS
-from millrace.operators.batch import Batch, Int64s
-from millrace.operators.eventtime import MAX_TIME, MIN_TIME
+from millrace.values.batch import Batch, Int64s
+from millrace.values.eventtime import MAX_TIME, MIN_TIME
 
 # Rows that are merged exactly before the first slice: a short input arrives as a user expects.
 EXACT_ROWS: Final = 4_096

@@ -15,10 +15,10 @@ import msgspec
 from millrace.engine.events import Execution, Late
 from millrace.offline.driver import Time
 from millrace.offline.files import STANDARD, create, plain_times, refuse_file
-from millrace.operators.batch import Batch
-from millrace.operators.eventtime import MAX_TIME
 from millrace.protocol import Schema, format_timestamp
 from millrace.server.writers import TypedWriter, Writer, json_lines, json_rows
+from millrace.values.batch import Batch
+from millrace.values.eventtime import MAX_TIME
 
 # Rows that are held before they are written.
 HELD: Final = 4_096

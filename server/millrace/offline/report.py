@@ -13,9 +13,9 @@ import numpy as np
 
 from millrace.engine.engine import Engine
 from millrace.offline.driver import Time
-from millrace.operators.batch import Batch
-from millrace.operators.idle_waiting import IdleWaiting
-from millrace.operators.operator import Operator
+from millrace.operators.frame.idle_waiting import IdleWaiting
+from millrace.operators.frame.operator import Operator
+from millrace.values.batch import Batch
 
 
 class Measures:

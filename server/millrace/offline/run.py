@@ -48,11 +48,11 @@ from millrace.offline.outputs import LateLines, Output, TraceLines, outputs_of
 from millrace.offline.progress import Bar, bar
 from millrace.offline.report import Measures, report
 from millrace.offline.script import Script
-from millrace.operators.batch import Int64s
 from millrace.protocol import Refuse
 from millrace.protocol.timestamps import format_timestamp
 from millrace.protocol.units import UNITS, likely_unit
 from millrace.protocol.words import counted
+from millrace.values.batch import Int64s
 
 
 @dataclass(frozen=True, slots=True)

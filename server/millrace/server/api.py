@@ -17,7 +17,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from millrace.engine import views
-from millrace.operators.intervals import parse_duration
 from millrace.protocol import MillraceError, Refuse
 from millrace.protocol.session import same_token
 from millrace.protocol.words import spelt
@@ -39,6 +38,7 @@ from millrace.server.operations import add_operations
 from millrace.server.timers import sleep
 from millrace.server.trial import Wish
 from millrace.sql.errors import SqlError
+from millrace.values.intervals import parse_duration
 
 if TYPE_CHECKING:
     from millrace.server.daemon import Daemon

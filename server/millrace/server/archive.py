@@ -27,10 +27,10 @@ import structlog
 
 from millrace.engine.events import Archived, Event, HistoryHeld
 from millrace.engine.plan import StreamDefinition
-from millrace.operators.eventtime import MAX_TIME, MIN_TIME, is_time
 from millrace.protocol import Refuse, Type
 from millrace.server import history
 from millrace.server.history import ArchivedRows, Gap, HistoryError, Reach, Written
+from millrace.values.eventtime import MAX_TIME, MIN_TIME, is_time
 
 log = structlog.get_logger()
 

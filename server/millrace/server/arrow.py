@@ -12,12 +12,12 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from millrace.operators.batch import FILLERS, Batch, Bools, Values
 from millrace.protocol import Field, PeerError, Refuse, RowError, Schema, Type
 from millrace.protocol.errors import row_place
 from millrace.protocol.units import MICROSECONDS, TimeUnit
 from millrace.server.source import EVENT_TIME, value_shown
 from millrace.server.timeunits import BeyondError, micros_of
+from millrace.values.batch import FILLERS, Batch, Bools, Values
 
 # The types that may stand for one of ours, besides the exact one: widening only, so that no value changes.
 ACCEPTED: Final[dict[Type, Callable[[pa.DataType], bool]]] = {

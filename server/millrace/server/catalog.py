@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 import structlog
 from pydantic import ValidationError
 
-from millrace.engine import shadow, sharing, views
+from millrace.engine import shadow, views
 from millrace.engine.engine import Engine
 from millrace.engine.events import (
     AddQuery,
@@ -37,11 +37,10 @@ from millrace.engine.events import (
     SetWeight,
     UnshareQuery,
 )
+from millrace.engine.graph import sharing
+from millrace.engine.graph.seam import gated
 from millrace.engine.plan import QueryPlan, StreamDefinition
-from millrace.engine.seam import gated
-from millrace.operators.batch import Batch
-from millrace.operators.eventtime import MIN_TIME
-from millrace.operators.join import Order as JoinOrder
+from millrace.operators.join.join import Order as JoinOrder
 from millrace.operators.queues.edge import QueueKind
 from millrace.protocol import MillraceError, Refuse
 from millrace.server.archive import Archive
@@ -103,6 +102,8 @@ from millrace.sql import (
 from millrace.sql.limits import KNOWN, Limits
 from millrace.sql.parser import written
 from millrace.sql.temporary import CreateTemporary, without_limit
+from millrace.values.batch import Batch
+from millrace.values.eventtime import MIN_TIME
 
 log = structlog.get_logger()
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from millrace.operators.intervals import parse_duration
 from millrace.protocol import Refuse
+from millrace.values.intervals import parse_duration
 
 # What can be compared: the word, and where its value is in the measures of a span.
 LATENCIES: Final = {"mean": "mean_us", "p50": "p50_us", "p99": "p99_us", "max": "max_us"}

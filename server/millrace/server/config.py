@@ -20,11 +20,11 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
-from millrace.engine.table import Strategy
-from millrace.operators.intervals import parse_duration
+from millrace.engine.scheduler.table import Strategy
 from millrace.protocol import MillraceError, Refuse
 from millrace.protocol.frames import FRAME_BYTES, LARGEST_LIMIT
 from millrace.server.hosts import host_of
+from millrace.values.intervals import parse_duration
 
 PREFIX: Final = "MILLRACE_"
 # The paths of the server section that are folders; all others are files that must exist.

@@ -26,8 +26,6 @@ from millrace.engine import views
 from millrace.engine.engine import Engine
 from millrace.engine.fieldnames import with_old_names
 from millrace.functions.loading import FunctionsError
-from millrace.operators.batch import Batch
-from millrace.operators.intervals import parse_interval
 from millrace.protocol import Limits, MillraceError, Refuse
 from millrace.server.archive import Archive, open_files
 from millrace.server.archive import Limits as ArchiveLimits
@@ -68,6 +66,8 @@ from millrace.server.timers import LoopTimers, Timers
 from millrace.server.trial import Trials
 from millrace.sql.functions import install_module
 from millrace.sql.limits import Limits as SqlLimits
+from millrace.values.batch import Batch
+from millrace.values.intervals import parse_interval
 
 if TYPE_CHECKING:
     from millrace.server.web import HttpServer

@@ -14,7 +14,7 @@ from zlib import crc32
 
 from pydantic import BaseModel, ConfigDict
 
-from millrace.engine import edges, editing, seam, sharing, views
+from millrace.engine import views
 from millrace.engine.engine import Engine
 from millrace.engine.events import (
     CommandBody,
@@ -29,14 +29,15 @@ from millrace.engine.events import (
     SetWeight,
     UnshareQuery,
 )
+from millrace.engine.graph import edges, editing, seam, sharing
 from millrace.engine.plan import QueryPlan
-from millrace.operators.expression import Expression
-from millrace.operators.join import Order as JoinOrder
+from millrace.operators.join.join import Order as JoinOrder
 from millrace.operators.queues.edge import QueueKind
 from millrace.operators.spec import SampleSpec, SelectSpec, Spec
 from millrace.protocol import Refuse, Schema
 from millrace.sql import condition
 from millrace.sql.limits import KNOWN
+from millrace.values.expression import Expression
 
 
 class Part(BaseModel):

@@ -13,15 +13,15 @@ from typing import Final, Protocol
 
 from millrace.engine.events import Answered, Arrived, Punctuated
 from millrace.engine.plan import StreamDefinition, origin_of
-from millrace.operators.batch import Batch
-from millrace.operators.buffer import has_texts
-from millrace.operators.eventtime import MIN_TIME
+from millrace.operators.frame.buffer import has_texts
 from millrace.protocol import Refuse, Schema
 from millrace.protocol.units import MICROSECONDS, TimeUnit
 from millrace.server.logs import sparing
 from millrace.server.names import nearest
 from millrace.server.runner import FeedPeer, Runner
 from millrace.server.source import StreamDecoder, TooFarAheadError, check_promise, may_promise
+from millrace.values.batch import Batch
+from millrace.values.eventtime import MIN_TIME
 
 # Producers whose next sequence number is remembered after they left: a few megabytes; the oldest are forgotten first.
 REMEMBERED_PRODUCERS: Final = 65_536

@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from millrace.engine.events import Late
-from millrace.operators.batch import Batch
 from millrace.protocol import (
     Body,
     FrameReader,
@@ -59,6 +58,7 @@ from millrace.server.logs import sparing
 from millrace.server.runner import NOTHING
 from millrace.server.sink import Outlet, Subscription
 from millrace.server.source import StreamDecoder
+from millrace.values.batch import Batch
 
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from millrace.operators.batch import Batch
-from millrace.operators.intervals import format_interval
+from millrace.values.batch import Batch
+from millrace.values.intervals import format_interval
 
 # So many keys are told, those whose rows were oldest.
 WORST: Final = 10

@@ -25,9 +25,9 @@ from typing import Any, Final
 import numpy as np
 
 from millrace.engine.plan import StreamDefinition
-from millrace.operators.batch import Batch, Bools, Int64s
-from millrace.operators.eventtime import MAX_TIME, MIN_TIME
 from millrace.protocol import Field, MillraceError, Refuse, Schema, Type
+from millrace.values.batch import Batch, Bools, Int64s
+from millrace.values.eventtime import MAX_TIME, MIN_TIME
 
 # The columns that a file has behind the stream's own.
 SEQUENCE, ARRIVED, LATE, MARK, FEED = "__seq", "__arrived", "__late", "__mark", "__feed"

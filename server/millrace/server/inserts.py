@@ -11,13 +11,13 @@ from typing import Any, Final
 from millrace.engine.engine import Engine
 from millrace.engine.events import Late
 from millrace.engine.plan import StreamDefinition
-from millrace.operators.batch import Batch
-from millrace.operators.eventtime import MAX_TIME
 from millrace.protocol import Refuse, RowError
 from millrace.server.feeds import Feeds
 from millrace.server.runner import Runner
 from millrace.server.source import StreamDecoder
 from millrace.sql import Insert, SqlError
+from millrace.values.batch import Batch
+from millrace.values.eventtime import MAX_TIME
 
 FEED: Final = "sql"
 

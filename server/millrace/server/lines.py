@@ -11,7 +11,6 @@ from operator import itemgetter
 from typing import Any, Final
 
 from millrace.engine.events import Late
-from millrace.operators.batch import Batch
 from millrace.protocol import MillraceError, PeerError, Refuse, RowError
 from millrace.protocol.jsonlines import (
     LINE_BYTES,
@@ -32,6 +31,7 @@ from millrace.server.feeds import UnderWay
 from millrace.server.logs import sparing
 from millrace.server.sink import Outlet, Subscription
 from millrace.server.writers import late_lines, row_lines
+from millrace.values.batch import Batch
 
 # How long a line may take from its first byte to its newline.
 LINE_SECONDS: Final = 30.0

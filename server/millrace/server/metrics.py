@@ -19,14 +19,14 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from millrace.engine.events import AskEnded
-from millrace.operators.batch import Batch
-from millrace.operators.source import CAUSES
+from millrace.operators.source.source import CAUSES
 from millrace.server.feeds import Feeds
 from millrace.server.guesses import OUTCOMES as GUESS_OUTCOMES
 from millrace.server.guesses import Guesses
 from millrace.server.refusals import PORTS, Refusals
 from millrace.server.runner import Runner
 from millrace.server.sink import WriterSink
+from millrace.values.batch import Batch
 
 # Bounds of the latency histogram: a quarter of a millisecond, where a tuple at a time ends up, to a minute.
 BOUNDS_US: Final = (250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from millrace.operators.batch import Batch
 from millrace.operators.queues.update import UpdateQueue
 from millrace.protocol import Field, Schema, Type
+from millrace.values.batch import Batch
 
 # The column beside the rows that carries their numbers; no column of SQL can be called so.
 NUMBER = "$number"

@@ -9,10 +9,10 @@ import platform
 import resource
 from typing import TYPE_CHECKING, Any, Final
 
-from millrace.operators.kernels import compiled, outdated
 from millrace.server.config import Security, admin_security, listen_security
 from millrace.server.recent import recent
 from millrace.server.redaction import redacted
+from millrace.values.kernels import compiled, outdated
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

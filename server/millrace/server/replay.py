@@ -20,16 +20,16 @@ from typing import Any, Final
 
 import numpy as np
 
+from millrace.engine.graph.seam import Bootstrap
 from millrace.engine.plan import QueryPlan, StreamDefinition
-from millrace.engine.seam import Bootstrap
-from millrace.operators.batch import Batch
-from millrace.operators.eventtime import MIN_TIME
 from millrace.protocol import MillraceError, Refuse
 from millrace.server import history
 from millrace.server.source import StreamDecoder
 from millrace.sql import Catalog, parse, plan_all
 from millrace.sql.functions import install_module
 from millrace.sql.limits import KNOWN
+from millrace.values.batch import Batch
+from millrace.values.eventtime import MIN_TIME
 
 # Rows that the engine takes at once: long enough for its kernels, and promises come in between.
 CHUNK: Final = 16_384

@@ -18,7 +18,7 @@ from typing import Any, Final
 import structlog
 
 from millrace.engine.engine import Query
-from millrace.operators.operator import Operator
+from millrace.operators.frame.operator import Operator
 from millrace.operators.spec import AggregateSpec
 from millrace.protocol.timestamps import format_timestamp
 

@@ -61,13 +61,13 @@ from millrace.engine.events import (
     WithholdCredit,
 )
 from millrace.engine.plan import QueryPlan, StreamDefinition
-from millrace.operators.batch import Batch
 from millrace.protocol import MAX_INT64, Refuse, Schema
 from millrace.server.clock import Clock
 from millrace.server.logs import sparing
 from millrace.server.names import nearest
 from millrace.server.sink import Backpressure, Outlet, Retention
 from millrace.server.worker import Worker
+from millrace.values.batch import Batch
 
 log = structlog.get_logger()
 

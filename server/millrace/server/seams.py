@@ -3,8 +3,8 @@
 `begin` makes the query, closed, with whatever sinks are made over it, and has a child work through the archives of
 its streams. When the child has nearly come up to the present, the query begins to keep what its streams take in;
 everything that came before is written into files; the child works through that too, and the engine takes over the state
-that it has come to (`engine/seam.py` says why nothing is missing or double then). Rows below the seam are history's:
-whoever computes them says so with `tell`, and the query is caught up.
+that it has come to (`engine/graph/seam.py` says why nothing is missing or double then). Rows below the seam are
+history's: whoever computes them says so with `tell`, and the query is caught up.
 
 Rule: a query that is not live yet is not in the catalog's file. If the server ends before, it is as if nobody had
 asked; a query that began again without its past would be a gap that nobody sees. Where the seam of a live one is, and
@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from millrace.engine.events import AdoptBootstrap, HoldQuery
+from millrace.engine.graph.seam import Bootstrap, check
 from millrace.engine.plan import QueryPlan
-from millrace.engine.seam import Bootstrap, check
-from millrace.operators.eventtime import FIRST_US
 from millrace.protocol import MillraceError, Refuse
 from millrace.server.history import HistoryError, words, write_whole
 from millrace.server.runner import NOTHING
 from millrace.sql import CreateQuery, CreateSink, Planned
+from millrace.values.eventtime import FIRST_US
 
 if TYPE_CHECKING:
     from millrace.server.daemon import Daemon

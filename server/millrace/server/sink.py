@@ -20,7 +20,6 @@ from typing import Final, Literal, Protocol
 import numpy as np
 import structlog
 
-from millrace.operators.batch import Batch
 from millrace.protocol import Refuse, Schema, format_timestamp
 from millrace.protocol.words import counted
 from millrace.server.freshness import Freshness, Key, in_json
@@ -28,6 +27,7 @@ from millrace.server.logs import sparing
 from millrace.server.newest import Newest
 from millrace.server.places import Identity, error_words
 from millrace.server.sinkfiles import SinkFile
+from millrace.values.batch import Batch
 
 log = structlog.get_logger()
 

@@ -23,10 +23,10 @@ import msgspec
 import numpy as np
 import structlog
 
-from millrace.operators.batch import Batch
 from millrace.protocol import Refuse, Schema, Type
 from millrace.server.places import Identity, Place, SinkFolders, identity
 from millrace.server.writers import ROW_GROUP, csv_lines, csv_names, file_batch, file_schema, json_lines
+from millrace.values.batch import Batch
 
 log = structlog.get_logger()
 

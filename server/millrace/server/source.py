@@ -17,7 +17,13 @@ import msgspec
 import numpy as np
 
 from millrace.engine.plan import StreamDefinition
-from millrace.operators.batch import (
+from millrace.protocol import MAX_INT64, MIN_INT64, Field, Refuse, RowError, Type
+from millrace.protocol.errors import row_place
+from millrace.protocol.timestamps import FIRST_US, LAST_US, format_timestamp, parse_timestamp
+from millrace.protocol.units import CENTURY_US, MICROSECONDS, UNITS, TimeUnit, in_century, likely_unit
+from millrace.protocol.words import SHOWN_CHARACTERS, spelt
+from millrace.server.timeunits import BeyondError, micros_of
+from millrace.values.batch import (
     FILLERS,
     Batch,
     Bools,
@@ -27,13 +33,7 @@ from millrace.operators.batch import (
     constant_int64,
     object_array,
 )
-from millrace.operators.eventtime import outside
-from millrace.protocol import MAX_INT64, MIN_INT64, Field, Refuse, RowError, Type
-from millrace.protocol.errors import row_place
-from millrace.protocol.timestamps import FIRST_US, LAST_US, format_timestamp, parse_timestamp
-from millrace.protocol.units import CENTURY_US, MICROSECONDS, UNITS, TimeUnit, in_century, likely_unit
-from millrace.protocol.words import SHOWN_CHARACTERS, spelt
-from millrace.server.timeunits import BeyondError, micros_of
+from millrace.values.eventtime import outside
 
 # What msgspec checks while it decodes. Its integers are unbounded and its floats may be NaN: columns check those.
 WIRE_TYPES: Final[dict[Type, Any]] = {

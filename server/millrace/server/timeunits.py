@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from millrace.operators.batch import Int64s
-from millrace.operators.eventtime import outside
 from millrace.protocol.timestamps import FIRST_US, LAST_US
 from millrace.protocol.units import TimeUnit
+from millrace.values.batch import Int64s
+from millrace.values.eventtime import outside
 
 # Beyond event time, and still within 64 bits: microseconds that stand for every float that is larger, or NaN.
 _MOST_FLOAT = 2.0**60

@@ -20,14 +20,14 @@ from millrace.engine import views
 from millrace.engine.engine import Engine
 from millrace.engine.events import CommandBody, SetStrategy
 from millrace.engine.fieldnames import with_old_names
-from millrace.engine.table import Strategy
-from millrace.operators.batch import Batch
+from millrace.engine.scheduler.table import Strategy
 from millrace.protocol import MillraceError, Refuse
 from millrace.server.catalog import Asked, Catalog, Check
 from millrace.server.conditions import Condition, parse_condition
 from millrace.server.decisions import ComponentDecisions, component_names
 from millrace.server.rates import Counters, between, goes_on
 from millrace.server.runner import Runner
+from millrace.values.batch import Batch
 
 log = structlog.get_logger()
 

@@ -16,9 +16,9 @@ from typing import Any, BinaryIO, Final, Literal, Protocol
 import msgspec
 
 from millrace.engine.events import Late
-from millrace.operators.batch import Batch, Row
 from millrace.protocol import DELETED, GONE, TOMBSTONE_NAMES, Field, Schema, Type
 from millrace.protocol.timestamps import format_timestamp
+from millrace.values.batch import Batch, Row
 
 _JSON: Final = msgspec.json.Encoder()
 

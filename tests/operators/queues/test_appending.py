@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.engine import saving
-from millrace.operators.batch import Batch
 from millrace.operators.queues import appending, pages
 from millrace.operators.queues.appending import AppendQueue, SheddingQueue
 from millrace.protocol import Schema
+from millrace.values.batch import Batch
 from tests.kernels import installed, uncompiled
 
 SCHEMA = Schema.of(v="bigint")
@@ -60,7 +60,7 @@ def test_append_loses_nothing(steps: list[int]) -> None:
 def test_shedding_keeps_order_and_counts_what_it_drops(steps: list[int], limit: int, seed: int) -> None:
     """Compiled and uncompiled agree for all batches: the waiting tuples are a part of the input, in order."""
     outcomes = []
-    for kernel in (installed("updating"), uncompiled("updating")):
+    for kernel in (installed("queues"), uncompiled("queues")):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(appending, "updating", kernel)
             patch.setattr(pages, "updating", kernel)

@@ -12,17 +12,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from millrace.engine import saving
-from millrace.operators.batch import Batch, column_from
 from millrace.operators.queues import pages, update
 from millrace.operators.queues.update import SCHEDULERS, UpdateQueue
 from millrace.protocol import Schema
+from millrace.values.batch import Batch, column_from
 from tests.depth import examples
 from tests.kernels import installed, uncompiled
 from tests.operators.queues.auditing import audit_tuples
 from tests.oracles.update_queues import QueueOracle, least_expected_staleness, simulate
 
 SCHEMA = Schema.of(k="text", v="bigint")
-KERNELS = [installed("updating"), uncompiled("updating")]
+KERNELS = [installed("queues"), uncompiled("queues")]
 
 
 @pytest.fixture(params=KERNELS, ids=["installed", "uncompiled"])

@@ -13,11 +13,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from millrace.engine import saving
-from millrace.operators.batch import Batch
-from millrace.operators.eventtime import MIN_TIME
 from millrace.operators.queues.windows import FinishedWindow, ServedTuples, WindowQueue
 from millrace.operators.spec import TimeWindow
 from millrace.protocol import Schema
+from millrace.values.batch import Batch
+from millrace.values.eventtime import MIN_TIME
 from tests.depth import examples
 from tests.operators.queues.auditing import audit_windows
 from tests.oracles.update_queues import CommittedWindow, WindowsRun, simulate_windows

@@ -12,11 +12,11 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from millrace.operators.batch import Batch
-from millrace.operators.kernels import updating
+from millrace.operators.queues import kernel as updating
 from millrace.operators.queues.pages import SLOTS, Pages, resized
 from millrace.operators.queues.queue import Floor, Paging, TupleQueue
 from millrace.protocol import Schema
+from millrace.values.batch import Batch
 
 # Numbers of a waiting tuple and of the line, as the kernel has them.
 ENTRY: Final = 3

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from millrace.operators.eventtime import MIN_TIME
 from millrace.operators.queues.appending import AppendQueue, SheddingQueue
 from millrace.operators.queues.queue import Queue
 from millrace.operators.queues.update import SCHEDULERS, UpdateQueue
 from millrace.operators.queues.windows import Commit, WindowQueue
 from millrace.operators.spec import TimeWindow
 from millrace.protocol import Refuse, Schema
+from millrace.values.eventtime import MIN_TIME
 
 QueueKind = Literal["append", "fifo", "inplace", "linecutting"]
 

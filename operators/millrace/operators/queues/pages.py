@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from millrace.operators.batch import DTYPES, FILLERS, Batch, Bools, Int64s, Values
-from millrace.operators.kernels import updating
+from millrace.operators.queues import kernel as updating
 from millrace.protocol import Schema
+from millrace.values.batch import DTYPES, FILLERS, Batch, Bools, Int64s, Values
 
 # 256 slots of a few columns are some pages of the machine's memory.
 SLOTS: Final = 256

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from millrace.operators.batch import Batch
-from millrace.operators.eventtime import MAX_TIME
+from millrace.values.batch import Batch
+from millrace.values.eventtime import MAX_TIME
 
 # The values of an update key.
 Key = tuple[Any, ...]

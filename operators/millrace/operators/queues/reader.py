@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from millrace.operators.batch import Batch
-from millrace.operators.buffer import Buffer, Reader
-from millrace.operators.operator import StepClock
+from millrace.operators.frame.buffer import Buffer, Reader
+from millrace.operators.frame.operator import StepClock
 from millrace.operators.queues.edge import EdgeSpec, build_queue
 from millrace.operators.queues.queue import Queue, TupleQueue
 from millrace.operators.queues.update import UpdateQueue
 from millrace.operators.queues.windows import WindowQueue
+from millrace.values.batch import Batch
 
 
 class QueueReader(Reader):

@@ -12,13 +12,13 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from millrace.operators.batch import Batch, Int64s
-from millrace.operators.eventtime import MAX_TIME, MIN_TIME
-from millrace.operators.kernels import updating
-from millrace.operators.key_index import KeyIndex
+from millrace.operators.queues import kernel as updating
 from millrace.operators.queues.pages import SLOTS, Pages, resized
 from millrace.operators.queues.queue import Floor, Paging, Staleness, TupleQueue
+from millrace.operators.updates.key_index import KeyIndex
 from millrace.protocol import Schema
+from millrace.values.batch import Batch, Int64s
+from millrace.values.eventtime import MAX_TIME, MIN_TIME
 
 Scheduler = Literal["fifo", "inplace", "linecutting"]
 SCHEDULERS: Final[tuple[Scheduler, ...]] = ("fifo", "inplace", "linecutting")

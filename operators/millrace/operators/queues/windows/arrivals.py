@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from millrace.operators.eventtime import MIN_TIME
 from millrace.operators.queues.windows.buffers import Blocks, SortedTimes, WindowBuffer
 from millrace.operators.spec import TimeWindow
+from millrace.values.eventtime import MIN_TIME
 
 Commit = Literal["lazy", "eager"]
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from millrace.operators.batch import Int64s
 from millrace.operators.queues.pages import Pages
 from millrace.operators.queues.queue import Floor
+from millrace.values.batch import Int64s
 
 
 class Blocks:

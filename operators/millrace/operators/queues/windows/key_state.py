@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, Final
 
-from millrace.operators.eventtime import MIN_TIME
 from millrace.operators.queues.windows.arrivals import Arrivals, Commit, EagerArrivals, LazyArrivals
 from millrace.operators.queues.windows.buffers import Blocks, WindowBuffer
 from millrace.operators.queues.windows.freshness import Freshness
 from millrace.operators.spec import TimeWindow
+from millrace.values.eventtime import MIN_TIME
 
 # What the operator does with a tuple (table 1) that opens no window. The mark of one that does is the window's end.
 DISALLOW: Final = 0

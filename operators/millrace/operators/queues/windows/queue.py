@@ -8,8 +8,6 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from millrace.operators.batch import Batch, Int64s
-from millrace.operators.eventtime import MAX_TIME, MIN_TIME
 from millrace.operators.queues.pages import Pages
 from millrace.operators.queues.queue import Key, Paging, Queue, Staleness
 from millrace.operators.queues.update import REMEMBERED, Scheduler
@@ -20,6 +18,8 @@ from millrace.operators.queues.windows.key_state import KEY_BYTES, KeyState
 from millrace.operators.queues.windows.line import Line
 from millrace.operators.spec import TimeWindow
 from millrace.protocol import Schema
+from millrace.values.batch import Batch, Int64s
+from millrace.values.eventtime import MAX_TIME, MIN_TIME
 
 # Tuples of a block, and blocks of a page.
 BLOCK: Final = 8

@@ -1,0 +1,1 @@
+"""The graph, and everything that changes it while it runs."""

@@ -1,0 +1,291 @@
+"""Edges that have a queue of their own: how they are made, exchanged while they run, measured and shown."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from millrace.engine.events import Measured
+from millrace.engine.plan import Node, QueryPlan, names
+from millrace.operators.build import gives_order
+from millrace.operators.filter.select import Select
+from millrace.operators.frame.buffer import Buffer, Reader
+from millrace.operators.frame.operator import Operator
+from millrace.operators.queues.edge import QueueKind
+from millrace.operators.queues.reader import QueueReader
+from millrace.operators.sample.sample import Sample
+from millrace.operators.source.source import Source
+from millrace.protocol import Refuse, Schema
+from millrace.protocol.words import article
+
+if TYPE_CHECKING:
+    from millrace.engine.engine import Engine, Query
+
+
+# -- making ------------------------------------------------------------------------------------------------------------
+
+
+def check(engine: Engine, plan: QueryPlan) -> None:
+    """Refuse edges that make no sense, before anything is changed."""
+    schemas: dict[str, Schema] = {}
+    for node in plan.nodes:
+        inputs = [node.edge(at).reads(_schema(engine, schemas, name, plan)) for at, name in enumerate(node.inputs)]
+        if len(node.edges) > len(node.inputs):
+            raise Refuse(f"operator {node.name}: it has {len(node.inputs)} inputs, but edges for {len(node.edges)}")
+        for position, schema in enumerate(inputs):
+            node.edge(position).check(schema, f"operator {node.name}, input {position}")
+        schemas[node.name] = node.spec.schema(inputs)
+
+
+def _schema(engine: Engine, schemas: dict[str, Schema], name: str, plan: QueryPlan) -> Schema:
+    if name in schemas:
+        return schemas[name]
+    if not engine.knows(name):
+        raise Refuse(f"query {plan.name} reads operator {name}, which does not exist", code="unknown_operator")
+    return engine.named(name).output.schema
+
+
+def attach(engine: Engine, node: Node, position: int, output: Buffer, since_us: int | None) -> Reader:
+    """The reader of a node's input."""
+    edge = node.edge(position)
+    if edge.plain:
+        return output.attach(since_us, edge.columns)
+    # Two edges must not draw the same lots; the same edge draws the same ones in every run.
+    seed = zlib.crc32(f"{node.name}:{position}".encode())
+    reader = QueueReader(output, edge, engine.clock, since_us, timed=engine.stopwatch is not None, seed=seed)
+    output.admit(reader)
+    return reader
+
+
+# -- measuring ---------------------------------------------------------------------------------------------------------
+
+
+def measured(engine: Engine, event: Measured) -> None:
+    """An execution has cost so much: the results of what it was served are out, and LINECUTTING knows c.
+
+    The cost of a tuple of an edge is that of all its query's operators, per tuple that the edge's own has taken.
+    """
+    operator = engine.graph.operators.get(event.operator)
+    if operator is None or not any(reader.absorbs for reader in operator.inputs):
+        return
+    queries = engine.owners(operator)
+    taken, _ = engine.costs[operator.name]
+    us = sum(engine.costs.get(other.name, (0, 0.0))[1] for query in queries for other in query.operators)
+    for reader in operator.inputs:
+        if isinstance(reader, QueueReader):
+            reader.queue.measured(event.us, engine.clock.now_us)
+            if taken:
+                reader.queue.costs(us / taken)
+
+
+# -- exchanging --------------------------------------------------------------------------------------------------------
+
+
+def exchange(engine: Engine, name: str, position: int, kind: QueueKind) -> dict[str, Any]:
+    """Give an operator's input another kind of queue."""
+    operator, node, query = _find(engine, name, position)
+    if query.paused is not None:
+        raise Refuse(f"query {query.plan.name} is paused: resume it before you change its queue", code="paused")
+    before = node.edge(position)
+    keyed = before.updates or before.keyed
+    edge = replace(before, kind=kind, shed=None, queued=True, keyed=keyed)
+    reader = operator.inputs[position]
+    if edge.updates and not keyed:
+        edge = replace(edge, key=_update_key(engine, operator, position))
+    edge.check(reader.schema, f"operator {name}, input {position}")
+    disordered = _disordered(engine, operator) if edge.updates else []
+    _refuse_disorder(engine, disordered)
+    superseded, shed = _losses(reader)
+    if isinstance(reader, QueueReader):
+        reader.exchange(edge)
+    else:
+        made = QueueReader.instead_of(reader, edge, engine.clock, timed=engine.stopwatch is not None)
+        operator.inputs[position] = made
+        query.entries = [made if entry is reader else entry for entry in query.entries]
+    for other in disordered:
+        other.output.disorder()
+    nodes = tuple(one.with_edge(position, edge) if one is node else one for one in query.plan.nodes)
+    query.plan = replace(query.plan, nodes=nodes)
+    engine.graph.rewire()
+    now_superseded, now_shed = _losses(operator.inputs[position])
+    return {
+        "operator": name,
+        "input": position,
+        "kind": kind,
+        "superseded": now_superseded - superseded,
+        "shed": now_shed - shed,
+    }
+
+
+def _losses(reader: Reader) -> tuple[int, int]:
+    return (reader.superseded, reader.shed) if isinstance(reader, QueueReader) else (0, 0)
+
+
+def _find(engine: Engine, name: str, position: int) -> tuple[Operator, Node, Query]:
+    operator = engine.named(name) if engine.knows(name) else engine.graph.operator(name)
+    query, node = _place_of(engine, operator, name)
+    if not 0 <= position < len(node.inputs):
+        raise Refuse(f"operator {name}: expected an input from 0 to {len(node.inputs) - 1}, got {position}")
+    return operator, node, query
+
+
+def _place_of(engine: Engine, operator: Operator, name: str) -> tuple[Query, Node]:
+    """The query that calls an operator so, and where in its plan it stands."""
+    for query in engine.owners(operator):
+        for node in query.plan.nodes:
+            if node.name == name:
+                return query, node
+    raise Refuse(
+        f"{operator.name} is {article(operator.kind)}: only operators of queries have queues that can be changed"
+    )
+
+
+def _update_key(engine: Engine, operator: Operator, position: int) -> tuple[int, ...]:
+    """The update key of what an input reads."""
+    producer = engine.graph.producer(operator.inputs[position])
+    while isinstance(producer, Select | Sample) and not _is_output(engine, producer):
+        producer = engine.graph.producer(producer.inputs[0])
+    key: tuple[str, ...] | None = None
+    if isinstance(producer, Source):
+        key = engine.streams_by_name[producer.stream].definition.update_key or None
+    else:
+        for query in engine.queries_by_name.values():
+            if producer in query.operators and engine.named(query.plan.output) is producer:
+                key = query.plan.update_key
+    if key is None:
+        raise Refuse(
+            f"operator {operator.name}, input {position}: {producer.name} emits no update stream, so no row "
+            "replaces another; create its stream with an update_key",
+            code="no_update_key",
+        )
+    at = [producer.output.schema.index(column) for column in key]
+    if None in at:
+        raise Refuse(f"operator {operator.name}, input {position}: {producer.name} lacks {names(key)}")
+    return tuple(one for one in at if one is not None)
+
+
+def _is_output(engine: Engine, operator: Operator) -> bool:
+    return any(engine.named(query.plan.output) is operator for query in engine.owners(operator))
+
+
+def _disordered(engine: Engine, changed: Operator) -> list[Operator]:
+    """The operators whose output is in order of time, and no more when this one's input is not."""
+    found: list[Operator] = []
+    for query in engine.queries_by_name.values():
+        for node, operator in zip(query.plan.nodes, query.operators, strict=True):
+            if not operator.output.ordered:
+                continue
+            inputs = [
+                reader.ordered and operator is not changed and engine.graph.producer(reader) not in found
+                for reader in operator.inputs
+            ]
+            if not gives_order(node.spec, inputs):
+                found.append(operator)
+    return found
+
+
+def _refuse_disorder(engine: Engine, disordered: list[Operator]) -> None:
+    for query in engine.queries_by_name.values():
+        output = engine.named(query.plan.output)
+        if query.plan.options.order == "event" and output in disordered:
+            raise Refuse(
+                f"query {query.plan.name} emits its rows in order of time, which an update queue does not preserve; "
+                "create it with order = 'arrival'",
+                code="in_order",
+            )
+
+
+# -- showing -----------------------------------------------------------------------------------------------------------
+
+
+def queue_of(reader: Reader, now_us: int) -> dict[str, Any] | None:
+    """What is to be seen of an input's queue, or None if it has none of its own."""
+    if not isinstance(reader, QueueReader):
+        return None
+    queue, edge = reader.queue, reader.edge
+    paging, stale = queue.paging, queue.staleness(now_us)
+    return {
+        "kind": edge.kind,
+        "key": [reader.schema.fields[at].name for at in edge.key],
+        "commit": edge.commit,
+        "shed_above": edge.shed,
+        "waiting": queue.waiting,
+        "superseded": reader.superseded,
+        "shed": reader.shed,
+        "keys": stale.keys,
+        "pages": {"taken": paging.taken, "free": paging.free, "returned": paging.returned, "bytes": paging.nbytes},
+        "oldest_us": stale.oldest_us,
+        "queue_staleness_us": stale.queue_mean_us,
+        "application_staleness_us": stale.application_mean_us,
+    }
+
+
+def kinds(plan: QueryPlan) -> dict[tuple[str, int], QueueKind]:
+    """The kind of queue of every input of a plan."""
+    return {(node.name, at): node.edge(at).kind for node in plan.nodes for at in range(len(node.inputs))}
+
+
+def stale(engine: Engine, stream: str, worst: int) -> list[dict[str, Any]]:
+    """The staleness of every update queue that a stream's tuples go through, directly or through other operators.
+
+    Upward from each operator, because a paused query's readers are away from what they read.
+    """
+    operators = list(engine.graph.operators.values())
+    reached: set[Operator] = {engine.graph.operator(f"{stream}.source")}
+
+    def reads(operator: Operator) -> bool:
+        return any(engine.graph.producer(reader) in reached for reader in operator.inputs)
+
+    while more := [operator for operator in operators if operator not in reached and reads(operator)]:
+        reached.update(more)
+    return [
+        staleness(engine, operator.name, at, worst)
+        for operator in operators
+        for at, reader in enumerate(operator.inputs)
+        if isinstance(reader, QueueReader) and reader.edge.updates and engine.graph.producer(reader) in reached
+    ]
+
+
+def staleness(engine: Engine, name: str, position: int, worst: int) -> dict[str, Any]:
+    """The staleness of an input's update queue, with histograms and the keys that have waited longest."""
+    operator, _, _ = _find(engine, name, position)
+    reader = operator.inputs[position]
+    if not isinstance(reader, QueueReader) or not reader.edge.updates:
+        raise Refuse(f"operator {name}, input {position}: it is not an update queue", code="no_update_queue")
+    found = reader.queue.staleness(engine.clock.now_us, worst)
+    fields = [reader.schema.fields[at].name for at in reader.edge.key]
+    return {
+        "operator": name,
+        "input": position,
+        "kind": reader.edge.kind,
+        "waiting": reader.queue.waiting,
+        "superseded": reader.superseded,
+        "paused": reader.away,
+        "skipped": reader.missed,
+        "keys": found.keys,
+        "queue_mean_us": found.queue_mean_us,
+        "application_mean_us": found.application_mean_us,
+        "queue_histogram": _buckets(found.queue_histogram),
+        "application_histogram": _buckets(found.application_histogram),
+        "oldest_us": found.oldest_us,
+        "worst": [{"key": dict(zip(fields, key, strict=True)), "stale_us": age} for key, age in found.worst],
+    }
+
+
+def older(engine: Engine, query: str, now_us: int, than_us: int) -> list[tuple[tuple[tuple[str, Any], ...], int]]:
+    """What has waited in a query for longer, by update key where an edge knows it: the age of the oldest."""
+    running = engine.queries_by_name.get(query)
+    found = []
+    for operator in () if running is None else running.operators:
+        for reader in operator.inputs:
+            edge = reader.edge if isinstance(reader, QueueReader) else None
+            names = [reader.schema.fields[at].name for at in edge.key] if edge is not None else []
+            for key, age in reader.older(now_us, than_us):
+                found.append((tuple(zip(names, key, strict=False)), age))
+    return found
+
+
+def _buckets(counts: Any) -> list[dict[str, int]]:
+    """A histogram by its upper bounds: so many updates waited less than that, and not less than the bound before."""
+    return [{"below_us": 1 << digits, "updates": count} for digits, count in enumerate(counts) if count]

@@ -1,0 +1,349 @@
+"""Operators put into, taken out of and exchanged in a query that runs, for what SQL does not say.
+
+A select or a sample goes in front of an input: it reads what the input has read so far, and its output takes over the
+input's reader with all that waits for it. So what waits is not lost and not looked at again, and the operator behind
+goes on with its state. Taken out, what waits for the operator passes as it is, after what its readers have not taken,
+and then they read on where it has read. The plan of the query changes with its operators, and `edits` says how,
+until another plan replaces it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from millrace.engine.events import InsertOperator, RemoveOperator, ReplaceOperator
+from millrace.engine.plan import Edit, Node, QueryPlan
+from millrace.operators.build import build
+from millrace.operators.frame.buffer import Reader
+from millrace.operators.frame.idle_waiting import IdleWaiting
+from millrace.operators.frame.operator import Operator
+from millrace.operators.queues.edge import APPEND, EdgeSpec
+from millrace.operators.queues.reader import QueueReader
+from millrace.operators.sink.sink import Sink
+from millrace.operators.spec import (
+    AggregateSpec,
+    FilterSpec,
+    GateSpec,
+    JoinSpec,
+    MapSpec,
+    RetimeSpec,
+    SampleSpec,
+    SelectSpec,
+    SequenceSpec,
+    SortSpec,
+    Spec,
+    TopSpec,
+    UnionSpec,
+    WindowSpec,
+    undecided,
+)
+from millrace.protocol import Refuse, Schema
+from millrace.protocol.words import article
+from millrace.values.batch import Batch
+from millrace.values.eventtime import LATENT
+
+if TYPE_CHECKING:
+    from millrace.engine.engine import Engine, Query
+
+# -- looking -----------------------------------------------------------------------------------------------------------
+
+
+def arc_of(engine: Engine, name: str, position: int) -> Schema:
+    """The columns of what lies before an operator's input: an operator put in there reads them."""
+    operator, _, node = _find(engine, name, looking=True)
+    return operator.inputs[_checked(node, position)].home.schema
+
+
+def rows_of(engine: Engine, name: str) -> Schema:
+    """The columns that an operator reads."""
+    operator, _, _ = _find(engine, name, looking=True)
+    return operator.inputs[0].schema
+
+
+def _find(engine: Engine, name: str, *, looking: bool = False) -> tuple[Operator, Query, Node]:
+    """What a query calls so. To be changed it must be that query's alone; whoever only looks may see a shared one."""
+    operator = engine.named(name) if looking and engine.knows(name) else engine.graph.operator(name)
+    owners = [query for query in engine.owners(operator) if any(node.name == name for node in query.plan.nodes)]
+    if not owners or isinstance(operator, Sink):
+        raise Refuse(
+            f"{name} is {article(operator.kind)}: name an operator of a query that has inputs", code="no_operator"
+        )
+    assert looking or len(engine.owners(operator)) == 1, f"{name} was to be its query's own before it is changed"
+    query = owners[0]
+    if query.paused is not None:
+        raise Refuse(f"query {query.plan.name} is paused: resume it before you change its operators", code="paused")
+    return operator, query, next(node for node in query.plan.nodes if node.name == name)
+
+
+def _checked(node: Node, position: int) -> int:
+    if not 0 <= position < len(node.inputs):
+        raise Refuse(f"operator {node.name}: expected an input from 0 to {len(node.inputs) - 1}, got {position}")
+    return position
+
+
+def _refuse_spec(spec: Spec) -> None:
+    if not isinstance(spec, SelectSpec | SampleSpec):
+        raise Refuse(f"{article(spec.kind or type(spec).__name__)} cannot be inserted: use a condition or a sample")
+    if isinstance(spec, SampleSpec) and not 0 < spec.share < 1:
+        raise Refuse(f"a sample is a share of the rows between 0 and 1, got {spec.share:g}", code="bad_share")
+
+
+def _free_name(engine: Engine, query: Query, wanted: str | None) -> str:
+    """`<query>.select<n>`: with the number that is wanted, or above all that the query has used."""
+    name = query.plan.name
+    if wanted is not None:
+        if wanted in engine.graph.operators:
+            raise Refuse(f"operator {wanted} already exists", code="exists")
+        if re.fullmatch(rf"{re.escape(name)}\.select[0-9]+", wanted) is None:
+            raise Refuse(f"an operator of query {name} is called {name}.select1 or another number, not {wanted}")
+        return wanted
+    used = [node.name for node in query.plan.nodes] + [edit.operator for edit in query.plan.edits]
+    prefix = f"{name}.select"
+    numbers = [int(one.removeprefix(prefix)) for one in used if one.removeprefix(prefix).isdecimal()]
+    return f"{prefix}{max(numbers, default=0) + 1}"
+
+
+# -- inserting ---------------------------------------------------------------------------------------------------------
+
+
+def insert(engine: Engine, command: InsertOperator) -> dict[str, Any]:
+    """Put an operator in front of an input."""
+    _refuse_spec(command.spec)
+    behind, query, node = _find(engine, command.before)
+    position = _checked(node, command.input)
+    reader = behind.inputs[position]
+    home = reader.home
+    if _is_sample_of_newest(command.spec, node, position) or takes_updates(engine, query.plan, node, position):
+        raise _replacing(command.before, position)
+    name = _free_name(engine, query, command.name)
+    own = home.attach(reader.since_us)
+    made = build(name, command.spec, [own], engine.gauge, engine.clock)
+    floor = reader.promise
+    made.output.succeed(home, [reader])
+    made.output.keep_above(floor)
+    inserted = Node(name, command.spec, (node.inputs[position],))
+    behind_it = replace(node, inputs=_with(node.inputs, position, name))
+    edit = Edit("insert", name, command.spec, command.where, command.before, position)
+    at = query.operators.index(behind)
+    nodes = [behind_it if one is node else one for one in query.plan.nodes]
+    nodes.insert(at, inserted)
+    operators = [*query.operators[:at], made, *query.operators[at:]]
+    entries = [own if entry is reader else entry for entry in query.entries]
+    arranged = list(engine.graph.operators.values())
+    arranged.insert(arranged.index(behind), made)
+    engine.graph.exchange(arranged, (), {})
+    _became(engine, query, nodes, operators, entries, edit)
+    return {"operator": name, "before": command.before, "input": position}
+
+
+def _replacing(name: str, position: int) -> Refuse:
+    return Refuse(
+        f"operator {name}, input {position}: its rows replace each other; dropping one would keep the row that it "
+        "replaces forever",
+        code="update_stream",
+    )
+
+
+def _is_sample_of_newest(spec: Spec, node: Node, position: int) -> bool:
+    return isinstance(spec, SampleSpec) and node.edge(position).updates
+
+
+def takes_updates(engine: Engine, plan: QueryPlan, node: Node, position: int) -> bool:
+    """Whether an input carries rows that replace each other."""
+    return _takes_current_rows(node.spec) or _replace_each_other(engine, plan, node.inputs[position])
+
+
+def _takes_current_rows(spec: Spec) -> bool:
+    """Whether an operator takes each row in the place of an earlier one."""
+    match spec:
+        case FilterSpec() | UnionSpec(key=tuple()):
+            return True
+        case AggregateSpec(replaces=replaces) | TopSpec(replaces=replaces):
+            return replaces is not None
+        case SelectSpec() | GateSpec() | SampleSpec() | MapSpec() | SortSpec() | WindowSpec() | RetimeSpec():
+            return False
+        case UnionSpec() | JoinSpec() | SequenceSpec():
+            return False
+    raise undecided("whether it takes each row in the place of an earlier one", spec)
+
+
+def _replace_each_other(engine: Engine, plan: QueryPlan, name: str) -> bool:
+    """Whether the rows of what a plan reads are an update stream. Those of a stream with an update key are rows like
+    all others to whoever does not say LATEST."""
+    node = next((one for one in plan.nodes if one.name == name), None)
+    if node is None:
+        other = next((one.plan for one in engine.queries_by_name.values() if one.plan.output == name), None)
+        return other is not None and other.update_key is not None
+    match node.spec:
+        case AggregateSpec(window=None) | TopSpec(closes_at=None):
+            return True
+        case SelectSpec() | SampleSpec() | MapSpec():
+            return node.edge(0).updates or _replace_each_other(engine, plan, node.inputs[0])
+    return _takes_current_rows(node.spec)
+
+
+def _with(inputs: Sequence[str], position: int, name: str) -> tuple[str, ...]:
+    return tuple(name if at == position else one for at, one in enumerate(inputs))
+
+
+def _became(
+    engine: Engine,
+    query: Query,
+    nodes: Sequence[Node],
+    operators: list[Operator],
+    entries: list[Reader],
+    edit: Edit,
+) -> None:
+    plan = replace(query.plan, nodes=tuple(nodes), edits=_logged(query.plan.edits, edit))
+    engine.became(query, plan, operators, entries)
+
+
+def _logged(edits: tuple[Edit, ...], edit: Edit) -> tuple[Edit, ...]:
+    """The edits with one more; what they make of the plan takes no more of them than it must."""
+    mine = next((one for one in edits if one.operator == edit.operator and one.change == "insert"), None)
+    if edit.change == "replace" and mine is not None:
+        return tuple(replace(one, spec=edit.spec, where=edit.where) if one is mine else one for one in edits)
+    kept = tuple(one for one in edits if one.operator != edit.operator or one.change == "insert")
+    if edit.change == "remove" and mine is not None and all(one.before != edit.operator for one in edits):
+        return tuple(one for one in kept if one is not mine)
+    return (*kept, edit)
+
+
+# -- removing ----------------------------------------------------------------------------------------------------------
+
+
+def remove(engine: Engine, command: RemoveOperator) -> dict[str, Any]:
+    """Take an operator out that only leaves rows out."""
+    name = command.operator
+    operator, query, node = _find(engine, name)
+    if not isinstance(node.spec, SelectSpec | SampleSpec):
+        raise Refuse(
+            f"{name} is {article(node.spec.kind)} that creates rows, which other operators expect: only an "
+            "operator that passes rows unchanged can be removed; replace the query instead",
+            code="not_removable",
+        )
+    if query.plan.output == name:
+        raise Refuse(
+            f"the rows of {name} are the result of query {query.plan.name}: replace the query, or let the operator "
+            'pass everything: --where "true"',
+            code="not_removable",
+        )
+    own = operator.inputs[0]
+    if replace(node.edge(0), columns=None) != APPEND:
+        raise Refuse(
+            f"the input of {name} drops tuples ({_edge(node)}), and removing the operator would end that; change "
+            f"the queue first: millrace operator queue {name} append",
+            code="not_removable",
+        )
+    waiting = own.take(own.waiting)
+    entries = [entry for entry in query.entries if entry is not own]
+    edges: dict[Reader, Reader] = {}
+    for reader in list(operator.output.readers):
+        edges[reader] = moved = _move(engine, reader, own, waiting)
+        if own in query.entries:
+            entries.append(moved)
+    own.home.detach(own)
+    for other in query.operators:
+        other.inputs = [edges.get(reader, reader) for reader in other.inputs]
+    nodes = [
+        _reading(one, name, node.inputs[0], other)
+        for one, other in zip(query.plan.nodes, query.operators, strict=True)
+        if one is not node
+    ]
+    operators = [other for other in query.operators if other is not operator]
+    # Entries stand in the order of the plan, as in an engine that is made from it.
+    place = {reader: at for at, reader in enumerate(reader for other in operators for reader in other.inputs)}
+    entries.sort(key=place.__getitem__)
+    arranged = [other for other in engine.graph.operators.values() if other is not operator]
+    engine.graph.exchange(arranged, [operator], {})
+    engine.costs_move({name: None})
+    _became(engine, query, nodes, operators, entries, Edit("remove", name))
+    return {"operator": name, "removed": True}
+
+
+def _reading(node: Node, gone: str, instead: str, operator: Operator) -> Node:
+    """A node that may have read the one that is gone; it reads what the other has read."""
+    for position, name in enumerate(node.inputs):
+        if name == gone:
+            node = replace(node, inputs=_with(node.inputs, position, instead))
+            reader = operator.inputs[position]
+            edge = reader.edge if isinstance(reader, QueueReader) else EdgeSpec(columns=reader.columns)
+            node = node.with_edge(position, edge)
+    return node
+
+
+def _edge(node: Node) -> str:
+    edge = node.edge(0)
+    return f"at most {edge.shed} tuples" if edge.shed is not None else f"an update queue, {edge.kind}"
+
+
+def _move(engine: Engine, reader: Reader, own: Reader, waiting: Batch | None) -> Reader:
+    """A reader of an operator's output goes on where the operator has read, after what waits for both of them."""
+    before, after, promise = reader.home, own.home, reader.promise
+    columns = _through(own.columns, reader.columns)
+    if not reader.waiting and waiting is None and not isinstance(reader, QueueReader):
+        before.detach(reader)
+        moved = after.attach(own.since_us, columns)
+        moved.consumer, moved.peak, moved.skipped = reader.consumer, reader.peak, reader.skipped + own.skipped
+        moved.ignored = reader.ignored + own.ignored
+    else:
+        if isinstance(reader, QueueReader):
+            moved = reader
+        else:
+            edge = EdgeSpec(queued=True, columns=reader.columns)
+            moved = QueueReader.instead_of(reader, edge, engine.clock, timed=engine.stopwatch is not None)
+        if waiting is not None:
+            moved.absorb(waiting)
+        before.part_from(moved)
+        moved.move(after, own.since_us, columns)
+        moved.skipped += own.skipped
+        moved.ignored += own.ignored
+    if promise != LATENT:
+        moved.told = max(moved.told, promise)
+    moved.unseen = True
+    return moved
+
+
+def _through(first: tuple[int, ...] | None, then: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """The fields that are read of what is read; None are all."""
+    if first is None or then is None:
+        return first if then is None else then
+    return tuple(first[at] for at in then)
+
+
+# -- replacing ---------------------------------------------------------------------------------------------------------
+
+
+def exchange(engine: Engine, command: ReplaceOperator) -> dict[str, Any]:
+    """Give a select another predicate, or make a sample of it."""
+    _refuse_spec(command.spec)
+    operator, query, node = _find(engine, command.operator)
+    spec = command.spec
+    if isinstance(node.spec, FilterSpec) and isinstance(spec, SelectSpec):
+        spec = FilterSpec(spec.predicate, node.spec.key, node.spec.emit)
+    elif not isinstance(node.spec, SelectSpec | SampleSpec):
+        raise Refuse(
+            f"{node.name} is {article(node.spec.kind)}, not one that filters rows: replace the query instead",
+            code="not_replaceable",
+        )
+    if _is_sample_of_newest(spec, node, 0):
+        raise _replacing(node.name, 0)
+    forgotten = operator.state_tuples
+    made = build(node.name, spec, operator.inputs, engine.gauge, engine.clock, engine.beginning(operator))
+    made.output, made.counts = operator.output, operator.counts
+    if isinstance(operator, IdleWaiting):
+        operator.clear()
+    nodes = [replace(one, spec=spec) if one is node else one for one in query.plan.nodes]
+    operators = [made if one is operator else one for one in query.operators]
+    engine.graph.replace([(operator, made)])
+    edit = Edit("replace", node.name, command.spec, command.where)
+    _became(engine, query, nodes, operators, query.entries, edit)
+    return {"operator": node.name, "forgotten": forgotten}
+
+
+def edited(plan: QueryPlan, name: str) -> Edit | None:
+    """The last edit that made an operator of a plan what it is."""
+    return next((edit for edit in reversed(plan.edits) if edit.operator == name and edit.change != "remove"), None)

@@ -1,0 +1,137 @@
+"""What happens when a query cannot go on: an operator raises what nobody expected, or remembers more than it may.
+
+The query stops alone, in a state that says why. Its readers leave the arcs that it shares with others, its operators
+are made anew with nothing in them, and nothing of its neighbours' is touched. Resumed, it begins like a new query, at
+the then current end of its inputs.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from millrace.engine.events import Effects, QueryFailed
+from millrace.engine.graph import sharing
+from millrace.engine.scheduler.component import Component
+from millrace.operators.build import build
+from millrace.operators.frame.idle_waiting import IdleWaiting
+from millrace.operators.sink.sink import Sink
+from millrace.operators.source.source import Source
+from millrace.values.eventtime import MIN_TIME
+
+if TYPE_CHECKING:
+    from millrace.engine.engine import Engine, Query
+
+
+def broken(engine: Engine, component: Component, effects: Effects) -> None:
+    """An execution broke off: its query stops."""
+    assert component.failed is not None
+    operator, error = component.failed
+    component.failed = None
+    owners = engine.owners(operator)
+    if not owners:
+        raise error  # a source broke: that is nobody's query
+    reason = f"{operator.name} failed: {type(error).__name__}: {error}"
+    if isinstance(operator, Sink):
+        operator.inputs[0].jump()
+    for query in owners:
+        fail(engine, query, reason, effects, "".join(traceback.format_exception(error)))
+
+
+def check_states(engine: Engine, worked: Sequence[Component], effects: Effects) -> None:
+    """Stop the queries that remember more than they may, unless they are to wait until it has become less."""
+    for query in list(engine.remembering.values()):
+        held = state_tuples(query)
+        most = query.plan.options.max_state
+        if held <= most or engine.graph.component_of(query.operators[0]) not in worked:
+            continue
+        if query.plan.options.on_max_state == "fail":
+            fail(engine, query, f"its state grew to {held} tuples, and max_state is {most}", effects)
+        elif held > 2 * (most + engine.credit):
+            # What clients were allowed to send has come, and more with it: no stream that waits will free this.
+            reason = f"its state grew to {held} tuples although its streams waited, and max_state is {most}"
+            fail(engine, query, reason, effects)
+
+
+def withheld(engine: Engine) -> dict[Source, None]:
+    """The sources that get no credit because a query remembers too much: those ahead of the one that could free it."""
+    found: dict[Source, None] = {}
+    for query in engine.remembering.values():
+        options = query.plan.options
+        if options.on_max_state != "backpressure" or state_tuples(query) <= options.max_state:
+            continue
+        sources = engine.sources(*query.operators)
+        least = min((source.mark for source in sources), default=MIN_TIME)
+        found |= {source: None for source in sources if source.mark > least}
+    return found
+
+
+def state_tuples(query: Query) -> int:
+    """What a query's operators remember together."""
+    held = 0
+    for operator in query.operators:
+        held += operator.state_tuples
+    return held
+
+
+def fail(engine: Engine, query: Query, reason: str, effects: Effects, detail: str = "") -> None:
+    """Stop a query and forget what it held."""
+    held = state_tuples(query)
+    held += sum(operator.queue_tuples(at) for operator in query.operators for at in range(len(operator.inputs)))
+    sharing.unshare(engine, query, remembering=False)
+    # What still lies on the arcs that it shares with others is skipped, like in a pause, and counted there.
+    lost = held - sum(reader.waiting for reader in query.entries)
+    if query.paused is None:
+        for reader in query.entries:
+            reader.leave()
+    known = query.failed
+    query.paused = reason
+    query.failed = True
+    query.lost += lost
+    _renew(engine, query)
+    stand_still(engine, query)
+    engine.graph.derive()
+    if not known:
+        effects.orders.append(QueryFailed(query.plan.name, reason, lost, detail))
+
+
+def stand_still(engine: Engine, query: Query) -> None:
+    """Give a failed query's operators no turn, whatever lies before them. Its sink still delivers earlier rows."""
+    engine.graph.stopped |= dict.fromkeys(query.operators)
+
+
+def begin_again(engine: Engine, query: Query) -> None:
+    """Make a failed query ready to read like a new one."""
+    for reader in query.entries:
+        producer = engine.graph.producer(reader)
+        if isinstance(producer, Source) and producer.newest > MIN_TIME:
+            reader.since_us = producer.first_read(query.plan.options.start)
+    _renew(engine, query)
+    for operator in query.operators:
+        engine.graph.stopped.pop(operator, None)
+    query.failed = False
+
+
+def _renew(engine: Engine, query: Query) -> None:
+    """Put new operators in the places of the old ones: same names, same arcs, same counts, nothing remembered."""
+    inner = {reader for operator in query.operators for reader in operator.inputs} - set(query.entries)
+    renewed = []
+    for node, old in zip(query.plan.nodes, query.operators, strict=True):
+        if isinstance(old, IdleWaiting):
+            old.clear()
+        for reader in old.inputs:
+            if reader in inner:
+                reader.jump()
+                reader.buffer.release()
+        output = old.output
+        new = build(node.name, node.spec, old.inputs, engine.gauge, engine.clock, engine.beginning(old))
+        new.output = output
+        new.counts = old.counts
+        new.decide(old.decision())
+        if isinstance(new, IdleWaiting) and isinstance(old, IdleWaiting):
+            new.idle_us = old.idle_us
+        renewed.append((old, new))
+    query.operators = [new for _, new in renewed]
+    engine.graph.replace(renewed)
+    engine.queries_changed()

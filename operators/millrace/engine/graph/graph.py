@@ -1,0 +1,592 @@
+"""The graph: which operators there are, who reads whom, and the state tables that follow from it.
+
+Everything derived (forks, components, tables, who wants punctuation) is made anew after a change, from the operators
+and few small things that are decided: a strategy per operator, break points, weights, and which sources' promises go
+through the operators. A change says `rewire`, and who asks next makes it so: several changes in a row cost one. A
+graph changes between two steps only, so that never meets a cycle in progress.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from millrace.engine.scheduler.component import Component
+from millrace.engine.scheduler.rules import RULES, encore
+from millrace.engine.scheduler.table import Link, Next, Row, Strategy, StrategyKind, role_of
+from millrace.operators.fork.fork import Fork
+from millrace.operators.frame.buffer import Reader
+from millrace.operators.frame.ets_arcs import Arc
+from millrace.operators.frame.idle_waiting import IdleWaiting
+from millrace.operators.frame.operator import Operator
+from millrace.operators.frame.punctuation_grain import EVERY, PunctuationGrain, union_of
+from millrace.operators.sink.sink import Sink
+from millrace.operators.source.source import Source
+from millrace.protocol import Refuse
+
+DEFAULT: Final = Strategy()
+
+
+class GraphDecisions(NamedTuple):
+    """What is decided of a graph: strategies, weights, break points, and the names that forks and components have got.
+
+    forks, resting    by operator whose output they share: the name, of a resting one with its turn
+    components        by first operator: name, strategy and weight
+    """
+
+    forks: Mapping[str, str]
+    resting: Mapping[str, tuple[str, int]]
+    components: Mapping[str, tuple[str, Strategy, int]]
+    strategies: Mapping[str, Strategy]
+    breaks: Mapping[str, None]
+    links: Mapping[str, Link]
+
+
+class Graph:
+    """Operators by name in order of their making (an operator comes after those it reads), and their components.
+
+    components   in order of the age of their oldest stream, whose name each one has
+    strategies   per operator; one without an entry has its component's
+    breaks       the operators at whose output an admin has set a break point
+    links        by operator, what `chain` has decided of those that it schedules
+    punctuating  the sources whose promises on demand go through the operators, not by arcs
+    resting      forks of which a pause has left fewer than two readers: they keep their names, turns and strategies
+    stopped      the operators of failed queries: they have rows, but no turn and no need
+    thin         whether arcs carry only the punctuation that their readers declare, or all there is (to compare)
+    """
+
+    def __init__(self, *, thin: bool = True) -> None:
+        self.thin = thin
+        self.operators: dict[str, Operator] = {}
+        self.strategies: dict[str, Strategy] = {}
+        self.breaks: dict[str, None] = {}
+        self.links: dict[str, Link] = {}
+        self.punctuating: dict[Source, None] = {}
+        self.resting: dict[Operator, Fork] = {}
+        self.stopped: dict[Operator, None] = {}
+        self._components: list[Component] = []
+        self._forks: dict[Operator, Fork] = {}
+        self._component_of: dict[Operator, Component] = {}
+        self._consumers: dict[Reader, Operator] = {}
+        self._producers: dict[int, Operator] = {}
+        self._unconnected = self._underived = False
+
+    # -- changing ------------------------------------------------------------------------------------------------------
+
+    def add(self, operators: Sequence[Operator], strategy: Strategy | None = None) -> None:
+        """Add operators, under a strategy of their own or their component's."""
+        for operator in operators:
+            self.operators[operator.name] = operator
+            if not isinstance(operator, Sink):
+                self._producers[id(operator.output)] = operator
+            if strategy is not None:
+                self.strategies[operator.name] = strategy
+        self.rewire()
+
+    def remove(self, operators: Sequence[Operator]) -> None:
+        above = {self.producer(reader): None for operator in operators for reader in operator.inputs}
+        for operator in operators:
+            del self.operators[operator.name]
+            if not isinstance(operator, Sink):
+                del self._producers[id(operator.output)]
+            if isinstance(operator, Source):
+                self.punctuating.pop(operator, None)
+            self.stopped.pop(operator, None)
+            self._forget_fork(operator)
+            self._forget(operator.name)
+        for operator in above:
+            if (operator in self._forks or operator in self.resting) and not self._is_shared(operator):
+                self._forget_fork(operator)
+        self.rewire()
+
+    def _forget(self, name: str) -> None:
+        """What was decided of an operator goes with it: one that gets its name later is another."""
+        self.strategies.pop(name, None)
+        self.breaks.pop(name, None)
+        self.links.pop(name, None)
+
+    def _forget_fork(self, operator: Operator) -> None:
+        for forks in (self._forks, self.resting):
+            fork = forks.pop(operator, None)
+            if fork is not None:
+                self._component_of.pop(fork, None)
+                self._forget(fork.name)
+
+    def _is_shared(self, operator: Operator) -> bool:
+        """Whether several operators read an output, those that are away among them."""
+        readers = (
+            reader
+            for one in self.operators.values()
+            if not isinstance(one, Sink)
+            for reader in one.inputs
+            if reader.home is operator.output
+        )
+        return next(readers, None) is not None and next(readers, None) is not None
+
+    def exchange(
+        self, arranged: Sequence[Operator], before: Iterable[Operator], renamed: Mapping[Operator, str]
+    ) -> None:
+        """Take all operators anew, in this order: of those before, only the renamed ones go on.
+
+        What an admin decided of an operator follows its name.
+        """
+        strategies: dict[str, Strategy] = {}
+        breaks: dict[str, None] = {}
+        for operator in before:
+            strategy, broken = self.strategies.pop(operator.name, None), operator.name in self.breaks
+            self.breaks.pop(operator.name, None)
+            self.links.pop(operator.name, None)  # the paths are others now: they are measured anew
+            if operator in renamed:
+                if strategy is not None:
+                    strategies[renamed[operator]] = strategy
+                if broken:
+                    breaks[renamed[operator]] = None
+            else:
+                self.stopped.pop(operator, None)
+        for operator, name in renamed.items():
+            operator.name = name
+        self.strategies |= strategies
+        self.breaks |= breaks
+        self.operators = {operator.name: operator for operator in arranged}
+        self._producers = {id(operator.output): operator for operator in arranged if not isinstance(operator, Sink)}
+        self.rewire()
+
+    def rename(self, names: Mapping[Operator, str]) -> None:
+        """Other names for operators and forks, which keep their places and what was decided of them."""
+        moved = {operator.name: name for operator, name in names.items()}
+        for operator, name in names.items():
+            operator.name = name
+        self.operators = {operator.name: operator for operator in self.operators.values()}
+        self.strategies = {moved.get(name, name): strategy for name, strategy in self.strategies.items()}
+        self.breaks = {moved.get(name, name): None for name in self.breaks}
+        self.links = {
+            moved.get(name, name): replace(link, segment=moved.get(link.segment, link.segment))
+            for name, link in self.links.items()
+        }
+        # The tables as they are: if something has changed, they will be derived anew.
+        for row in (row for component in self._components for row in component.table.values()):
+            if row.link is not None:
+                row.link = self.links.get(row.operator.name)
+
+    def replace(self, renewed: Iterable[tuple[Operator, Operator]]) -> None:
+        """Put operators in the places of others of the same names, on the same arcs."""
+        for old, new in renewed:
+            self.operators[new.name] = new
+            self._producers[id(new.output)] = new
+            for forks in (self._forks, self.resting):
+                if old in forks:
+                    forks[new] = forks.pop(old)
+            if old in self.stopped:
+                del self.stopped[old]
+                self.stopped[new] = None
+            if old in self._component_of:
+                self._component_of[new] = self._component_of.pop(old)
+        self.rewire()
+
+    def decided(self, operator: Operator) -> bool:
+        """Whether an admin has set a break point at an operator, or a strategy that its component has not."""
+        own = self.strategies.get(operator.name)
+        return operator.name in self.breaks or (own is not None and own != self.component_of(operator).strategy)
+
+    def set_strategy(self, component_name: str, strategy: Strategy, operator_name: str | None) -> None:
+        """Re-map the rows of a component, or one of them."""
+        component = self._named(component_name)
+        if operator_name is None:
+            component.strategy = strategy
+            for operator in (*self._members(component), *self._resting_in(component)):
+                self.strategies[operator.name] = strategy
+        else:
+            resting: list[Operator] = [one for one in self._resting_in(component) if one.name == operator_name]
+            operator = resting[0] if resting else self._row_operator(operator_name)
+            if self._component_of.get(operator, component) is not component:
+                raise Refuse(
+                    f"operator {operator_name} is not in component {component_name} but in "
+                    f"{self._component_of[operator].name}"
+                )
+            self.strategies[operator.name] = strategy
+        self.rewire()
+
+    def rest(self, operator: Operator, name: str, turn: int) -> None:
+        """Take a fork as it was saved while a pause had left it fewer than two readers."""
+        fork = self.resting[operator] = Fork(name, operator.output)
+        fork.turn = turn
+
+    def _resting_in(self, component: Component) -> list[Fork]:
+        return [fork for operator, fork in self.resting.items() if self._component_of.get(operator) is component]
+
+    def set_break(self, operator_name: str, on: bool) -> None:
+        """Set or unset a break point at the output of an operator."""
+        operator = self._row_operator(operator_name)
+        if isinstance(operator, Fork):
+            raise Refuse(f"{operator_name} is a fork: set the break point at the operator before it")
+        if on == (operator.name in self.breaks):
+            raise Refuse(f"operator {operator_name} {'already has a' if on else 'has no'} break point")
+        if on:
+            self.breaks[operator.name] = None
+        else:
+            del self.breaks[operator.name]
+        self.rewire()
+
+    def decide_chain(self, links: Mapping[str, Link]) -> None:
+        """Take what `chain` has decided of a component."""
+        self.links.update(links)
+        self.rewire()
+
+    def set_weight(self, component_name: str, weight: int) -> None:
+        self._named(component_name).weight = weight
+
+    def decisions(self) -> GraphDecisions:
+        """What is decided of the graph beyond its operators, as values."""
+        return GraphDecisions(
+            {operator.name: fork.name for operator, fork in self.forks.items()},
+            {operator.name: (fork.name, fork.turn) for operator, fork in self.resting.items()},
+            {next(iter(one.table)).name: (one.name, one.strategy, one.weight) for one in self.components},
+            dict(self.strategies),
+            dict(self.breaks),
+            dict(self.links),
+        )
+
+    def decide(self, decisions: GraphDecisions) -> None:
+        """Take over what was decided of another graph with the same operators."""
+        for operator, fork in decisions.forks.items():
+            mine = self.operators[operator]
+            if mine in self.forks:
+                self.forks[mine].name = fork
+        for operator, (fork, turn) in decisions.resting.items():
+            self.rest(self.operators[operator], fork, turn)
+        for first, (name, strategy, weight) in decisions.components.items():
+            twin = self.component_of(self.operators[first])
+            twin.name, twin.strategy, twin.weight = name, strategy, weight
+        self.strategies, self.breaks = dict(decisions.strategies), dict(decisions.breaks)
+        self.links = dict(decisions.links)
+        self.rewire()
+
+    def take_apart(self) -> None:
+        """Separate operators and arcs, which refer to each other, so that a graph that has served is freed at once."""
+        for operator in (*self.operators.values(), *self._forks.values(), *self.resting.values()):
+            if not isinstance(operator, Sink):
+                operator.output.readers.clear()
+            vars(operator).clear()
+
+    # -- looking up ----------------------------------------------------------------------------------------------------
+
+    @property
+    def components(self) -> list[Component]:
+        self.derive()
+        return self._components
+
+    @property
+    def forks(self) -> dict[Operator, Fork]:
+        """By operator whose output several share, the fork that says whose turn it is."""
+        self._connect()
+        return self._forks
+
+    def all_forks(self) -> dict[Operator, Fork]:
+        """The same, with those that rest."""
+        return self.forks | self.resting
+
+    def divided(self) -> list[Component]:
+        """The same, of which it is enough to know what is in them: their tables may not have been derived yet."""
+        self._connect()
+        return self._components
+
+    @property
+    def chained(self) -> bool:
+        """Whether any operator is under `chain`."""
+        return any(component.ready.slopes for component in self.components)
+
+    def component(self, name: str) -> Component:
+        self.derive()
+        return self._named(name)
+
+    def component_of(self, operator: Operator) -> Component:
+        """The component that an operator is in; its table may not have been derived yet."""
+        self._connect()
+        return self._component_of[operator]
+
+    def _named(self, name: str) -> Component:
+        for component in self.divided():
+            if component.name == name:
+                return component
+        raise Refuse(
+            f"component {name} does not exist; there are: {', '.join(c.name for c in self._components) or 'none'}",
+            code="unknown_component",
+        )
+
+    def _members(self, component: Component) -> list[Operator]:
+        """The operators that have a row in the component's table."""
+        return [
+            operator
+            for operator, owner in self._component_of.items()
+            if owner is component and not isinstance(operator, Sink)
+        ]
+
+    def operator(self, name: str) -> Operator:
+        found = self.operators.get(name) or next((fork for fork in self.forks.values() if fork.name == name), None)
+        if found is None:
+            raise Refuse(f"operator {name} does not exist", code="unknown_operator")
+        return found
+
+    def producer(self, reader: Reader) -> Operator:
+        """The operator that fills what this reader reads."""
+        return self._producers[id(reader.home)]
+
+    def readers(self, operator: Operator) -> list[Operator]:
+        """The operators that read what this one gives; a sink gives nothing."""
+        if isinstance(operator, Sink):
+            return []
+        self._connect()
+        return [self._consumers[reader] for reader in operator.output.readers]
+
+    def scheduled(self, operator: Operator) -> list[Operator]:
+        """The same, without sinks: they have no turns."""
+        return [one for one in self.readers(operator) if not isinstance(one, Sink)]
+
+    def all_operators(self) -> list[Operator]:
+        """Every operator, each fork behind the operator whose output it shares."""
+        listed: list[Operator] = []
+        for operator in self.operators.values():
+            listed.append(operator)
+            if operator in self.forks:
+                listed.append(self.forks[operator])
+        return listed
+
+    def broken(self, operator: Operator) -> str | None:
+        """Why there is a break point at an operator's output: `user`, `rr`, `chain`, or None if there is none.
+
+        Round robin and chain run paths only, so an operator under one of them ends its fragment before a fork or a join
+        of several inputs; under chain also where its segment ends.
+        """
+        if operator.name in self.breaks:
+            return "user"
+        self._connect()
+        kind = self._strategy(operator).kind
+        if kind is StrategyKind.RR or kind is StrategyKind.CHAIN:
+            why = "rr" if kind is StrategyKind.RR else "chain"
+            scheduled = self._scheduled(operator)
+            if len(scheduled) > 1 or any(len(self._consumers[reader].inputs) > 1 for reader in scheduled):
+                return why
+            if why == "chain" and operator.name in self.links and self.links[operator.name].cut:
+                return why
+        return None
+
+    def _row_operator(self, name: str) -> Operator:
+        operator = self.operator(name)
+        if isinstance(operator, Sink):
+            raise Refuse(f"{name} is a sink: it has no row in the state table")
+        return operator
+
+    def _strategy(self, operator: Operator) -> Strategy:
+        own = self.strategies.get(operator.name)
+        if own is not None:
+            return own
+        component = self._component_of.get(operator)
+        return component.strategy if component is not None else DEFAULT
+
+    def _scheduled(self, operator: Operator) -> list[Reader]:
+        """The readers of an operator's output that have turns: sinks have none."""
+        return [reader for reader in operator.output.readers if not isinstance(self._consumers[reader], Sink)]
+
+    # -- deriving ------------------------------------------------------------------------------------------------------
+
+    def rewire(self) -> None:
+        """Something has changed: what follows from the operators is derived by `derive`, or when somebody asks."""
+        self._unconnected = self._underived = True
+
+    def _connect(self) -> None:
+        """Derive who reads whom, forks and components."""
+        if not self._unconnected:
+            return
+        self._unconnected = False
+        operators = list(self.operators.values())
+        self._consumers = {reader: operator for operator in operators for reader in operator.inputs}
+        self._sort_readers(operators)
+        self._fork(operators)
+        self._divide(operators)
+
+    def derive(self) -> None:
+        """Derive everything: also the wish for punctuation, ETS arcs and the state tables."""
+        if not self._underived:
+            return
+        self._connect()
+        self._underived = False
+        operators = list(self.operators.values())
+        self._want(operators)
+        self._draw_arcs(operators)
+        rows: dict[Component, list[Row]] = {component: [] for component in self._components}
+        sinks: dict[Component, list[Sink]] = {component: [] for component in self._components}
+        for operator in self.all_operators():
+            component = self._component_of[operator]
+            if isinstance(operator, Sink):
+                sinks[component].append(operator)
+            else:
+                rows[component].append(self._row(operator))
+        for component in self._components:
+            component.rows(rows[component], sinks[component], self.stopped)
+
+    def _sort_readers(self, operators: Sequence[Operator]) -> None:
+        """Readers of an output stand in the order of their operators and inputs, after a pause too: forks take turns by
+        it."""
+        place = {reader: position for position, reader in enumerate(self._consumers)}
+        for operator in operators:
+            if len(operator.output.readers) > 1:
+                operator.output.readers.sort(key=place.__getitem__)
+
+    def _fork(self, operators: Sequence[Operator]) -> None:
+        """A fork wherever an output has several scheduled readers; one that exists keeps its name and its turn.
+
+        While a pause keeps its readers away it rests. Once they have gone it is forgotten, with what was decided of it.
+        """
+        readers: dict[int, int] = {}
+        for reader, consumer in self._consumers.items():
+            if not isinstance(consumer, Sink):
+                readers[id(reader.home)] = readers.get(id(reader.home), 0) + 1
+        shared = [one for one in operators if not isinstance(one, Sink) and readers.get(id(one.output), 0) > 1]
+        stays = dict.fromkeys(shared)
+        for operator in [one for one in (*self._forks, *self.resting) if one not in stays]:
+            self._forget_fork(operator)
+        known = self._forks | self.resting
+        taken = {fork.name for fork in known.values()}
+        self._forks, self.resting = {}, {}
+        for operator in shared:
+            fork = known.get(operator)
+            if len(self._scheduled(operator)) > 1:
+                if fork is None:
+                    fork = Fork(self._fork_name(operator, taken), operator.output)
+                    taken.add(fork.name)
+                self._forks[operator] = fork
+            elif fork is not None:
+                self.resting[operator] = fork
+
+    def _fork_name(self, operator: Operator, taken: set[str]) -> str:
+        base = operator.name.rpartition(".")[0]
+        number = 1
+        while f"{base}.fork{number}" in taken:
+            number += 1
+        return f"{base}.fork{number}"
+
+    def _divide(self, operators: Sequence[Operator]) -> None:
+        """Find the connected sets: merged ones go on as the one with the oldest stream, parts of a split inherit."""
+        leader: dict[Operator, Operator] = {operator: operator for operator in operators}
+
+        def find(operator: Operator) -> Operator:
+            while leader[operator] is not operator:
+                leader[operator] = leader[leader[operator]]
+                operator = leader[operator]
+            return operator
+
+        age = {operator: position for position, operator in enumerate(operators)}
+        for operator in operators:
+            for reader in operator.inputs:
+                one, other = sorted((find(operator), find(self.producer(reader))), key=age.__getitem__)
+                leader[other] = one
+        made: dict[Operator, Component] = {}
+        component_of: dict[Operator, Component] = {}
+        for operator in operators:
+            first = find(operator)
+            if first not in made:
+                name = first.name.rpartition(".")[0]
+                parent = self._component_of.get(first)
+                strategy = parent.strategy if parent is not None else self.strategies.get(first.name, DEFAULT)
+                # A component of this name whose first operator is another has gone, with what was decided of it.
+                made[first] = parent if parent is not None and parent.name == name else Component(name, strategy)
+            component_of[operator] = made[first]
+        for operator, fork in self._forks.items():
+            component_of[fork] = component_of[operator]
+        # Rows that exist keep their rule when components merge; new operators take the strategy of the one they join.
+        for operator, parent in self._component_of.items():
+            if operator in component_of and component_of[operator] is not parent:
+                self.strategies.setdefault(operator.name, parent.strategy)
+        self._component_of = component_of
+        self._components = list(made.values())
+
+    def _want(self, operators: Sequence[Operator]) -> None:
+        """Punctuation is put on an arc only where somebody behind it has a use for it, and only what is of use."""
+        for operator in reversed(operators):
+            if isinstance(operator, Sink):
+                continue
+            declared: list[PunctuationGrain] = []
+            for reader in operator.output.readers:
+                grain = self._consumers[reader].declares()
+                if grain is not None:
+                    reader.grain = grain if self.thin else EVERY
+                    declared.append(reader.grain)
+            operator.output.want(union_of(declared) if declared else None)
+
+    def _draw_arcs(self, operators: Sequence[Operator]) -> None:
+        """An ETS arc from each source or idle-waiting operator to each next register below it (EQG, section 4).
+
+        Behind a source whose promises are to go through the operators, nothing goes by arcs.
+        """
+        through: dict[Operator, None] = {}
+        for operator in operators:
+            if operator in self.punctuating or any(self.producer(reader) in through for reader in operator.inputs):
+                through[operator] = None
+            if isinstance(operator, Source | IdleWaiting):
+                operator.ets_arcs = () if operator in through else tuple(self._arcs_from(operator, ()))
+
+    def _arcs_from(self, operator: Operator, between: tuple[Reader, ...]) -> Iterator[Arc]:
+        for reader in operator.output.readers:
+            consumer = self._consumers[reader]
+            if consumer.declares() is None:
+                continue
+            if isinstance(consumer, Sink) or consumer.waits or consumer.shifts_time or len(consumer.inputs) > 1:
+                yield Arc(reader, consumer, between)
+            else:
+                yield from self._arcs_from(consumer, (*between, reader))
+
+    def _row(self, operator: Operator) -> Row:
+        strategy = self._strategy(operator)
+        if isinstance(operator, Fork):
+            origin = next(producer for producer, fork in self._forks.items() if fork is operator)
+            readers = tuple(self._scheduled(origin))
+            succs = tuple(self._consumers[reader] for reader in readers)
+            preds: tuple[Operator | None, ...] = (None if self.broken(origin) else origin,)
+            sinks: tuple[Sink, ...] = ()
+        else:
+            preds = tuple(self._pred(reader) for reader in operator.inputs)
+            readers = tuple(self._scheduled(operator))
+            sinks = tuple(
+                consumer for reader in operator.output.readers if isinstance(consumer := self._consumers[reader], Sink)
+            )
+            succs = self._succs(operator, readers)
+            operator.output.entries = self._entries(operator, readers)
+            if not succs:
+                readers = ()
+        role = role_of(operator, preds, succs)
+        moves = RULES[strategy.kind][role]
+        leaves = encore not in moves
+        link = self.links.get(operator.name) if strategy.kind is StrategyKind.CHAIN else None
+        return Row(operator, preds, succs, readers, sinks, role, strategy, moves, leaves, self._leaps(operator), link)
+
+    def _leaps(self, operator: Operator) -> tuple[tuple[Reader, Next], ...]:
+        """The moves along an operator's ETS arcs; a register at a sink is nobody's turn."""
+        if not isinstance(operator, Source | IdleWaiting):
+            return ()
+        return tuple(
+            (arc.register, Next(arc.target, execute=True))
+            for arc in operator.ets_arcs
+            if not isinstance(arc.target, Sink)
+        )
+
+    def _pred(self, reader: Reader) -> Operator | None:
+        producer = self.producer(reader)
+        if producer in self._forks:
+            return self._forks[producer]
+        return None if self.broken(producer) else producer
+
+    def _succs(self, operator: Operator, readers: Sequence[Reader]) -> tuple[Operator, ...]:
+        if self.broken(operator) or not readers:
+            return ()
+        return (self._forks[operator],) if operator in self._forks else (self._consumers[readers[0]],)
+
+    def _entries(self, operator: Operator, readers: Sequence[Reader]) -> tuple[Operator, ...]:
+        """Where a cycle may begin when something is put into the operator's output."""
+        broken = self.broken(operator)
+        if broken == "chain":
+            # Each branch has a slope of its own: they take no turns.
+            return tuple(self._consumers[reader] for reader in readers)
+        if broken:
+            return (self._forks[operator],) if operator in self._forks else tuple(self._consumers[r] for r in readers)
+        return (operator,) if isinstance(operator, Source) else ()

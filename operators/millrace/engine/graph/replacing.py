@@ -1,0 +1,252 @@
+"""A query under a new plan, with the state of all that is the same in both (law 7).
+
+An operator goes on if its definition is unchanged, and everything upstream of it: with its state, its counts and its
+readers. The rest goes, with what waits for it; what is new begins like a new query's, above all that the streams have
+taken in, and below an operator that goes on at the end of its output. The result's numbers go on. What was promised of
+it to whoever reads it holds under the new plan too: rows below that are left out and counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from millrace.engine.plan import Node, QueryPlan, names
+from millrace.operators.frame.buffer import Buffer, Reader
+from millrace.operators.frame.idle_waiting import IdleWaiting
+from millrace.operators.frame.operator import Operator
+from millrace.operators.queues.edge import EdgeSpec
+from millrace.operators.sink.sink import Sink
+from millrace.operators.spec import AggregateSpec, MapSpec
+from millrace.protocol import Refuse
+from millrace.values.eventtime import MIN_TIME
+
+if TYPE_CHECKING:
+    from millrace.engine.engine import Engine, Query
+
+
+def unchanged(before: QueryPlan, after: QueryPlan, *, read: bool) -> dict[str, str]:
+    """The operators that are the same in both plans, with all upstream of them: their names after, and before.
+
+    Of several that could go on as one, that of the same name does. If other queries read the result, what has been
+    inside the query does not become its output: they still have to read what lies on the arc that they know.
+    """
+    found: dict[str, str] = {}
+    taken: set[str] = set()
+    inside = {node.name for node in after.nodes}
+    for node in after.nodes:
+        inputs = tuple(found.get(name, "") if name in inside else name for name in node.inputs)
+        wanted = _definition(node, inputs)
+        same = [
+            one.name
+            for one in before.nodes
+            if one.name not in taken
+            and _definition(one, one.inputs) == wanted
+            and not (read and node.name == after.output and one.name != before.output)
+        ]
+        if same:
+            found[node.name] = node.name if node.name in same else same[0]
+            taken.add(found[node.name])
+    return found
+
+
+def _definition(node: Node, inputs: tuple[str, ...]) -> Node:
+    edges = tuple(_keeps(node, node.edge(at)) for at in range(len(inputs)))
+    return replace(node, name="", inputs=inputs, edges=edges)
+
+
+def _keeps(node: Node, edge: EdgeSpec) -> EdgeSpec:
+    """An edge, to compare: fields that a stream has got since do not matter to what makes rows of its own."""
+    indifferent = isinstance(node.spec, MapSpec | AggregateSpec) and edge.columns is not None
+    first = edge.columns is not None and edge.columns == tuple(range(len(edge.columns)))
+    return replace(edge, columns=None) if indifferent and first else edge
+
+
+def _with_queues(plan: QueryPlan, before: QueryPlan, same: Mapping[str, str]) -> QueryPlan:
+    """The new plan, in which operators that go on keep the queues that they have."""
+    edges = {node.name: node.edges for node in before.nodes}
+    nodes = tuple(replace(node, edges=edges[same[node.name]]) if node.name in same else node for node in plan.nodes)
+    return replace(plan, nodes=nodes)
+
+
+def replace_query(engine: Engine, plan: QueryPlan) -> dict[str, Any]:
+    """Exchange a query's plan; refused, nothing has changed."""
+    query = engine.query(plan.name)
+    _check_circle(engine, plan)
+    added = engine.add_late_streams(plan)
+    readers = _readers(engine, query)
+    # One that has failed holds nothing: it begins again as a whole.
+    same = {} if query.failed else unchanged(query.plan, plan, read=bool(readers))
+    plan = _with_queues(plan, query.plan, same)
+    old = dict(zip((node.name for node in query.plan.nodes), query.operators, strict=True))
+    kept = {name: old[before] for name, before in same.items()}
+    entries = [reader for operator in kept.values() for reader in operator.inputs if reader in query.entries]
+    made = dict(kept)
+    try:
+        engine.build_nodes(plan, made, entries)
+        if readers:
+            _check_readers(query, plan, old[query.plan.output], made[plan.output], readers)
+    except Refuse:
+        _leave([operator for name, operator in made.items() if name not in kept])
+        for name in added:
+            engine.drop_stream(name)
+        raise
+    for other in engine.queries_by_name.values():
+        if plan.name in other.plan.reads_queries:
+            other.plan = other.plan.reading(query.plan.output, plan.output)
+    _exchange(engine, query, plan, old, kept, made, entries, list(readers))
+    return {
+        "query": plan.name,
+        "kept": list(kept),
+        "new": [name for name in made if name not in kept],
+        "gone": [name for name in old if name not in same.values()],
+    }
+
+
+# -- checks ------------------------------------------------------------------------------------------------------------
+
+
+def _check_circle(engine: Engine, plan: QueryPlan) -> None:
+    todo, seen = list(plan.reads_queries), set[str]()
+    while todo:
+        name = todo.pop()
+        if name == plan.name:
+            raise Refuse(f"query {plan.name} would read its own rows", code="circle")
+        if name not in seen:
+            seen.add(name)
+            todo += engine.query(name).plan.reads_queries
+
+
+def _readers(engine: Engine, query: Query) -> dict[Reader, Query]:
+    """The readers by which other queries read this one, also those that are away."""
+    output = engine.named(query.plan.output).output
+    return {
+        reader: other
+        for other in engine.queries_by_name.values()
+        if other is not query
+        for operator in other.operators
+        for reader in operator.inputs
+        if reader.home is output
+    }
+
+
+def _check_readers(
+    query: Query, plan: QueryPlan, before: Operator, after: Operator, readers: Mapping[Reader, Query]
+) -> None:
+    """Who reads the query has been built for its rows as they are."""
+    reason = None
+    old, new = before.output, after.output
+    if query.plan.schema != plan.schema or old.schema != new.schema:
+        reason = f"they read {_columns(old)}, and it would emit {_columns(new)}"
+    elif query.plan.update_key != plan.update_key:
+        reason = f"its update key would be {_key(plan)} instead of {_key(query.plan)}"
+    elif old.ordered != new.ordered:
+        reason = f"its rows would {'not ' if old.ordered else ''}be in order of time"
+    elif old.latent != new.latent:
+        reason = "its rows would gain or lose a time"
+    if reason is not None:
+        others = dict.fromkeys(other.plan.name for other in readers.values())
+        raise Refuse(
+            f"query {plan.name} is read by {names(others)}, which cannot continue: {reason}; drop them first",
+            code="in_use",
+        )
+
+
+def _columns(buffer: Buffer) -> str:
+    return names(f"{field.name} {field.type}{'' if field.nullable else ' not null'}" for field in buffer.schema)
+
+
+def _key(plan: QueryPlan) -> str:
+    return "none" if plan.update_key is None else f"({names(plan.update_key)})"
+
+
+# -- the exchange ------------------------------------------------------------------------------------------------------
+
+
+def _exchange(
+    engine: Engine,
+    query: Query,
+    plan: QueryPlan,
+    old: Mapping[str, Operator],
+    kept: Mapping[str, Operator],
+    made: Mapping[str, Operator],
+    entries: list[Reader],
+    readers: list[Reader],
+) -> None:
+    before, after = old[query.plan.output], made[plan.output]
+    if before is not after:
+        _hand_over(query, plan, before, after, readers, fresh=after not in kept.values())
+    _leave([operator for operator in old.values() if operator not in kept.values()])
+    renamed = {operator: name for name, operator in kept.items()}
+    engine.graph.exchange(_arranged(engine, query, [*made.values(), query.sink]), query.operators, renamed)
+    engine.costs_move({operator.name: renamed.get(operator) for operator in old.values()})
+    if query.failed:
+        query.failed, query.paused = False, None
+    elif query.paused is not None:
+        for reader in entries:
+            if reader.buffer is reader.home:
+                reader.leave()
+                # What has gone by since the pause is skipped all the same.
+                paused_at = [one.taken for one in query.entries if one.home is reader.home]
+                reader.absent_since(min(paused_at, default=reader.taken))
+    engine.became(query, plan, list(made.values()), entries)
+
+
+def _arranged(engine: Engine, query: Query, block: list[Operator]) -> list[Operator]:
+    """All operators in order of their making, a query's together, and each after those that it reads.
+
+    The replaced query stays where it is, but comes after what it reads now, and those who read it after it.
+    """
+    blocks: dict[str, list[Operator]] = {}
+    for operator in engine.graph.operators.values():
+        owner = next((owner.plan.name for owner in engine.owners(operator)), operator.name)
+        blocks.setdefault(owner, []).append(operator)
+    blocks[query.plan.name] = block
+    makers = {id(one.output): name for name, made in blocks.items() for one in made if not isinstance(one, Sink)}
+    arranged: list[Operator] = []
+    there: set[str] = set()
+    while blocks:
+        ready = next(
+            name
+            for name, made in blocks.items()
+            if all(makers[id(reader.home)] in there | {name} for one in made for reader in one.inputs)
+        )
+        there.add(ready)
+        arranged += blocks.pop(ready)
+    return arranged
+
+
+def _hand_over(
+    query: Query, plan: QueryPlan, before: Operator, after: Operator, readers: list[Reader], *, fresh: bool
+) -> None:
+    """The sink and the other queries read another operator from now on; what lies unread they read first."""
+    old, new, sink = before.output, after.output, query.sink
+    ordered = query.plan.options.order == plan.options.order == "event" and not old.latent
+    floor = max(
+        sink.inputs[0].promise if sink.watched and not old.latent else sink.progress_us,
+        old.promise if ordered else MIN_TIME,
+        *(reader.promise for reader in readers),
+        MIN_TIME,
+    )
+    if not sink.watched:
+        sink.inputs[0].forget()
+    if fresh:
+        new.succeed(old, [*sink.inputs, *readers])
+    else:
+        assert not readers, "what has been inside does not become the output of a query that others read"
+        old.detach(sink.inputs[0])
+        sink.inputs = [new.attach()]
+        sink.inputs[0].consumer = sink
+    sink.output = new
+    if not new.latent:
+        new.keep_above(floor)
+
+
+def _leave(gone: list[Operator]) -> None:
+    for operator in gone:
+        if isinstance(operator, IdleWaiting):
+            operator.clear()
+        for reader in operator.inputs:
+            if reader.buffer is reader.home:
+                reader.home.detach(reader)

@@ -1,0 +1,292 @@
+"""The seam between history and the live stream: a query that goes on as if it had always run.
+
+Such a query has a gate before each stream that it reads. It is added with its gates closed and nothing kept
+(`AddQuery` of a plan that is `gated`). Meanwhile another engine, `Bootstrap`, computes the past: it takes what the
+streams took in, in the order of arrival, without the late tuples. When that has nearly reached the present, the gates
+start to keep what arrives (`HoldQuery`), and the other engine takes what arrived before. Then the query takes over the
+state of its twin there, and the gates open (`AdoptBootstrap`). Arrival decides which tuple goes where, so no query
+waits for a watermark: it is as if the query had been saved in one engine and restored in another.
+
+The seam is a time. The twin has promised that it will give no row below it any more; so what it has given below is
+all that there is, and that is history's part. What it has given above it already (a plain SELECT gives its rows as they
+come, however far the mark is behind) is the first that the live query gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from millrace.engine.events import (
+    AddQuery,
+    AddStream,
+    AdoptBootstrap,
+    Answer,
+    Arrived,
+    Command,
+    CommandBody,
+    Deliver,
+    Effects,
+    Event,
+    HoldQuery,
+    Late,
+    Progressed,
+    Punctuated,
+    QueryFailed,
+    Rejected,
+    WatchProgress,
+)
+from millrace.engine.plan import Node, QueryPlan, StreamDefinition, names
+from millrace.operators.frame.idle_waiting import IdleWaiting
+from millrace.operators.gate.gate import Gate
+from millrace.operators.source.source import Clocking
+from millrace.operators.spec import GateSpec
+from millrace.protocol import Refuse
+from millrace.values.batch import Batch
+from millrace.values.eventtime import LAST_WATERMARK, MIN_TIME
+
+if TYPE_CHECKING:
+    from millrace.engine.engine import Engine, Query
+
+# Why a query that has not got its past yet gives nothing.
+CATCHING_UP: Final = "catching up with history"
+# The one feed by which the past enters its engine.
+FEED: Final = "history"
+
+
+# -- plans -------------------------------------------------------------------------------------------------------------
+
+
+def gated(plan: QueryPlan) -> QueryPlan:
+    """The plan with a gate before each stream, or why it cannot be given a past."""
+    check(plan)
+    gates = {stream: f"{plan.name}.gate{number}" for number, stream in enumerate(plan.reads_streams, 1)}
+    behind = {f"{stream}.source": gate for stream, gate in gates.items()}
+    nodes = [Node(gate, GateSpec(), (source,)) for source, gate in behind.items()]
+    nodes += [replace(node, inputs=tuple(behind.get(name, name) for name in node.inputs)) for node in plan.nodes]
+    return replace(plan, nodes=tuple(nodes))
+
+
+def check(plan: QueryPlan) -> None:
+    """Refuse a query whose rows are not decided by what its streams took in."""
+    late = [name for name in plan.reads_streams if name.endswith(".late")]
+    reason = None
+    if plan.reads_queries:
+        reason = f"it reads {names(plan.reads_queries)}, which has only rows since its own creation: read its streams "
+        "instead"
+    elif late:
+        reason = (
+            f"{late[0]} has no separate archive. Create the query without its history, and compute its past with "
+            "`millrace backfill start` without --then-live: late tuples are marked in the history of "
+            f"{late[0].removesuffix('.late')}"
+        )
+    elif any(not node.edge(at).plain for node in plan.nodes for at in range(len(node.inputs))):
+        reason = "the rows that LATEST and SHED drop depend on the load of the server"
+    if reason is not None:
+        raise Refuse(f"query {plan.name} cannot start with its history: {reason}", code="no_past")
+
+
+def is_gated(plan: QueryPlan) -> bool:
+    return any(isinstance(node.spec, GateSpec) for node in plan.nodes)
+
+
+# -- the live side -----------------------------------------------------------------------------------------------------
+
+
+def gates(query: Query) -> list[Gate]:
+    return [operator for operator in query.operators if isinstance(operator, Gate)]
+
+
+def catching_up(query: Query) -> bool:
+    """Whether the query has not got its past yet."""
+    return any(gate.closed for gate in gates(query))
+
+
+def refuse_catching_up(query: Query) -> None:
+    if catching_up(query):
+        name = query.plan.name
+        raise Refuse(
+            f"query {name} is catching up with its history: wait until it is live, or drop it", code="catching_up"
+        )
+
+
+def hold(engine: Engine, name: str) -> dict[str, Any]:
+    """Let the gates keep what comes from now on; says how far each stream is at this cut."""
+    query = engine.query(name)
+    if not catching_up(query) or query.paused is None:
+        raise Refuse(f"query {name} is not waiting for its history", code="not_catching_up")
+    for reader in query.entries:
+        reader.come_back()
+        reader.skipped = 0
+    query.paused = None
+    engine.graph.rewire()
+    return {"query": name, "marks": {stream: engine.source(stream).mark for stream in query.plan.reads_streams}}
+
+
+def let_go(engine: Engine, name: str) -> dict[str, Any]:
+    """Keep nothing any more: the past did not come."""
+    query = engine.query(name)
+    if not catching_up(query) or query.paused is not None:
+        raise Refuse(f"query {name} is not buffering live input", code="not_held")
+    for reader in query.entries:
+        reader.leave()
+    query.paused = CATCHING_UP
+    engine.graph.rewire()
+    return {"query": name}
+
+
+def adopt(engine: Engine, name: str, past: bytes | None) -> dict[str, Any]:
+    """Take over the state of the query's twin in the past (None: it has none), and open the gates."""
+    from millrace.engine import saving
+
+    query = engine.query(name)
+    if not catching_up(query) or query.paused is not None:
+        raise Refuse(
+            f"query {name} is not waiting for its history, or is not buffering live input yet", code="not_held"
+        )
+    given = 0
+    if past is not None:
+        saved = saving.unpack(past)
+        if saved["version"] != saving.VERSION or saved["plan"] != query.plan:
+            raise Refuse(f"query {name}: the state is from another query, or from another version", code="bad_state")
+        given = _restore(query, saved, engine.clock.now_us)
+    for gate in gates(query):
+        gate.open()
+    engine.graph.rewire()
+    return {"query": name, "rows": given}
+
+
+def _restore(query: Query, saved: dict[str, Any], now_us: int) -> int:
+    for operator in query.operators:
+        counts, readers, output, state = saved["operators"][operator.name]
+        operator.counts.restore(counts)
+        operator.output.restore(output)
+        operator.restore(state)
+        if isinstance(operator, IdleWaiting):
+            operator.reset_idle_timer(now_us)  # the past had a clock of its own
+        if not isinstance(operator, Gate):
+            for reader, data in zip(operator.inputs, readers, strict=True):
+                reader.restore(data)
+    result = query.sink.inputs[0].home
+    for reader in result.readers:
+        reader.jump()
+    rows = saved["rows"]
+    if rows is not None:
+        result.put(Batch.restore(rows))
+    for reader in result.readers:
+        reader.unseen = True
+    return 0 if rows is None else len(rows[1])
+
+
+# -- the past ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BootstrapState:
+    """What a query takes over from its past.
+
+    `seam_us`: all rows below it have been given, and will not be given again; `given` how many that were. `state` is
+    for AdoptBootstrap; it holds the `kept` rows at or above the seam that have been given already.
+    """
+
+    state: bytes
+    seam_us: int
+    given: int
+    kept: int
+
+
+class Bootstrap:
+    """A query's twin, which works through what its streams have taken in.
+
+    Tuples come in the order of their arrival, without those that were late; the mark is what the caller says that
+    it may be: nothing that it gives later lies below.
+    """
+
+    def __init__(self, streams: Sequence[StreamDefinition], plan: QueryPlan) -> None:
+        from millrace.engine.engine import Engine
+
+        latent = [stream.name for stream in streams if stream.timestamps == "latent"]
+        if latent:
+            raise Refuse(
+                f"query {plan.name} cannot start with its history: the tuples of {names(latent)} get their time only "
+                "when an operator needs one",
+                code="no_past",
+            )
+        self.plan = gated(plan)
+        self.engine = Engine()
+        self._kept: list[Batch] = []
+        self._given = 0
+        self._now_us = 0
+        for stream in streams:
+            quiet = replace(stream, ets="none", lull_us=None, max_skew_us=None, ahead_us=None, history=False)
+            self._obey(AddStream(quiet))
+            # Times and what is late were decided when the tuples came; nothing here decides them again.
+            self.engine.source(stream.name).clocking = Clocking("external", by_tuples=False)
+        self._obey(AddQuery(self.plan))
+        self._obey(HoldQuery(plan.name))
+        self._obey(AdoptBootstrap(plan.name, None))
+        self._obey(WatchProgress(plan.name))
+
+    @property
+    def seam_us(self) -> int:
+        """All rows below have been given. MIN_TIME if none is known to be complete."""
+        return self.engine.query(self.plan.name).sink.progress_us
+
+    def take(self, stream: str, batch: Batch, now_us: int) -> None:
+        """Tuples on time, in the order of their arrival."""
+        self._step([Arrived(stream, FEED, batch)], now_us)
+
+    def promise(self, stream: str, mark_us: int) -> None:
+        """No tuple that is still to come from the stream lies below."""
+        if mark_us > MIN_TIME:
+            self._step([Punctuated(stream, FEED, min(mark_us, LAST_WATERMARK))], self._now_us)
+
+    def finish(self) -> BootstrapState:
+        """The state at the end of all that was taken."""
+        from millrace.engine import saving
+
+        query = self.engine.query(self.plan.name)
+        self._forget()
+        rows = Batch.concat(self._kept).save() if self._kept else None
+        kept = sum(map(len, self._kept))
+        state = {
+            "version": saving.VERSION,
+            "plan": query.plan,
+            "operators": {operator.name: saving.save_operator(operator) for operator in query.operators},
+            "rows": rows,
+        }
+        return BootstrapState(saving.pack(state), self.seam_us, self._given - kept, kept)
+
+    def _obey(self, body: CommandBody) -> None:
+        self._step([Command(0, body)], self._now_us)
+
+    def _step(self, events: Sequence[Event], now_us: int) -> None:
+        self._now_us = max(self._now_us, now_us)
+        effects = self._look(self.engine.step(self._now_us, events))
+        while effects.more:
+            effects = self._look(self.engine.step(self._now_us))
+
+    def _look(self, effects: Effects) -> Effects:
+        for order in effects.orders:
+            match order:
+                case Deliver(batch=batch):
+                    self._given += len(batch)
+                    self._kept.append(batch)
+                case Progressed():
+                    self._forget()
+                case Answer(refused=refused) | Rejected(refused=refused) if refused is not None:
+                    raise refused
+                case QueryFailed(query, reason):
+                    raise Refuse(f"query {query} fails on its history: {reason}", code="query_failed")
+                case Late(stream):
+                    raise AssertionError(f"the history of {stream} violates its own watermark")
+                case _:
+                    pass
+        return effects
+
+    def _forget(self) -> None:
+        """The rows below the seam are history's."""
+        seam = self.seam_us
+        left = [batch if batch.ts.min() >= seam else batch.take(batch.ts >= seam) for batch in self._kept if len(batch)]
+        self._kept = [batch for batch in left if len(batch)]

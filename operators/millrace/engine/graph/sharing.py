@@ -1,0 +1,379 @@
+"""Operators that several queries have in common: found when a query comes, taken apart before they go different ways.
+
+Two queries share an operator if its definition, all upstream of it and their options are equal (law 8), and if that
+gives the newcomer exactly the rows that it would have had alone (law 7). It does in two cases:
+
+    nothing has gone by    both have been made in one change, or no tuple has come to the streams above so far
+    nothing is remembered  a select or a map over a stream whose tuples have a time: who comes later reads what the
+                           operator gives, and refuses what is older than its own beginning
+
+An operator is called after the first of its queries. Each plan keeps its own names, which find it too
+(`Engine.named`). Whatever concerns one query alone (a pause, its failure, another plan, a strategy, a queue) gets it
+operators of its own first, with what the shared ones remember and with all that waits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from millrace.engine import events as e
+from millrace.engine.plan import Node, QueryPlan
+from millrace.engine.saving import pack, unpack
+from millrace.operators.build import build
+from millrace.operators.frame.buffer import Reader
+from millrace.operators.frame.operator import Operator
+from millrace.operators.sink.sink import Sink
+from millrace.operators.source.source import Source
+from millrace.operators.spec import GateSpec, MapSpec, SelectSpec
+from millrace.protocol import Refuse
+from millrace.values.eventtime import MIN_TIME
+
+if TYPE_CHECKING:
+    from millrace.engine.engine import Engine, Query
+
+STATELESS: Final = (SelectSpec, MapSpec)
+
+
+@dataclass(slots=True)
+class Common:
+    """What a new query has in common with those that are there.
+
+    operators   by node
+    since       from when on the newcomer reads what each gives; None: everything from now on
+    apart       nodes that are the same as an operator and are built all the same, and why
+    """
+
+    operators: dict[str, Operator] = field(default_factory=dict)
+    since: dict[str, int | None] = field(default_factory=dict)
+    apart: dict[str, str] = field(default_factory=dict)
+
+
+# -- finding -----------------------------------------------------------------------------------------------------------
+
+
+def common(engine: Engine, plan: QueryPlan) -> Common:
+    """The operators of other queries that a new one can have, from the streams downwards as far as all is equal."""
+    found = Common()
+    for node in plan.nodes:
+        same = _same(engine, plan, node, found.operators)
+        if same is None:
+            continue
+        query, operator = same
+        why = _why_apart(engine, query, plan, operator)
+        if why is not None:
+            found.apart[node.name] = f"equal to {operator.name}, but {why}"
+            continue
+        found.operators[node.name] = operator
+        found.since[node.name] = None if _nothing_went_by(engine, operator) else engine.beginning(operator)
+    return found
+
+
+def known(engine: Engine, operators: Mapping[str, str]) -> Common:
+    """What a query shared when it was saved."""
+    found = {node: engine.graph.operators[name] for node, name in operators.items()}
+    return Common(found, dict.fromkeys(found))
+
+
+def saved(engine: Engine, query: Query) -> dict[str, str]:
+    """By node, the operators that a query has from others before it."""
+    return {
+        node.name: operator.name
+        for node, operator in zip(query.plan.nodes, query.operators, strict=True)
+        if engine.owners(operator)[0] is not query
+    }
+
+
+def _same(engine: Engine, plan: QueryPlan, node: Node, there: Mapping[str, Operator]) -> tuple[Query, Operator] | None:
+    """An operator that does the same to the same rows, and a query that it works for."""
+    inside = {one.name for one in plan.nodes}
+    if any(name in inside and name not in there for name in node.inputs) or not _plain(node):
+        return None
+    inputs = [there.get(name, name) for name in node.inputs]
+    for query in engine.alike(_likeness(node, there)):
+        own = {one.name: operator for one, operator in zip(query.plan.nodes, query.operators, strict=True)}
+        for other in query.plan.nodes:
+            if (
+                other.spec == node.spec
+                and [own.get(name, name) for name in other.inputs] == inputs
+                and _plain(other)
+                and _edges(other) == _edges(node)
+            ):
+                return query, own[other.name]
+    return None
+
+
+def likenesses(query: Query) -> dict[object, None]:
+    """What its operators do, roughly: equal ones are alike, and few others."""
+    own: dict[str, Operator] = {}
+    found: dict[object, None] = {}
+    for node, operator in zip(query.plan.nodes, query.operators, strict=True):
+        found[_likeness(node, own)] = None
+        own[node.name] = operator
+    return found
+
+
+def _likeness(node: Node, there: Mapping[str, Operator]) -> object:
+    return type(node.spec), _gist(node.spec), *(id(there[name]) if name in there else name for name in node.inputs)
+
+
+# Parts of a definition that are looked at to tell it from others; one may have a hundred thousand.
+GIST: Final = 64
+
+
+def _gist(spec: object) -> tuple[object, ...]:
+    """The first plain values in a definition, breadth first: equal definitions have equal ones."""
+    found: list[object] = []
+    waiting: deque[object] = deque([spec])
+    looked = 0
+    while waiting and looked < GIST:
+        part = waiting.popleft()
+        looked += 1
+        if isinstance(part, tuple):
+            waiting.extend(part[:GIST])
+        elif is_dataclass(part):
+            waiting.extend(getattr(part, field.name) for field in fields(part))
+        elif isinstance(part, str | int | bool):
+            found.append(part)
+    return tuple(found)
+
+
+def _plain(node: Node) -> bool:
+    """Whether it reads arcs as they are: what a queue of its own keeps depends on who serves it, and when, and a gate
+    waits for its own query's history."""
+    return not isinstance(node.spec, GateSpec) and all(node.edge(at).plain for at in range(len(node.inputs)))
+
+
+def _edges(node: Node) -> list[object]:
+    return [node.edge(at) for at in range(len(node.inputs))]
+
+
+def _why_apart(engine: Engine, query: Query, plan: QueryPlan, operator: Operator) -> str | None:
+    """Why an equal operator cannot be shared now; None if it can."""
+    if query.plan.options != plan.options:
+        return "its query has other options"
+    if query.paused is not None:
+        return f"query {query.plan.name} is paused"
+    if engine.graph.decided(operator):
+        return "it has a separate strategy or break point"
+    if _nothing_went_by(engine, operator):
+        return None
+    # What still waits above would be read from the mark on although it came earlier.
+    newest = plan.options.start == "newest"
+    if newest and not plan.reads_queries and _remembers_nothing(engine, operator):
+        return None
+    return (
+        "its state contains tuples that the new query must not read, or such tuples wait without a time or for "
+        "another query"
+    )
+
+
+def _nothing_went_by(engine: Engine, operator: Operator) -> bool:
+    """Nothing has come to the streams above, nor has it given anything, as an aggregate without groups does."""
+    if operator in engine.fresh:
+        return True
+    return not operator.output.end and all(source.last_us == MIN_TIME for source in engine.sources(operator))
+
+
+def _remembers_nothing(engine: Engine, operator: Operator) -> bool:
+    """Whether it and all above it pass tuples of a stream on at once, each with its time."""
+    if isinstance(operator, Source):
+        return operator.clocking.timestamps != "latent"
+    owners = engine.owners(operator)
+    spec = next(
+        node.spec for node, one in zip(owners[0].plan.nodes, owners[0].operators, strict=True) if one is operator
+    )
+    return isinstance(spec, STATELESS) and all(
+        _remembers_nothing(engine, engine.graph.producer(reader)) for reader in operator.inputs
+    )
+
+
+# -- taking apart ------------------------------------------------------------------------------------------------------
+
+
+def concerned(engine: Engine, body: e.CommandBody) -> Query | None:
+    """The query that a command is about alone, if it shares operators."""
+    match body:
+        case e.PauseQuery(name) | e.DropQuery(name) | e.SetOrder(name):
+            query = engine.queries_by_name.get(name)
+        case e.ReplaceQuery(plan):
+            query = engine.queries_by_name.get(plan.name)
+        case e.SetBreak(operator) | e.SetQueue(operator) | e.RemoveOperator(operator) | e.ReplaceOperator(operator):
+            query = _of(engine, operator)
+        case e.InsertOperator(before):
+            query = _of(engine, before)
+        case e.SetStrategy(operator=str(operator)):
+            query = _of(engine, operator)
+        case _:
+            query = None
+    if isinstance(body, e.DropQuery) and any(
+        body.name in one.plan.reads_queries for one in engine.queries_by_name.values()
+    ):
+        return None  # it will be refused
+    return query if query is not None and shares(engine, query) else None
+
+
+def _of(engine: Engine, node: str) -> Query | None:
+    """The query whose plan has an operator of this name."""
+    return next(
+        (query for query in engine.queries_by_name.values() if any(one.name == node for one in query.plan.nodes)), None
+    )
+
+
+def shares(engine: Engine, query: Query) -> bool:
+    return any(len(engine.owners(operator)) > 1 for operator in query.operators)
+
+
+def part(engine: Engine, query: Query, nodes: Sequence[str]) -> dict[str, Any]:
+    """What UnshareQuery says: of all that a query shares, or of some operators and what is below them."""
+    own = [node.name for node in query.plan.nodes]
+    unknown = [name for name in nodes if name not in own]
+    if unknown:
+        raise Refuse(f"query {query.plan.name} has no operator {unknown[0]}", code="unknown_operator")
+    before = {one["node"] for one in told(engine, query) if one["with"]}
+    unshare(engine, query, nodes or own)
+    after = {one["node"] for one in told(engine, query) if one["with"]}
+    return {"query": query.plan.name, "operators": [name for name in own if name in before - after]}
+
+
+def apart(engine: Engine) -> dict[str, list[str]]:
+    """By query, the operators that are its own although an older query has equal ones: they have been taken apart, or
+    came too late. Made anew, the two would share them."""
+    kinds: dict[Any, int] = {}  # equal definitions over equal inputs have one number
+    first: dict[int, Operator] = {}
+    found: dict[str, list[str]] = {}
+    for query in engine.queries_by_name.values():
+        numbers: dict[str, int] = {}
+        for node, operator in zip(query.plan.nodes, query.operators, strict=True):
+            inputs = tuple(numbers.get(name, name) for name in node.inputs)
+            kind = node.spec, inputs, tuple(_edges(node)), query.plan.options
+            number = numbers[node.name] = kinds.setdefault(kind, len(kinds))
+            if _plain(node) and first.setdefault(number, operator) is not operator:
+                found.setdefault(query.plan.name, []).append(node.name)
+    return found
+
+
+def unshare(engine: Engine, query: Query, nodes: Sequence[str] | None = None, *, remembering: bool = True) -> None:
+    """Give a query operators of its own, in the state of the shared ones, with what waits before and behind them: all
+    that it shares, or those of these names and all that reads them.
+
+    Nothing is lost or repeated: who reads the query finds what it has not taken. The other queries keep the operators,
+    called after the next of them. A query that is about to go needs nothing of what they remember.
+    """
+    places = {
+        operator: node
+        for node, operator in zip(query.plan.nodes, query.operators, strict=True)
+        if len(engine.owners(operator)) > 1
+    }
+    if nodes is not None:
+        below = set(nodes)
+        for node in query.plan.nodes:
+            if below.intersection(node.inputs):
+                below.add(node.name)
+        places = {operator: node for operator, node in places.items() if node.name in below}
+    if not places:
+        return
+    others = {operator: [one for one in engine.owners(operator) if one is not query] for operator in places}
+    twins = {operator: _twin(engine, node, operator, remembering) for operator, node in places.items()}
+    for operator, node in reversed(places.items()):
+        readers = _readers(engine, query, node.name, twins)
+        _begin(twins[operator], readers)
+        twins[operator].output.succeed(operator.output, readers)
+        _begin(operator, operator.output.readers)
+    _rename(engine, places, others, twins)
+    query.operators = [twins.get(operator, operator) for operator in query.operators]
+    engine.queries_changed()
+    for name in dict.fromkeys([query.plan.name, *(one.plan.name for found in others.values() for one in found)]):
+        engine.queries_by_name[name].entries = entries(engine, engine.queries_by_name[name])
+    engine.copied |= {twin: operator for operator, twin in twins.items()}
+    arrange(engine)
+
+
+def _twin(engine: Engine, node: Node, operator: Operator, remembering: bool) -> Operator:
+    """The same operator once more, with a reader at each place where the first one reads."""
+    inputs: list[Reader] = []
+    for reader in operator.inputs:
+        inputs.append(reader.home.attach(reader.since_us, reader.columns))
+        inputs[-1].restore(unpack(pack(reader.save())))
+    made = build(node.name, node.spec, inputs, engine.gauge, engine.clock)
+    if remembering:
+        made.restore(unpack(pack(operator.save())))
+    made.output.inherit_progress(*operator.output.standing())
+    made.output.floor = operator.output.floor
+    return made
+
+
+def _begin(operator: Operator, readers: Sequence[Reader]) -> None:
+    """What all its readers refuse as older than their beginning, it need not take: who reads it later gets no more."""
+    times = [reader.since_us for reader in readers]
+    known = [time for time in times if time is not None]
+    if known and len(known) == len(times):
+        for reader in operator.inputs:
+            reader.since_us = max(min(known), min(known) if reader.since_us is None else reader.since_us)
+
+
+def _readers(engine: Engine, query: Query, name: str, twins: Mapping[Operator, Operator]) -> list[Reader]:
+    """Who reads an operator under the name that it has in the query's plan: the query itself, and those over it."""
+    found: dict[Reader, None] = {}
+    for other in engine.queries_by_name.values():
+        for node, operator in zip(other.plan.nodes, other.operators, strict=True):
+            own = twins.get(operator, operator) if other is query else operator
+            found |= {own.inputs[at]: None for at, read in enumerate(node.inputs) if read == name}
+    if query.plan.output == name:
+        found[query.sink.inputs[0]] = None
+        query.sink.output = twins[engine.named(name)].output
+    return list(found)
+
+
+def _rename(
+    engine: Engine,
+    places: Mapping[Operator, Node],
+    others: Mapping[Operator, Sequence[Query]],
+    twins: Mapping[Operator, Operator],
+) -> None:
+    """What stays shared is called after the first query that is left; the twins have the names of the query's plan."""
+    names: dict[Operator, str] = {}
+    for operator, node in places.items():
+        if operator.name == node.name:
+            heir = others[operator][0]
+            at = heir.operators.index(operator)
+            names[operator] = heir.plan.nodes[at].name
+    strategies = {twins[operator].name: engine.graph.strategies.get(operator.name) for operator in places}
+    engine.called(names)
+    engine.graph.strategies |= {name: strategy for name, strategy in strategies.items() if strategy is not None}
+
+
+def entries(engine: Engine, query: Query) -> list[Reader]:
+    """The readers by which a query takes from outside, or from what it shares."""
+    own = {operator for operator in query.operators if len(engine.owners(operator)) == 1}
+    outputs = {id(operator.output) for operator in own}
+    block = [operator for operator in query.operators if operator in own]
+    return [reader for one in [*block, query.sink] for reader in one.inputs if id(reader.home) not in outputs]
+
+
+def arrange(engine: Engine) -> None:
+    """All operators in order of their making: each query's own, and those that it shares with younger ones, before its
+    sink."""
+    arranged: list[Operator] = []
+    for operator in engine.graph.operators.values():
+        if isinstance(operator, Source):
+            arranged.append(operator)
+        elif isinstance(operator, Sink):
+            query = engine.queries_by_name[operator.query]
+            arranged += [one for one in query.operators if engine.owners(one)[0] is query]
+            arranged.append(operator)
+    engine.graph.exchange(arranged, (), {})
+
+
+def told(engine: Engine, query: Query) -> list[dict[str, object]]:
+    """What a query has in common with others, and what it could have had, for people."""
+    found: list[dict[str, object]] = []
+    for node, operator in zip(query.plan.nodes, query.operators, strict=True):
+        others = [one.plan.name for one in engine.owners(operator) if one is not query]
+        if others:
+            found.append({"node": node.name, "operator": operator.name, "with": others, "apart": None})
+        elif node.name in query.apart:
+            found.append({"node": node.name, "operator": operator.name, "with": [], "apart": query.apart[node.name]})
+    return found

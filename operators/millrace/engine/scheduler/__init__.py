@@ -1,0 +1,1 @@
+"""The scheduler: state table, rules, components, and the strategy `chain`."""

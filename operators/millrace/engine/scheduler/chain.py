@@ -1,0 +1,203 @@
+"""The strategy `chain`: what rids the queues of most tuples for the least work goes first (CHAIN).
+
+A path is a row of operators that hand tuples to each other alone. Its progress chart starts with one tuple and falls,
+over the time that work takes, to what is left of it behind each operator; what leaves the graph is nothing. The lower
+envelope of that chart cuts the path into segments that are ever less steep. A segment runs depth first, a break point
+ends it, and whenever a cycle begins the steepest segment with something to do has the turn.
+
+Selectivities come from the operators' counts and costs from `Measured` events, nothing else, so a replay decides the
+same. A component decides anew after so much measured work, and only what has clearly moved counts as a new decision:
+two segments are divided, or made one, when their slopes differ by more than a band.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from millrace.engine.events import ChainDecided, Effects
+from millrace.engine.graph.graph import Graph
+from millrace.engine.scheduler.component import Component
+from millrace.engine.scheduler.table import Link, StrategyKind
+from millrace.operators.fork.fork import Fork
+from millrace.operators.frame.operator import Operator
+from millrace.operators.source.source import Source
+
+if TYPE_CHECKING:
+    from millrace.engine.engine import Engine
+
+# Measured work of a component between two decisions: a busy core decides two hundred times a second at the most, each
+# in about a microsecond per operator.
+PERIOD_US: Final = 5_000.0
+# How far a slope must lie from another, or from what it was, to count: measured costs waver by a tenth.
+BAND: Final = 1.25
+# Tuples below which an operator's selectivity and cost stay what they were.
+FEWEST: Final = 16
+# Below any operator's cost; a cost of nothing would make a slope without end.
+LEAST_US: Final = 1e-3
+
+
+@dataclass(slots=True)
+class Estimate:
+    """What a tuple costs in an operator and how many it leaves, and the counts up to which that is known."""
+
+    selectivity: float = 1.0
+    cost_us: float = 0.0
+    taken: int = 0
+    given: int = 0
+    measured: int = 0
+    spent_us: float = 0.0
+
+    def look(self, taken: int, given: int, measured: int, spent_us: float) -> None:
+        """Take what has been counted since the last look for half of the truth; the first time for all of it."""
+        tuples, first = taken - self.taken, not self.measured
+        if tuples < FEWEST or measured - self.measured < FEWEST:
+            return
+        selectivity = (given - self.given) / tuples
+        cost_us = max((spent_us - self.spent_us) / (measured - self.measured), LEAST_US)
+        share = 1.0 if first else 0.5
+        self.selectivity += share * (selectivity - self.selectivity)
+        self.cost_us += share * (cost_us - self.cost_us)
+        self.taken, self.given, self.measured, self.spent_us = taken, given, measured, spent_us
+
+
+@dataclass(frozen=True, slots=True)
+class PathSegment:
+    """Operators of a path in a row, what is left of a tuple behind them, and the work on it."""
+
+    operators: tuple[Operator, ...]
+    left: float
+    cost_us: float
+
+    @property
+    def slope(self) -> float:
+        """Tuples that leave the queues per microsecond."""
+        return (1.0 - self.left) / self.cost_us
+
+    def and_then(self, other: PathSegment) -> PathSegment:
+        both = self.operators + other.operators
+        return PathSegment(both, self.left * other.left, self.cost_us + self.left * other.cost_us)
+
+
+class Chains:
+    """What has been measured of the operators under `chain`. What was decided is the graph's: it derives from it."""
+
+    def __init__(self) -> None:
+        self.estimates: dict[str, Estimate] = {}
+
+    def move(self, names_after: Mapping[str, str | None]) -> None:
+        """What is known of operators goes with their names; None are gone."""
+        known = {name: self.estimates.pop(name) for name in names_after if name in self.estimates}
+        self.estimates |= {after: known[name] for name, after in names_after.items() if after and name in known}
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        self.estimates = {names.get(name, name): estimate for name, estimate in self.estimates.items()}
+
+    def decide(self, engine: Engine, effects: Effects) -> None:
+        """Let every component that has worked long enough decide anew; tell those whose decision has changed."""
+        graph = engine.graph
+        for component in list(graph.components):
+            if component.worked_us < PERIOD_US:
+                continue
+            component.worked_us = 0.0
+            links = self._links(engine, component)
+            if not _moved(graph, links):
+                continue
+            component.decisions += 1
+            graph.decide_chain(links)
+            effects.orders.append(ChainDecided(component.name, component.decisions, links))
+
+    def _links(self, engine: Engine, component: Component) -> dict[str, Link]:
+        """The envelopes of a component's paths, by operator."""
+        found: dict[str, Link] = {}
+        for path, leaves in paths(engine.graph, component):
+            for operator in path:
+                self._look(engine, operator)
+            for segment in envelope([self._alone(one) for one in path], leaves, engine.graph.links):
+                last = segment.operators[-1] is not path[-1]
+                for operator in segment.operators:
+                    estimate = self.estimates[operator.name]
+                    found[operator.name] = Link(
+                        slope=segment.slope,
+                        selectivity=estimate.selectivity,
+                        cost_us=estimate.cost_us,
+                        segment=segment.operators[0].name,
+                        cut=last and operator is segment.operators[-1],
+                    )
+        return found
+
+    def _look(self, engine: Engine, operator: Operator) -> None:
+        estimate = self.estimates.setdefault(operator.name, Estimate())
+        measured, spent_us = engine.costs.get(operator.name, (0, 0.0))
+        estimate.look(operator.counts.input_tuples, operator.counts.output_tuples, measured, spent_us)
+
+    def _alone(self, operator: Operator) -> PathSegment:
+        estimate = self.estimates[operator.name]
+        return PathSegment((operator,), estimate.selectivity, max(estimate.cost_us, LEAST_US))
+
+    def save(self) -> list[Any]:
+        return [[name, *astuple(estimate)] for name, estimate in self.estimates.items()]
+
+    def restore(self, data: Sequence[Any]) -> None:
+        self.estimates = {name: Estimate(*numbers) for name, *numbers in data}
+
+
+def paths(graph: Graph, component: Component) -> Iterator[tuple[list[Operator], bool]]:
+    """A component's paths under `chain`, and of each whether what it gives leaves the graph.
+
+    They end before a fork and before an operator of several inputs, which begins one of its own: what a tuple comes to
+    behind those is not for one path to say.
+    """
+    chained = {
+        operator: row
+        for operator, row in component.table.items()
+        if row.strategy.kind is StrategyKind.CHAIN and not isinstance(operator, Source | Fork)
+    }
+    following: dict[Operator, Operator] = {}
+    for operator in chained:
+        readers = graph.scheduled(operator)
+        if len(readers) == 1 and readers[0] in chained and len(readers[0].inputs) == 1:
+            following[operator] = readers[0]
+    inner = set(following.values())
+    for operator in chained:
+        if operator in inner:
+            continue
+        path = [operator]
+        while path[-1] in following:
+            path.append(following[path[-1]])
+        yield path, not graph.scheduled(path[-1])
+
+
+def envelope(path: Sequence[PathSegment], leaves: bool, before: dict[str, Link]) -> list[PathSegment]:
+    """The segments of a path's lower envelope, each steeper than the next.
+
+    Neighbours become one while the first is not the steeper one. By how much it must be is less where the decision in
+    force divides them, so that numbers that waver around the border change nothing.
+    """
+    made: list[PathSegment] = []
+    for position, segment in enumerate(path):
+        if leaves and position == len(path) - 1:
+            segment = PathSegment(segment.operators, 0.0, segment.cost_us)
+        while made and not _steeper(made[-1], segment, before):
+            segment = made.pop().and_then(segment)
+        made.append(segment)
+    return made
+
+
+def _steeper(one: PathSegment, other: PathSegment, before: dict[str, Link]) -> bool:
+    link = before.get(one.operators[-1].name)
+    divided = link is not None and link.cut
+    return one.slope > other.slope * (1 / BAND if divided else BAND)
+
+
+def _moved(graph: Graph, links: dict[str, Link]) -> bool:
+    """Whether a decision is another than the one in force: other segments, or slopes outside the band."""
+    for name, link in links.items():
+        before = graph.links.get(name)
+        if before is None or before.cut != link.cut or before.segment != link.segment:
+            return True
+        low, high = sorted((abs(before.slope), abs(link.slope)))
+        if high > low * BAND or (before.slope < 0) != (link.slope < 0):
+            return True
+    return False

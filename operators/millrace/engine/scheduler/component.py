@@ -1,0 +1,352 @@
+"""A component: connected operators with one scheduler.
+
+The scheduler is the papers' two-step cycle. The execution step runs an operator on at most k tuples; the continuation
+step asks the operator's row in the state table for the next one. Nothing else decides: a cycle starts at the operator
+that `Ready` names, and moves on as the rows say.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from millrace.engine.events import Deliver, Effects, Execution, Progressed, RowsFailed
+from millrace.engine.scheduler.table import Role, Row, Strategy, StrategyKind
+from millrace.operators.fork.fork import Fork
+from millrace.operators.frame.idle_waiting import IdleWaiting
+from millrace.operators.frame.operator import Operator
+from millrace.operators.join.join import Join
+from millrace.operators.sink.sink import Sink
+from millrace.operators.source.source import Source
+
+# Executions of one cycle after which the others that are ready have their turn. Where more arrives meanwhile, a cycle
+# may never come to its end by itself.
+LONGEST_CYCLE: Final = 1_024
+# Under `chain`, cycles of the steepest after which the one that has waited longest has its turn.
+PATIENCE: Final = 64
+
+
+class Stopwatch(Protocol):
+    """The driver's clock around an execution, opaque to the engine: nothing that it shows may steer a step."""
+
+    def start(self) -> None: ...
+
+    def stop(self, operator: str, tuples: int) -> None: ...
+
+
+class OperatorError(Exception):
+    """An operator raised when it was asked, rather than executed."""
+
+    def __init__(self, operator: Operator, error: Exception) -> None:
+        super().__init__(str(error))
+        self.operator, self.error = operator, error
+
+
+class Ready:
+    """The operators at which a cycle may start.
+
+    queue      sources, and operators behind a break point or left with tuples; first come, first served
+    slopes     by operator under `chain`: the steepest in the queue has the next turn
+    preferred  how often the steepest has gone before the one that has waited longest
+    """
+
+    __slots__ = ("preferred", "queue", "slopes")
+
+    def __init__(self) -> None:
+        self.queue: dict[Operator, None] = {}
+        self.slopes: dict[Operator, float] = {}
+        self.preferred = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.queue)
+
+    def add(self, operator: Operator) -> None:
+        self.queue[operator] = None
+
+    def refill(self, operators: Iterable[Operator]) -> None:
+        self.queue.clear()
+        self.queue.update(dict.fromkeys(operators))
+
+    def take(self) -> Operator:
+        """The operator whose turn it is, which leaves the queue."""
+        operator = self._steepest() if self.slopes else next(iter(self.queue))
+        del self.queue[operator]
+        return operator
+
+    def keep(self, row: Row, taken: int) -> None:
+        """Keep an operator that may have stopped short: a cycle that moves on into another fragment never returns."""
+        operator = row.operator
+        if taken >= row.limit or ((operator.paced or row.leaves) and operator.more()):
+            self.queue[operator] = None
+
+    def rotate(self, row: Row) -> bool:
+        """Put the operator that a cycle would execute next behind the others; say whether there are any.
+
+        More may arrive meanwhile. Where tuples arrive faster than a branch takes them, its cycle would never end, and
+        no other branch would get its turn; nor would what lies behind an operator that takes all before it moves on.
+        """
+        if row.ahead is not None and row.yields():
+            self.queue[row.ahead.operator] = None
+        if not self.queue:
+            return False
+        self.queue.pop(row.operator, None)
+        self.queue[row.operator] = None
+        return True
+
+    def _steepest(self) -> Operator:
+        """Under `chain`: the steepest, and now and then the one that has waited longest."""
+        self.preferred += 1
+        if self.preferred > PATIENCE:
+            self.preferred = 0
+            return next(iter(self.queue))
+        return max(self.queue, key=self._slope)
+
+    def _slope(self, operator: Operator) -> float:
+        """An operator that is not under `chain` waits for none; among equals the first in the queue has the turn."""
+        return self.slopes.get(operator, math.inf)
+
+
+class Component:
+    """A connected set of operators.
+
+    table     the state table, by operator
+    ready     where a cycle may start
+    current   the operator to execute next, if a step's budget ended inside a cycle
+    cycled    executions of the present cycle so far
+    worked_us    measured work since `chain` last looked, and `decisions`: how often it has decided anew
+    failed    the operator that raised, and what: the run ended there
+    """
+
+    def __init__(self, name: str, strategy: Strategy, weight: int = 1) -> None:
+        self.name = name
+        self.strategy = strategy
+        self.weight = weight
+        self.deficit = 0
+        self.steps = 0
+        self.table: dict[Operator, Row] = {}
+        self.ready = Ready()
+        self.current: Operator | None = None
+        self.cycled = 0
+        self.worked_us = 0.0
+        self.decisions = 0
+        self.failed: tuple[Operator, Exception] | None = None
+        self.has_work = False
+        self.sources: tuple[Source, ...] = ()
+        self.waiters: tuple[IdleWaiting, ...] = ()
+        self.joins: tuple[Join, ...] = ()
+        self.sinks: tuple[Sink, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<component {self.name}>"
+
+    def busy(self) -> bool:
+        """Whether a run would do anything."""
+        return self.has_work or self.current is not None or bool(self.ready)
+
+    def rows(self, rows: Iterable[Row], sinks: Sequence[Sink], stopped: Mapping[Operator, None]) -> None:
+        """Take a new state table. What lies unseen anywhere will be found again, but not by those that are stopped."""
+        self.table = {row.operator: row for row in rows}
+        operators = list(self.table)
+        self.sources = tuple(operator for operator in operators if isinstance(operator, Source))
+        self.waiters = tuple(one for one in operators if isinstance(one, IdleWaiting) and one not in stopped)
+        self.joins = tuple(operator for operator in operators if isinstance(operator, Join))
+        self.sinks = tuple(sinks)
+        self.ready.slopes = dict(_slopes(self.table))
+        if self.current not in self.table:
+            self.current = None
+        self.ready.refill(one for one in (*operators, *self.sinks) if one not in stopped)
+        for operator in operators:
+            operator.output.ready = self.ready.queue
+        self.has_work = True
+
+    def run(
+        self,
+        budget: int,
+        executions: int,
+        effects: Effects,
+        demand: Callable[[Component, Effects], bool],
+        propagate_demand: Callable[[IdleWaiting, Effects], None],
+        watch: Stopwatch | None,
+        trace: bool,
+    ) -> tuple[int, int]:
+        """Execute until nothing is left or the budget is used; say how many tuples and executions it took.
+
+        An execution that takes no tuple counts as one, so that punctuation alone cannot hold a step for ever.
+        """
+        used = done = 0
+        table = self.table
+        while used < budget and done < executions:
+            if self.cycled >= LONGEST_CYCLE:
+                self.rotate()
+            operator = self.current
+            try:
+                if operator is None:
+                    operator = self._begin(effects)
+                if operator is None:
+                    if demand(self, effects):
+                        continue
+                    self.has_work = False
+                    break
+                row = table[operator]
+                given = operator.counts.output_tuples
+                errors = operator.counts.errors
+                done += 1
+                if watch is None:
+                    taken = operator.execute(row.limit)
+                else:
+                    watch.start()
+                    taken = operator.execute(row.limit)
+                    watch.stop(operator.name, taken)
+                used += max(taken, operator.state_scanned) or 1
+                self.ready.keep(row, taken)
+                if operator.counts.errors != errors:
+                    effects.orders.append(
+                        RowsFailed(operator.name, operator.counts.errors - errors, operator.counts.last_error)
+                    )
+                if row.sinks:
+                    self._drain(row, effects)
+                following = self._choose(row)
+                if following is None and self.ready and isinstance(operator, IdleWaiting):
+                    propagate_demand(operator, effects)
+                self.current = following
+                self.cycled = 0 if following is None else self.cycled + 1
+            except OperatorError as raised:
+                self.fail(raised.operator, raised.error)
+            except Exception as error:
+                if operator is None:
+                    raise
+                self.fail(operator, error)
+            if operator is None or self.failed is not None:
+                used += 1  # a step in which queries fail one after the other comes to its end too
+                break
+            if trace:
+                effects.executions.append(
+                    Execution(
+                        operator.name,
+                        row.transition,
+                        taken,
+                        operator.counts.output_tuples - given,
+                        None if following is None else following.name,
+                    )
+                )
+        self.steps += done
+        return used, done
+
+    def fail(self, operator: Operator, error: Exception) -> None:
+        """Whatever an operator has raised, it must cost its own query alone."""
+        self.failed = operator, error
+        self.current = None
+        self.cycled = 0
+
+    def rotate(self) -> None:
+        """Let other cycles go before the present one, when a step's budget or its own length has ended it."""
+        self.cycled = 0
+        if self.current is not None and self.ready.rotate(self.table[self.current]):
+            self.current = None
+
+    def _begin(self, effects: Effects) -> Operator | None:
+        """The first operator of a new cycle."""
+        while self.ready:
+            operator = self.ready.take()
+            row = self.table.get(operator)
+            if row is None:
+                assert isinstance(operator, Sink)
+                try:
+                    self._empty(operator, effects)
+                except Exception as error:
+                    raise OperatorError(operator, error) from error
+                continue
+            try:
+                if operator.fresh():
+                    return operator
+            except Exception as error:
+                raise OperatorError(operator, error) from error
+            if row.yields():
+                following = self._choose(row)
+                if following is not None:
+                    return following
+        return None
+
+    def _choose(self, row: Row) -> Operator | None:
+        """The continuation step: follow the moves of rows until one names an operator to execute, or none leads on."""
+        while True:
+            following = None
+            try:
+                for move in row.moves:
+                    following = move(row)
+                    if following is not None:
+                        break
+            except Exception as error:
+                raise OperatorError(row.operator, error) from error
+            if following is None:
+                return None
+            if following.execute:
+                return following.operator
+            row = self.table[following.operator]
+
+    def _drain(self, row: Row, effects: Effects) -> None:
+        for sink in row.sinks:
+            if sink.inputs[0].unseen or sink.watched:
+                self._empty(sink, effects)
+
+    def _empty(self, sink: Sink, effects: Effects) -> None:
+        if sink.inputs[0].unseen:
+            drained = sink.drain()
+            if drained is not None:
+                effects.orders.append(Deliver(sink.query, *drained))
+        reached = sink.progressed()
+        if reached is not None:
+            effects.orders.append(Progressed(sink.query, reached))
+
+    def queued(self) -> int:
+        """Tuples that wait anywhere in the component, shared ones once."""
+        on_arcs = sum(row.operator.output.queued for row in self.table.values() if row.role is not Role.FORK)
+        return on_arcs + sum(waiter.held_tuples() for waiter in self.waiters)
+
+    def pressing(self) -> int:
+        """The same, without update queues: those cannot grow beyond their keys, and what comes makes nothing longer."""
+        on_arcs = sum(row.operator.output.pressing for row in self.table.values() if row.role is not Role.FORK)
+        return on_arcs + sum(waiter.held_tuples() for waiter in self.waiters)
+
+    def queued_bytes(self, most: int, *, pressing: bool = False) -> int:
+        """Bytes of the tuples that wait anywhere in the component, counted no further than `most`.
+
+        Those in line at an operator are estimated by the largest that the sources took of late.
+        """
+        found = sum(waiter.held_tuples() for waiter in self.waiters)
+        found *= max((source.tuple_bytes for source in self.sources), default=0)
+        for row in self.table.values():
+            if found >= most:
+                break
+            if row.role is not Role.FORK:
+                found += row.operator.output.queued_bytes(most - found, pressing=pressing)
+        return found
+
+    def save(self) -> list[Any]:
+        return [
+            self.name,
+            str(self.strategy),
+            self.weight,
+            self.deficit,
+            self.steps,
+            [operator.name for operator in self.ready.queue],
+            None if self.current is None else self.current.name,
+            self.cycled,
+            self.ready.preferred,
+            self.has_work,
+            self.worked_us,
+            self.decisions,
+        ]
+
+
+def _slopes(table: Mapping[Operator, Row]) -> Iterator[tuple[Operator, float]]:
+    """Of the rows under `chain`; sources and forks have that of the steepest that they lead to, the undecided none."""
+    for operator, row in table.items():
+        if row.strategy.kind is not StrategyKind.CHAIN:
+            continue
+        if isinstance(operator, Source | Fork):
+            links = [table[succ].link for succ in row.succs]
+            yield operator, max((link.slope for link in links if link is not None), default=0.0)
+        else:
+            yield operator, 0.0 if row.link is None else row.link.slope

@@ -1,0 +1,197 @@
+"""The state table: one row per operator, and nothing else steers the scheduler (EQG, section 3).
+
+A row maps an operator to its neighbours and to a transition of the rule library. A change of strategy replaces
+transitions, a change of topology replaces neighbours; both happen between two executions. A break point at an
+operator's output empties its successors and its readers' predecessors, which makes the buffer between them the sink
+of one fragment and the source of the next.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from millrace.operators.fork.fork import Fork
+from millrace.operators.frame.buffer import Reader
+from millrace.operators.frame.operator import Operator
+from millrace.operators.sink.sink import Sink
+from millrace.operators.source.source import Source
+from millrace.protocol import Refuse
+
+# The most tuples an execution takes when the strategy names no number. Below a few thousand the fixed cost of an
+# execution shows in every tuple; above, columns stop fitting the cache and a low-rate neighbour waits longer for its
+# turn.
+MOST_TUPLES: Final = 16_384
+# The same under `chain`, which is worth something only if a steeper segment gets its turn soon.
+MOST_CHAINED: Final = 256
+
+
+class Role(Enum):
+    """An operator's place in the table, which with the strategy decides its transition."""
+
+    SOURCE = "Source"
+    INNER = "NOS"
+    SINK = "Sink"
+    SOURCE_SINK = "Source-Sink"
+    FORK = "Fork"
+    WAITING = "IWP"
+
+
+class StrategyKind(Enum):
+    """The strategies of the rule library."""
+
+    DFS = "dfs"
+    BFS = "bfs"
+    RR = "rr"
+    CHAIN = "chain"
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """A kind of strategy, and the most tuples of an execution: a number, or as many as wait within a bound."""
+
+    kind: StrategyKind = StrategyKind.DFS
+    k: int | None = None
+
+    @staticmethod
+    def parse(text: str) -> Strategy:
+        """`dfs`, `bfs`, `rr`, `chain`, each also with a number of tuples: `dfs(1)`."""
+        found = re.fullmatch(r"\s*([a-z]+)\s*(?:\(\s*(\d{1,9})\s*\))?\s*", text.lower())
+        names = [kind.value for kind in StrategyKind]
+        if found is None or found[1] not in names:
+            raise Refuse(
+                f"unknown strategy {text!r}: expected one of {', '.join(names)}, each optionally with the most tuples "
+                "per execution, as in dfs(1)",
+                code="unknown_strategy",
+            )
+        if found[2] is not None and int(found[2]) < 1:
+            raise Refuse(f"strategy {text!r}: an execution takes at least one tuple", code="unknown_strategy")
+        return Strategy(StrategyKind(found[1]), None if found[2] is None else int(found[2]))
+
+    @property
+    def limit(self) -> int:
+        if self.k is not None:
+            return self.k
+        return MOST_CHAINED if self.kind is StrategyKind.CHAIN else MOST_TUPLES
+
+    def __str__(self) -> str:
+        return self.kind.value if self.k is None else f"{self.kind.value}({self.k})"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What `chain` has decided of an operator, and from which numbers (see chain.py).
+
+    slope        of its segment: tuples that leave the queues per microsecond of work
+    selectivity, cost_us    tuples that it gives for each that it takes, and microseconds for each
+    segment      the first operator of its segment
+    cut          whether the segment ends here with a break point
+    """
+
+    slope: float
+    selectivity: float
+    cost_us: float
+    segment: str
+    cut: bool
+
+    def describe(self) -> dict[str, object]:
+        return {
+            "slope": self.slope,
+            "selectivity": self.selectivity,
+            "cost_us": self.cost_us,
+            "segment": self.segment,
+            "break": self.cut,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """Where to go: execute the operator, or only apply its row's rule (the papers' "repeat this step on pred")."""
+
+    operator: Operator
+    execute: bool
+
+
+Move = Callable[["Row"], Next | None]
+
+
+@dataclass(slots=True)
+class Row:
+    """One operator's row.
+
+    preds     per input the operator to backtrack to, None behind a break point; a source has none
+    succs     the operators to go forward to; none before a sink or a break point
+    readers   the head pointers of those successors: the row yields if one of them has something unseen
+    sinks     the sinks that the operator fills
+    ets_arcs  the operator's ETS arcs: each register and the move to the operator that has it
+    moves     its rule: the first of these that leads somewhere is taken (rules.py)
+    leaves    whether the rule moves on although the operator has more, which then waits for another turn
+    link      what `chain` has decided of the operator, if that is its strategy and anything was measured
+    """
+
+    operator: Operator
+    preds: tuple[Operator | None, ...]
+    succs: tuple[Operator, ...]
+    readers: tuple[Reader, ...]
+    sinks: tuple[Sink, ...]
+    role: Role
+    strategy: Strategy
+    moves: tuple[Move, ...]
+    leaves: bool
+    ets_arcs: tuple[tuple[Reader, Next], ...] = ()
+    link: Link | None = None
+    limit: int = field(init=False)
+    ahead: Next | None = field(init=False)
+    again: Next = field(init=False)
+    back: tuple[Next | None, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Where moves lead is built once: a rule only chooses."""
+        self.limit = self.strategy.limit
+        self.ahead = Next(self.succs[0], execute=not isinstance(self.succs[0], Fork)) if self.succs else None
+        self.again = Next(self.operator, execute=True)
+        self.back = tuple(None if pred is None else Next(pred, execute=False) for pred in self.preds)
+
+    def yields(self) -> bool:
+        """The papers' yield: the output holds something that a successor has not seen."""
+        for reader in self.readers:  # noqa: SIM110 (this is the innermost loop of the scheduler)
+            if reader.unseen:
+                return True
+        return False
+
+    def register_target(self) -> Next | None:
+        """The papers' TSM-yield: a register set by this operator's arc that nobody has looked at, and who has it."""
+        for register, leap in self.ets_arcs:
+            if register.unseen:
+                return leap
+        return None
+
+    @property
+    def transition(self) -> str:
+        """The rule's name as the papers print it, with the number of tuples if the strategy names one."""
+        return f"{str(self.strategy).upper()}-{self.role.value}"
+
+    def describe(self) -> dict[str, object]:
+        row: dict[str, object] = {
+            "state": self.operator.name,
+            "pred": [pred.name for pred in self.preds if pred is not None],
+            "succ": [succ.name for succ in self.succs],
+            "transition": self.transition,
+        }
+        return row if self.link is None else {**row, "chain": self.link.describe()}
+
+
+def role_of(operator: Operator, preds: Sequence[Operator | None], succs: Sequence[Operator]) -> Role:
+    """The role that an operator's place gives it."""
+    if isinstance(operator, Fork):
+        return Role.FORK
+    if operator.waits:
+        return Role.WAITING
+    if isinstance(operator, Source):
+        return Role.SOURCE
+    if all(pred is None for pred in preds):
+        return Role.SOURCE if succs else Role.SOURCE_SINK
+    return Role.INNER if succs else Role.SINK

@@ -1,0 +1,1 @@
+"""Time: what the engine asks of the world about it."""

@@ -1,0 +1,398 @@
+"""What the engine asks of the world about time: clocks, clients, and to be woken.
+
+Timestamps on demand (ETS, section 5), by need: when a cycle ends at an idle-waiting operator, or nothing is left to do,
+the least promise that would let it act is carried to the sources that hold it back. A stream that the engine stamps
+answers with the clock. An external one asks its feeds: the clients that can answer get a request, at most one under
+way for each; for the others the clock guesses, newest time + time passed - declared skew, if a skew is declared. A
+guess never makes an honest tuple late, so time in which something of a feed's may lie unread does not count as
+passed. A stream with a lull has promised never to be further behind the clock than that, whoever feeds it and whatever
+its policy: the clock less the lull answers for it, as soon as that is enough.
+
+What cannot be answered yet is tried again at a time that is known: every wait in here has a timer, and nothing is asked
+and no timer is set while nobody waits.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Literal
+
+from millrace.engine.events import Answered, AskEnded, AskTimestamp, Effects
+from millrace.engine.plan import StreamDefinition
+from millrace.engine.scheduler.component import Component, OperatorError
+from millrace.operators.frame.idle_waiting import IdleWaiting
+from millrace.operators.frame.operator import Operator
+from millrace.operators.source.feeds import Feed
+from millrace.operators.source.source import Source
+
+if TYPE_CHECKING:
+    from millrace.engine.engine import Engine
+
+Kind = Literal["need", "beat", "ask", "leave"]
+
+
+class Timers:
+    """What is due when. Each is known by its kind and whom it is for; setting one anew moves it.
+
+    Timers of one time are due in the order in which they were set. An entry of the heap counts while it has
+    its timer's number; entries of timers that were unset or moved stay until they reach the top.
+
+    at   when each is due
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, tuple[Kind, str, str]]] = []
+        self.at: dict[tuple[Kind, str, str], int] = {}
+        self._numbers: dict[tuple[Kind, str, str], int] = {}
+        self._count = 0
+
+    def set(self, at_us: int, kind: Kind, stream: str, feed: str = "") -> None:
+        key = (kind, stream, feed)
+        self.at[key] = at_us
+        self._numbers[key] = self._count
+        heapq.heappush(self._heap, (at_us, self._count, key))
+        self._count += 1
+
+    def keep(self, at_us: int | None, kind: Kind, stream: str) -> None:
+        """Have it due then, or not at all; nothing is done if it is so already."""
+        if at_us is None:
+            self.unset(kind, stream)
+        elif self.at.get((kind, stream, "")) != at_us:
+            self.set(at_us, kind, stream)
+
+    def forget(self, stream: str) -> None:
+        """The stream is gone."""
+        for kind, name, feed in list(self.at):
+            if name == stream:
+                self.unset(kind, name, feed)
+
+    def unset(self, kind: Kind, stream: str, feed: str = "") -> None:
+        if self.at.pop((kind, stream, feed), None) is not None:
+            del self._numbers[kind, stream, feed]
+
+    def is_set(self, kind: Kind, stream: str, feed: str = "") -> bool:
+        return (kind, stream, feed) in self.at
+
+    def first(self) -> int | None:
+        """When the next one is due."""
+        heap = self._heap
+        while heap and self._numbers.get(heap[0][2]) != heap[0][1]:
+            heapq.heappop(heap)
+        return heap[0][0] if heap else None
+
+    def due(self, now_us: int) -> Iterator[tuple[Kind, str, str]]:
+        """Take those that are due, in order."""
+        while (first := self.first()) is not None and first <= now_us:
+            key = heapq.heappop(self._heap)[2]
+            self.unset(*key)
+            yield key
+
+    def save(self) -> list[Any]:
+        there = [(at, key) for at, number, key in sorted(self._heap) if self._numbers.get(key) == number]
+        return [[at, place, list(key)] for place, (at, key) in enumerate(there)]
+
+    def restore(self, data: Sequence[Any]) -> None:
+        self._heap = [(at, number, tuple(key)) for at, number, key in data]
+        self.at = {key: at for at, _, key in self._heap}
+        self._numbers = {key: number for _, number, key in self._heap}
+        self._count = 1 + max((number for _, number, _ in self._heap), default=-1)
+
+
+def _need(waiter: IdleWaiting) -> int | None:
+    try:
+        return waiter.need()
+    except Exception as error:
+        raise OperatorError(waiter, error) from error
+
+
+class WatermarkCoordinator:
+    """The engine's side that deals with clocks and clients.
+
+    heard_us   everything that came before it has been handed over by the driver
+    requests   the number of the last request for a timestamp
+    _again     when to look again at the streams whose component is being looked at
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.timers = Timers()
+        self.heard_us = 0
+        self.requests = 0
+        self._again: dict[str, int] = {}
+
+    # -- need ----------------------------------------------------------------------------------------------------------
+
+    def demand(self, component: Component, effects: Effects) -> bool:
+        """Carry the needs of a component's blocked operators to the sources; say whether any of them could help."""
+        helped = False
+        self._again = {}
+        # The least need first: a feed is asked for one thing at a time, and no rule may change who is served by that.
+        needs = [(need, waiter) for waiter in component.waiters if (need := _need(waiter)) is not None]
+        if not needs and not self.timers.at:
+            return False
+        for need, waiter in sorted(needs, key=itemgetter(0)) if len(needs) > 1 else needs:
+            try:
+                helped |= self._carry(waiter, need, effects)
+            except Exception as error:
+                raise OperatorError(waiter, error) from error
+        for source in component.sources:
+            # Who is not waited for any more is not looked at again.
+            self.timers.keep(self._again.get(source.stream), "need", source.stream)
+        return helped
+
+    def propagate_demand(self, waiter: IdleWaiting, effects: Effects) -> None:
+        """Carry the need of an operator at which a cycle has ended while other work is left, if it is blocked.
+
+        Under load there is always other work: who is asked when all is done is asked too late, or never.
+        """
+        need = waiter.need()
+        if need is not None:
+            self._carry(waiter, need, effects, busy=True)
+
+    def _carry(self, waiter: IdleWaiting, need: int, effects: Effects, *, busy: bool = False) -> bool:
+        helped = False
+        # Another input past the need: this one's clock is behind for a reason that only its clients know.
+        passed = any(reader.promise > need for reader in waiter.inputs)
+        for holder, enough in self.holders(waiter, need).items():
+            if busy and (not isinstance(holder, Source) or holder.output.queued):
+                # What lies at a source comes by itself; a stamper may have tuples before it that it has not seen.
+                continue
+            if isinstance(holder, Source):
+                helped |= self._ask(holder, enough, passed, waiter, effects)
+            else:
+                helped |= self._ask_stamper(holder, enough)
+        return helped
+
+    def _try_again(self, at_us: int, source: Source) -> None:
+        """What cannot be answered yet can be then."""
+        self._again[source.stream] = min(at_us, self._again.get(source.stream, at_us))
+
+    def holders(self, waiter: IdleWaiting, need_us: int) -> dict[Source | IdleWaiting, int]:
+        """What holds an operator back, above its inputs, each once, in order, and how much it would have to promise.
+
+        It is a source, or an operator that stamps latent tuples: it promises no more than the clock.
+        """
+        if waiter.stamps():
+            return {waiter: need_us}
+        graph = self._engine.graph
+        found: dict[Source | IdleWaiting, int] = {}
+        todo: list[tuple[Operator, int]] = [
+            (graph.producer(waiter.inputs[position]), need_us) for position in waiter.holding()
+        ]
+        while todo:
+            operator, need = todo.pop(0)
+            if isinstance(operator, Source):
+                found[operator] = max(need, found.get(operator, need))
+                continue
+            enough = operator.demand(need)
+            above = [(graph.producer(reader), enough) for reader in operator.lacking(enough)]
+            if not above and isinstance(operator, IdleWaiting):
+                found[operator] = max(need, enough, found.get(operator, need))
+            todo.extend(above)
+        return found
+
+    def _ask_stamper(self, waiter: IdleWaiting, need_us: int) -> bool:
+        now_us = self._engine.clock.now_us
+        if now_us < need_us:
+            self._try_again(need_us, self._engine.graph.component_of(waiter).sources[0])
+            return False
+        if not waiter.reach():
+            return False
+        self._engine.graph.component_of(waiter).ready.add(waiter)
+        return True
+
+    def _ask(self, source: Source, need_us: int, passed: bool, waiter: IdleWaiting, effects: Effects) -> bool:
+        definition = self._definition(source)
+        if source.mark >= need_us:
+            # An operator that came later, or was bypassed, has not been told yet.
+            return source.reach(source.mark, "ets")
+        if definition.lull_us is not None and self._lulled(source, definition.lull_us, need_us):
+            return True
+        if definition.ets != "on-demand" or definition.timestamps == "latent":
+            return False
+        now_us = self._engine.clock.now_us
+        if definition.timestamps == "internal":
+            # What comes later is stamped at or above the mark: this microsecond may be declared over.
+            if now_us + waiter.past_its_tuples() < need_us:
+                self._try_again(need_us, source)
+                return False
+            return source.reach(max(now_us, need_us), "ets")
+        helped = False
+        for feed in source.feeds.below(need_us):
+            helped |= self._ask_feed(source, definition, feed, need_us, passed, effects)
+        return helped
+
+    def _lulled(self, source: Source, lull_us: int, need_us: int) -> bool:
+        """By the user's promise: the clock less the lull. What the server has not read yet may be older than that."""
+        held = [feed.held_since for feed in source.feeds if feed.held_since is not None]
+        bound = min((self.heard_us, *held)) - lull_us
+        if bound >= need_us:
+            return source.reach(bound, "lull")
+        if not held:
+            self._try_again(self._engine.clock.now_us + need_us - bound, source)
+        return False
+
+    def _ask_feed(
+        self, source: Source, definition: StreamDefinition, feed: Feed, need_us: int, passed: bool, effects: Effects
+    ) -> bool:
+        if not feed.can_answer or feed.leaves_us is not None:
+            return self._guess(source, definition, feed, need_us)
+        if feed.request is not None:
+            # Somebody else may have asked it for more than is needed here, though it had not answered before.
+            return feed.silent and self._guess(source, definition, feed, need_us)
+        if feed.answered_us is None and feed.asked_us is not None and self._guess(source, definition, feed, need_us):
+            return True
+        now_us = self._engine.clock.now_us
+        again_us = 0 if feed.asked_us is None else feed.asked_us + definition.ets_retry_us
+        if feed.asked_need is not None and need_us <= feed.asked_need and now_us < again_us:
+            self._try_again(again_us, source)
+            return False
+        clock = feed.clock(self.heard_us)
+        if clock is not None and clock < need_us and not passed:
+            if feed.held_since is None:
+                self._try_again(now_us + need_us - clock, source)
+            return False
+        self._request(source, definition, feed, need_us, effects)
+        return False
+
+    def _request(
+        self, source: Source, definition: StreamDefinition, feed: Feed, need_us: int, effects: Effects
+    ) -> None:
+        now_us = self._engine.clock.now_us
+        self.requests += 1
+        feed.request = self.requests
+        feed.silent = feed.asked_us is not None and feed.answered_us is None
+        feed.asked_us = now_us
+        feed.asked_need = need_us
+        feed.answered_us = None
+        self.timers.set(now_us + definition.ets_retry_us, "ask", source.stream, feed.name)
+        effects.orders.append(AskTimestamp(source.stream, feed.name, feed.request, need_us))
+
+    def _guess(self, source: Source, definition: StreamDefinition, feed: Feed, need_us: int) -> bool:
+        """By the clock alone: t + tau - delta, once that is as much as is needed."""
+        clock = feed.clock(self.heard_us)
+        if definition.max_skew_us is None or clock is None:
+            return False
+        bound = clock - max(definition.max_skew_us, definition.disorder_us)
+        if bound >= need_us:
+            return source.promise(feed, bound, "ets")
+        if feed.held_since is None:
+            self._try_again(self._engine.clock.now_us + need_us - bound, source)
+        return False
+
+    # -- answers -------------------------------------------------------------------------------------------------------
+
+    def answered(self, event: Answered, effects: Effects) -> None:
+        """A client's word: a promise like any other, whenever it comes."""
+        source = self._engine.source(event.stream)
+        feed = source.feeds.get(event.feed)
+        if feed is None:
+            return
+        feed.promised = max(feed.promised, event.value_us)
+        if feed.request == event.request:
+            assert feed.asked_need is not None
+            feed.answered_us = self._engine.clock.now_us
+            self._end_request(source, feed, "answered" if event.value_us >= feed.asked_need else "below", effects)
+        source.promise(feed, event.value_us, "ets")
+
+    def forget_request(self, source: Source, feed: Feed, effects: Effects) -> None:
+        """The feed has left while it was being asked."""
+        if feed.request is not None:
+            self._end_request(source, feed, "closed", effects)
+
+    def _end_request(
+        self, source: Source, feed: Feed, outcome: Literal["answered", "below", "timeout", "closed"], effects: Effects
+    ) -> None:
+        assert feed.request is not None
+        assert feed.asked_us is not None
+        took_us = self._engine.clock.now_us - feed.asked_us
+        effects.orders.append(AskEnded(source.stream, feed.name, feed.request, outcome, took_us))
+        feed.request = None
+        self.timers.unset("ask", source.stream, feed.name)
+
+    # -- timers --------------------------------------------------------------------------------------------------------
+
+    def ring(self, effects: Effects) -> None:
+        """Do what is due."""
+        now_us = self._engine.clock.now_us
+        if not self.timers.at:
+            return
+        for kind, stream, name in self.timers.due(now_us):
+            found = self._engine.streams_by_name.get(stream)
+            if found is None:
+                continue
+            source = found.source
+            feed = source.feeds.get(name)
+            if kind == "beat":
+                self._beat(source, effects)
+            elif kind == "ask" and feed is not None and feed.request is not None:
+                self._end_request(source, feed, "timeout", effects)
+            elif kind == "leave" and feed is not None and feed.leaves_us is not None:
+                source.close(name, ended=False)
+            self._engine.graph.component_of(source).has_work = True
+
+    def keep_beating(self) -> None:
+        """Set the heartbeats of periodic streams that somebody below wants, and of no others."""
+        for found in self._engine.streams_by_name.values():
+            definition, source = found.definition, found.source
+            if definition.ets != "periodic" or not source.output.wanted:
+                self.timers.unset("beat", definition.name)
+            elif not self.timers.is_set("beat", definition.name):
+                self.timers.set(self._engine.clock.now_us + definition.ets_interval_us, "beat", definition.name)
+
+    def _beat(self, source: Source, effects: Effects) -> None:
+        """A heartbeat: what the stream can promise now, whether anybody waits or not."""
+        definition = self._definition(source)
+        now_us = self._engine.clock.now_us
+        self.timers.set(now_us + definition.ets_interval_us, "beat", source.stream)
+        if definition.timestamps == "internal":
+            source.reach(now_us, "heartbeat")
+        elif definition.timestamps == "external":
+            for feed in list(source.feeds):
+                self._beat_feed(source, definition, feed, effects)
+
+    def _beat_feed(self, source: Source, definition: StreamDefinition, feed: Feed, effects: Effects) -> None:
+        if feed.request is not None:
+            return
+        clock = feed.clock(self.heard_us)
+        asks = feed.can_answer and feed.leaves_us is None
+        answers = asks and (feed.asked_us is None or feed.answered_us is not None)
+        if asks:
+            self._request(source, definition, feed, feed.mark if clock is None else clock, effects)
+        if not answers and definition.max_skew_us is not None and clock is not None:
+            skew = max(definition.max_skew_us, definition.disorder_us)
+            source.promise(feed, clock - skew, "heartbeat")
+
+    def step_clock(self, by_us: int) -> None:
+        """The clock has jumped by so much: nobody has been silent, asked, away or waiting for that."""
+        for found in self._engine.streams_by_name.values():
+            for feed in found.source.feeds:
+                self._step_feed(found.definition, feed, by_us)
+        for component in self._engine.graph.components:
+            for waiter in component.waiters:
+                waiter.step_clock(by_us)
+
+    def _step_feed(self, definition: StreamDefinition, feed: Feed, by_us: int) -> None:
+        feed.heard_us += by_us
+        if feed.held_since is not None:
+            feed.held_since += by_us
+        if feed.asked_us is not None:
+            feed.asked_us += by_us
+            if feed.request is not None:
+                self.timers.set(feed.asked_us + definition.ets_retry_us, "ask", definition.name, feed.name)
+        if feed.leaves_us is not None:
+            feed.leaves_us += by_us
+            self.timers.set(feed.leaves_us, "leave", definition.name, feed.name)
+
+    def _definition(self, source: Source) -> StreamDefinition:
+        return self._engine.streams_by_name[source.stream].definition
+
+    def save(self) -> list[Any]:
+        return [self.requests, self.timers.save()]
+
+    def restore(self, data: Sequence[Any]) -> None:
+        self.heard_us = self._engine.clock.now_us  # each step begins so
+        self.requests, timers = data
+        self.timers.restore(timers)

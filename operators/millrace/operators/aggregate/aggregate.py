@@ -1,0 +1,376 @@
+"""Aggregates over windows: bucket and aggregate as one operator (OOP, figures A-2 and A-3), and its in-order twin.
+
+Tuples count as they come; a window closes when the input's low water has reached its end. Windows leave in order of
+their ends, so the output is in order of time in either case, and the low water that the operator announces is the
+time of the next window that may still come. A window without tuples gives nothing.
+
+An open window is a need: its end. That is what makes the sources promise or a clock ring when nothing arrives. It is
+idle-waiting only from when a tuple at or past its end has come: until then the window is simply not over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from millrace.operators.aggregate.groups import Grouping
+from millrace.operators.aggregate.panes import Ages, Panes, Windows
+from millrace.operators.aggregate.row_positions import RowPositions
+from millrace.operators.aggregate.sessionrows import SessionRows
+from millrace.operators.aggregate.sessions import Sessions
+from millrace.operators.frame.buffer import Buffer, Reader
+from millrace.operators.frame.idle_waiting import IdleWaiting
+from millrace.operators.frame.operator import StepClock
+from millrace.operators.frame.punctuation_grain import EVERY, PunctuationGrain, union_of
+from millrace.operators.frame.reorder import Reorder, merge_by_time
+from millrace.operators.spec import AggregateSpec, SessionWindow
+from millrace.values.batch import Batch
+from millrace.values.eventtime import LATENT, MAX_TIME, MIN_TIME, stamped
+
+
+def make_windows(spec: AggregateSpec, schema: Any, since_us: int | None) -> Windows:
+    """The state that a spec's windows need."""
+    if spec.rows:
+        return SessionRows(spec, schema, since_us)
+    grouping = Grouping(spec)
+    if isinstance(spec.window, SessionWindow):
+        return Sessions(spec, schema, grouping, since_us)
+    return Panes(spec, schema, grouping, since_us)
+
+
+class Pace:
+    """How fast closed windows are given: at once, so many rows per tuple taken, or when nothing else waits."""
+
+    def __init__(self, spec: AggregateSpec) -> None:
+        self._flush = spec.flush
+        self._every = spec.flush_every
+        self._delay_us = spec.max_delay_us
+        self.credit = 0
+
+    def urgent(self, windows: Windows) -> bool:
+        """Whether rows are to be given before more is taken."""
+        if self._flush == "none":
+            return windows.due()
+        end = windows.next_end()
+        return end is not None and end <= windows.reached - self._delay_us
+
+    def allowance(self, windows: Windows, taken: int, limit: int) -> int:
+        """How many groups this execution may handle."""
+        if not taken or self.urgent(windows):
+            return limit
+        if self._flush == "lazy":
+            return 0
+        self.credit += taken
+        rows, self.credit = divmod(self.credit, self._every)
+        return min(rows, limit)
+
+
+class WindowAggregate(IdleWaiting):
+    """Groups per window, from tuples in any order. The output is in order of time."""
+
+    kind: ClassVar[str] = "aggregate"
+    paced = True
+
+    def __init__(
+        self,
+        name: str,
+        spec: AggregateSpec,
+        inputs: Sequence[Reader],
+        output: Buffer,
+        clock: StepClock,
+        since_us: int | None,
+    ) -> None:
+        super().__init__(name, inputs, output, clock)
+        self.windows = make_windows(spec, output.schema, since_us)
+        self.newest = MIN_TIME
+        self._pace = Pace(spec)
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def need(self) -> int | None:
+        reader = self.inputs[0]
+        if reader.taken != reader.buffer.end:
+            return None
+        end = self.windows.next_end()
+        known = self.windows.reached if self.stamps() else reader.promise
+        return None if end is None or end <= known else end
+
+    def declares(self) -> PunctuationGrain | None:
+        """The ends of its windows: between two of them it has nothing to do and nothing to promise."""
+        return self.windows.grain()
+
+    def _clocked(self, promise_us: int) -> int:
+        """Tuples without a time are stamped here, with the clock: no more than that is promised of them."""
+        return self.clock.now_us if promise_us == LATENT else promise_us
+
+    def blocked(self) -> bool:
+        need = self.need()
+        return need is not None and self.newest >= need
+
+    def idle(self) -> list[int]:
+        return self.holding() if self.blocked() else []
+
+    def stamps(self) -> bool:
+        return self.inputs[0].latent
+
+    def reach(self) -> bool:
+        """The clock has come to where a window of latent tuples ends."""
+        if not self.stamps():
+            return super().reach()
+        self.windows.reached = max(self.windows.reached, self.clock.now_us)
+        return self.windows.due()
+
+    def demand(self, need_us: int) -> int:
+        """Less than is needed of it: as soon as one window has closed it speaks for all up to the end of the next."""
+        return self.windows.demand(need_us)
+
+    def low_water(self) -> int:
+        return self.windows.low_water()
+
+    # -- running -------------------------------------------------------------------------------------------------------
+
+    def more(self) -> bool:
+        reader = self.inputs[0]
+        return reader.taken != reader.buffer.end or self.windows.due()
+
+    def fresh(self) -> bool:
+        return self.inputs[0].unseen or self.windows.due()
+
+    def execute(self, limit: int) -> int:
+        self.counts.executions += 1
+        windows = self.windows
+        taken = 0 if self._pace.urgent(windows) else self._take(limit)
+        self.inputs[0].look()
+        windows.reached = max(windows.reached, self._clocked(self._promised()))
+        given, self.state_scanned = windows.flush(self._pace.allowance(windows, taken, limit))
+        if given is not None:
+            self.counts.output_tuples += len(given)
+            self.output.put(given)
+        for count, reason in windows.errors:
+            self.failed(count, reason)
+        windows.errors.clear()
+        self.announce(gave=given is not None)
+        return taken
+
+    def _promised(self) -> int:
+        """What the input promises of tuples that have not been taken."""
+        return self.inputs[0].low_water()
+
+    def _take(self, limit: int) -> int:
+        reader = self.inputs[0]
+        before = reader.taken
+        batch = reader.take(limit)
+        if batch is not None and len(batch):
+            self.consume(batch)
+        return reader.taken - before
+
+    def consume(self, batch: Batch) -> None:
+        """Let tuples count in their windows."""
+        self.counts.input_tuples += len(batch)
+        batch = batch.at(stamped(batch.ts, max(self.clock.now_us, self.windows.reached)))
+        rows, failed, reason = self.windows.grouping.compute(batch)
+        if failed:
+            self.failed(failed, reason)
+        if len(rows.ts):
+            self.newest = max(self.newest, int(rows.ts.max()))
+            self.windows.take(rows, rows.ts)
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def state_tuples(self) -> int:
+        return self.windows.tuples
+
+    @property
+    def state_bytes(self) -> int:
+        return self.windows.nbytes
+
+    def save(self) -> Any:
+        return [super().save(), self.newest, self._pace.credit, self.windows.save()]
+
+    def restore(self, data: Any) -> None:
+        idle, self.newest, self._pace.credit, windows = data
+        super().restore(idle)
+        self.windows.restore(windows)
+
+
+class OrderedWindowAggregate(WindowAggregate):
+    """Groups per window, from tuples put in order of time first (IOP). The same rows, at the price of the tuples that
+    wait for their turn."""
+
+    def __init__(
+        self,
+        name: str,
+        spec: AggregateSpec,
+        inputs: Sequence[Reader],
+        output: Buffer,
+        clock: StepClock,
+        since_us: int | None,
+    ) -> None:
+        super().__init__(name, spec, inputs, output, clock, since_us)
+        self.waiting = Reorder()
+
+    def absorb(self) -> None:
+        """Bring what has come on the arc into order."""
+        reader = self.inputs[0]
+        batch = reader.take(reader.waiting)
+        if batch is not None and len(batch):
+            self.waiting.put(batch)
+            reader.peak = max(reader.peak, self.waiting.count)
+            reader.buffer.gauge.add(len(batch), reader.buffer.width)
+
+    def declares(self) -> PunctuationGrain | None:
+        """Every time frees a tuple that waits for it."""
+        return EVERY
+
+    def registers(self) -> list[int]:
+        self.absorb()
+        head = self.waiting.head_us()
+        return super().registers() if head is None else [head]
+
+    def need(self) -> int | None:
+        self.absorb()
+        head = self.waiting.head_us()
+        end = super().need()
+        if head is None or head <= self.inputs[0].promise:
+            return end if head is None else None
+        return head if end is None else min(head, end)
+
+    def blocked(self) -> bool:
+        return (self.waiting.count > 0 and self.need() is not None) or super().blocked()
+
+    def more(self) -> bool:
+        self.absorb()
+        head = self.waiting.head_us()
+        return (head is not None and head <= self.inputs[0].promise) or self.windows.due()
+
+    def fresh(self) -> bool:
+        return self.inputs[0].unseen or self.more()
+
+    def _promised(self) -> int:
+        self.absorb()  # what the arc promises holds behind what lies on it
+        head = self.waiting.head_us()
+        promise = self.inputs[0].promise
+        return promise if head is None else min(head, promise)
+
+    def _take(self, limit: int) -> int:
+        self.absorb()
+        reader = self.inputs[0]
+        batch = merge_by_time([self.waiting], reader.promise, limit)
+        if batch is None:
+            return 0
+        reader.buffer.gauge.add(-len(batch), reader.buffer.width)
+        self.consume(batch)
+        return len(batch)
+
+    def held_tuples(self) -> int:
+        return self.waiting.count
+
+    def queue_tuples(self, position: int) -> int:
+        return self.inputs[position].waiting + self.waiting.count
+
+    def clear(self) -> None:
+        reader = self.inputs[0]
+        reader.buffer.gauge.add(-self.waiting.count, reader.buffer.width)
+        self.waiting = Reorder()
+
+    def save(self) -> Any:
+        return [super().save(), self.waiting.save()]
+
+    def restore(self, data: Any) -> None:
+        saved, waiting = data
+        super().restore(saved)
+        self.waiting.restore(waiting)
+        self.inputs[0].buffer.gauge.add(self.waiting.count, self.inputs[0].buffer.width)
+
+
+class RowAggregate(WindowAggregate):
+    """Groups per so many tuples of one source: a tuple's place is its position on the source's arc.
+
+    Windows close by position; what is still open when the stream ends closes then. A row's time is the newest time at
+    its window's positions (if the end closes the window, no less than the last promise). So the output is in order if
+    the input is, and an open window holds no promise back.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        spec: AggregateSpec,
+        inputs: Sequence[Reader],
+        output: Buffer,
+        clock: StepClock,
+        since_us: int | None,
+    ) -> None:
+        reader = inputs[0]
+        self._positions = RowPositions(reader, spec.where, self.failed)
+        super().__init__(name, spec, inputs, output, clock, None if since_us is None else reader.taken)
+        self.place = reader.taken
+
+    def need(self) -> int | None:
+        return None
+
+    def reach(self) -> bool:
+        """The clock closes no window of tuples; it only promises what it can."""
+        return self.announce(gave=False)
+
+    def declares(self) -> PunctuationGrain | None:
+        own = self.windows.grain()
+        return union_of((own, self.output.grain)) if self.output.wanted else own
+
+    def demand(self, need_us: int) -> int:
+        return need_us
+
+    def low_water(self) -> int:
+        """What the input promises: the tuple that completes an open window is no older. A complete window that has not
+        been given yet speaks for itself."""
+        low = self._input_low()
+        return min(low, self._ages.floor()) if self.windows.due() else low
+
+    @property
+    def _ages(self) -> Ages:
+        assert isinstance(self.windows, Panes)
+        assert self.windows.ages is not None
+        return self.windows.ages
+
+    def announce(self, gave: bool, low_us: int | None = None) -> bool:
+        """What is promised holds for windows too that the end will close."""
+        low_us = self.low_water()
+        if self.output.wanted and low_us < MAX_TIME:
+            self._ages.promised = max(self._ages.promised, low_us)
+        return super().announce(gave, low_us)
+
+    def _input_low(self) -> int:
+        return self.inputs[0].low_water()
+
+    def _promised(self) -> int:
+        return MAX_TIME if self._input_low() == MAX_TIME else self.place
+
+    def _take(self, limit: int) -> int:
+        reader = self.inputs[0]
+        self.place = reader.taken  # what was skipped in a pause counts too
+        taken = super()._take(limit)
+        self.place = reader.taken
+        return taken
+
+    def consume(self, batch: Batch) -> None:
+        self.counts.input_tuples += len(batch)
+        ts = batch.ts
+        batch, places = self._positions.of(batch, self.place)
+        grouping = self.windows.grouping
+        computed, failed, reason = grouping.compute(Batch(batch.schema, batch.ts, batch.columns, batch.valid, places))
+        if failed:
+            self.failed(failed, reason)
+        if len(computed.ts):
+            arrival = batch.arrival[np.searchsorted(places, computed.arrival)]
+            self.windows.take(computed._replace(arrival=arrival), computed.arrival)
+        assert isinstance(self.windows, Panes)
+        self.windows.note(self.place, ts)
+
+    def save(self) -> Any:
+        return [super().save(), self._positions.since_us, self.place]
+
+    def restore(self, data: Any) -> None:
+        saved, self._positions.since_us, self.place = data
+        super().restore(saved)

@@ -1,0 +1,485 @@
+"""Groups and the states of their aggregates: what a pane, a session store or a running total is made of.
+
+A `Table` numbers groups in the order in which they first appear. Keys are rows of int64: integers, times and booleans
+as they are, doubles by their bits (both zeros are one), texts and bytes by a dictionary of the table's own. So when
+a table goes, all that was learned of keys goes with it. NULL is one group: a text's code for it is -1, and the other
+nullable columns share one more int64 with a bit for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from millrace.operators.spec import AggregateCall, AggregateSpec
+from millrace.protocol import Refuse, Type
+from millrace.values.aggregates import AGGREGATES, Accumulator, Aggregates
+from millrace.values.aggregates.accumulator import OBJECTS
+from millrace.values.arrays import SMALLEST, resized
+from millrace.values.batch import DTYPES, FILLERS, Batch, Bools, Int64s, Values, object_array
+from millrace.values.evaluate import Columns, Errors, compile_columns
+from millrace.values.eventtime import MIN_TIME
+from millrace.values.expression import Case, Constant, Expression
+from millrace.values.functions.vectors import Faults, Vector, first_fault
+from millrace.values.kernels import accumulating, grouping
+
+# Groups that a new table has room for: a table of few groups stays within a page or two.
+# When a row of a group reached the engine that no row has reached.
+UNTOUCHED: Final = -(2**63)
+
+
+class Codes(dict[Any, int]):
+    """Numbers for texts, in the order in which they are first asked for."""
+
+    def __missing__(self, value: Any) -> int:
+        code = self[value] = len(self)
+        return code
+
+    def of(self, values: Values) -> Int64s:
+        numbers = np.empty(len(values), np.int64)
+        grouping.encode(values.tolist(), self, numbers)
+        return numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """How a call's accumulator is made, and which computed columns are its arguments."""
+
+    make: Callable[[bool], Accumulator]
+    arguments: tuple[int, ...]
+    types: tuple[Type, ...]
+    distinct: bool
+
+
+class ComputedRows(NamedTuple):
+    """Computed rows on their way into tables: keys and arguments as vectors, with time and arrival."""
+
+    ts: Int64s
+    arrival: Int64s
+    columns: list[Values]
+    valid: list[Bools | None]
+
+    def take(self, rows: Int64s) -> ComputedRows:
+        return ComputedRows(
+            self.ts[rows],
+            self.arrival[rows],
+            [column[rows] for column in self.columns],
+            [None if mask is None else mask[rows] for mask in self.valid],
+        )
+
+    def slice(self, start: int, stop: int) -> ComputedRows:
+        return ComputedRows(
+            self.ts[start:stop],
+            self.arrival[start:stop],
+            [column[start:stop] for column in self.columns],
+            [None if mask is None else mask[start:stop] for mask in self.valid],
+        )
+
+
+class Grouping:
+    """What a spec says of groups, ready to compute: shared by all tables of an operator.
+
+    A FILTER becomes part of the arguments: where it is not true they are null, and nulls do not count. `kept` are
+    columns that are computed beside, and `kept_columns` says where.
+    """
+
+    def __init__(
+        self, spec: AggregateSpec, aggregates: Aggregates = AGGREGATES, kept: Sequence[Expression] = ()
+    ) -> None:
+        expressions: dict[Expression, int] = {}
+
+        def place(expression: Expression) -> int:
+            return expressions.setdefault(expression, len(expressions))
+
+        self.key_types = [key.type for _, key in spec.keys]
+        self.key_columns = [place(key) for _, key in spec.keys]
+        # Bits for the nullable keys that have no code of their own for null.
+        self.null_bits = [at for at, (_, key) in enumerate(spec.keys) if key.nullable and key.type not in OBJECTS]
+        self.width = len(self.key_types) + bool(self.null_bits)
+        self.calls = [self._call(call, place, aggregates) for _, call in spec.calls]
+        self.kept_columns = [place(column) for column in kept]
+        self._compute: Columns = compile_columns(list(expressions))
+
+    def _call(self, call: AggregateCall, place: Callable[[Expression], int], aggregates: Aggregates) -> Call:
+        row = aggregates[call.function]
+        constants = []
+        arguments = []
+        for position, argument in enumerate(call.arguments):
+            if position in row.constants:
+                if not isinstance(argument, Constant):
+                    raise Refuse(f"{call.function}: argument {position + 1} must be a constant")
+                constants.append(argument.value)
+            else:
+                arguments.append(argument)
+        if call.filter is not None:
+            shown = arguments or [Constant(Type.BOOLEAN, False, True)]
+            arguments = [Case(one.type, True, ((call.filter, one),), Constant(one.type, True, None)) for one in shown]
+        columns = tuple(map(place, arguments))
+        made = row.make(constants, True)
+        del made  # a mistake in the constants is told now, not when the first row comes
+        return Call(
+            lambda whole: row.make(constants, whole),
+            columns,
+            tuple(argument.type for argument in arguments),
+            call.distinct and row.distinct and bool(call.arguments),
+        )
+
+    def compute(self, batch: Batch) -> tuple[ComputedRows, int, str]:
+        """Keys and arguments; rows of which any cannot be computed are left out, counted and explained."""
+        rows, errors = self.evaluate(batch)
+        if errors is None:
+            return rows, 0, ""
+        return rows.take(np.flatnonzero(~errors.rows)), int(errors.rows.sum()), errors.reason
+
+    def evaluate(self, batch: Batch) -> tuple[ComputedRows, Errors | None]:
+        """Keys and arguments of all rows, and which of them cannot be computed."""
+        columns, valid, errors = self._compute(batch)
+        return ComputedRows(batch.ts, batch.arrival, columns, valid), errors
+
+    def table(self, whole: bool) -> Table:
+        return Table(self, whole)
+
+
+class Distinct:
+    """The different values that a call has seen in each group; the aggregate itself is computed at the end."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self.seen = Keys([Type.BIGINT, *call.types], ())
+        self._room = 0
+        self._inner: Accumulator | None = None
+
+    def reserve(self, room: int) -> None:
+        self._room = room
+        self._inner = None
+
+    def update(self, slots: Int64s, columns: Sequence[Values], ts: Int64s) -> None:
+        self.seen.find([slots, *columns], [None] * (1 + len(columns)))
+        self._inner = None
+
+    def merge(self, other: Distinct, slots: Int64s, start: int, stop: int) -> None:
+        owners, *columns = (values for values, _ in other.seen.decode(0, other.seen.count))
+        chosen = np.flatnonzero((owners >= start) & (owners < stop))
+        # Two of the other's groups may go into one: their values meet here as equal rows.
+        self.update(slots[owners[chosen] - start], [column[chosen] for column in columns], owners)
+
+    def finish(self, slots: Int64s) -> Vector:
+        if self._inner is None:
+            self._inner = self._call.make(True)
+            self._inner.reserve(self._room)
+            owners, *columns = (values for values, _ in self.seen.decode(0, self.seen.count))
+            if len(owners):
+                self._inner.update(owners, columns, np.zeros(len(owners), np.int64))
+        return self._inner.finish(slots)
+
+    def clear(self, slots: Int64s) -> None:
+        owners, *columns = (values for values, _ in self.seen.decode(0, self.seen.count))
+        kept = np.flatnonzero(~np.isin(owners, slots))
+        self.seen = Keys([Type.BIGINT, *self._call.types], ())
+        self.update(owners[kept], [column[kept] for column in columns], owners)
+
+    def save(self, count: int) -> Any:
+        return self.seen.save()
+
+    def restore(self, data: Any) -> None:
+        self.seen.restore(data)
+
+    @property
+    def nbytes(self) -> int:
+        return self.seen.nbytes
+
+
+class Keys:
+    """A set of rows of values, numbered."""
+
+    def __init__(self, types: Sequence[Type], null_bits: Sequence[int]) -> None:
+        self._types = types
+        self._null_bits = null_bits
+        self._width = len(types) + bool(null_bits)
+        self.count = 0
+        self.room = 0
+        self._codes = [Codes() if type in OBJECTS else None for type in types]
+        self._listed: list[Values | None] = [None] * len(types)
+        self._stored = np.zeros(0, np.int64)
+        self._index = np.zeros(0, np.int32)
+        self._row, self._slot = np.zeros(self._width, np.int64), np.zeros(1, np.int64)
+        # Whether the key is a single value that takes no thought; and the null bits in the row at hand.
+        self._whole = len(types) == 1 and types[0] is not Type.DOUBLE
+        self._bits = 0
+
+    def find(self, columns: Sequence[Values], valid: Sequence[Bools | None]) -> Int64s:
+        """The number of each row; new rows get the next numbers."""
+        rows = len(columns[0])
+        keys = self._encode(columns, valid, rows)
+        slots = np.empty(rows, np.int64)
+        done = 0
+        while True:
+            if self.count == self.room:
+                self._grow()
+            before = done
+            done = grouping.find_or_add(
+                keys, self._width, self._index, self._stored, slots, before, self.count, self.room
+            )
+            if done > before:
+                self.count = max(self.count, int(slots[before:done].max()) + 1)
+            if done == rows:
+                return slots
+            self._grow()
+
+    def find_one(self, columns: Sequence[Values], valid: Sequence[Bools | None], positions: Sequence[int]) -> int:
+        """What `find` gives for a single row whose key stands at these positions, for those in a hurry with each."""
+        row, slot = self._row, self._slot
+        if self._whole and valid[positions[0]] is None:
+            value, codes = columns[positions[0]].item(0), self._codes[0]
+            row[0] = value if codes is None else codes[value]
+            if self._bits:
+                row[-1] = self._bits = 0
+        else:
+            self._fill(row, columns, valid, positions)
+        if self.count == self.room:
+            self._grow()
+        grouping.find_or_add(row, self._width, self._index, self._stored, slot, 0, self.count, self.room)
+        found: int = slot.item(0)
+        if found == self.count:
+            self.count += 1
+        return found
+
+    def _fill(
+        self, row: Int64s, columns: Sequence[Values], valid: Sequence[Bools | None], positions: Sequence[int]
+    ) -> None:
+        """Put the key of a single row into an array."""
+        bits = 0
+        for at, codes in enumerate(self._codes):
+            position = positions[at]
+            mask = valid[position]
+            if mask is not None and not mask[0]:
+                row[at] = 0 if codes is None else -1
+                if codes is None:
+                    bits |= 1 << self._null_bits.index(at)
+            elif codes is not None:
+                row[at] = codes[columns[position].item(0)]
+            elif self._types[at] is Type.DOUBLE:
+                row.view(np.float64)[at] = columns[position].item(0) + 0.0
+            else:
+                row[at] = columns[position].item(0)
+        if self._null_bits:
+            row[-1] = self._bits = bits
+
+    def _grow(self) -> None:
+        self.room = max(SMALLEST, 2 * self.room)
+        self._stored = resized(self._stored, self.room * self._width)
+        # At most half full, so that a row that is not there is known soon.
+        self._index = np.zeros(2 * self.room, np.int32)
+        grouping.rebuild(self._stored, self._width, self.count, self._index)
+
+    def _encode(self, columns: Sequence[Values], valid: Sequence[Bools | None], rows: int) -> Int64s:
+        if self._width == 1:
+            return self._encoded(0, columns[0], valid[0])
+        keys = np.empty((rows, self._width), np.int64)
+        for at in range(len(self._types)):
+            keys[:, at] = self._encoded(at, columns[at], valid[at])
+        if self._null_bits:
+            bits = keys[:, -1]
+            bits[:] = 0
+            for bit, at in enumerate(self._null_bits):
+                mask = valid[at]
+                if mask is not None:
+                    bits |= (~mask).astype(np.int64) << bit
+        return keys.reshape(-1)
+
+    def _encoded(self, at: int, values: Values, mask: Bools | None) -> Int64s:
+        codes = self._codes[at]
+        if codes is None:
+            if self._types[at] is Type.DOUBLE:
+                found: Int64s = (values + 0.0).view(np.int64)
+                return found
+            return values.astype(np.int64, copy=False)
+        if mask is None:
+            return codes.of(values)
+        coded = np.full(len(values), -1, np.int64)
+        coded[mask] = codes.of(values[mask])
+        return coded
+
+    def decode(self, start: int, stop: int) -> list[tuple[Values, Bools | None]]:
+        """The rows from one number to another, as columns and masks."""
+        keys = self._stored[start * self._width : stop * self._width].reshape(stop - start, self._width)
+        return [self._decoded(at, keys) for at in range(len(self._types))]
+
+    def decode_at(self, slots: Int64s) -> list[tuple[Values, Bools | None]]:
+        """The rows of these numbers, as columns and masks."""
+        keys = self._stored[: self.count * self._width].reshape(self.count, self._width)[slots]
+        return [self._decoded(at, keys) for at in range(len(self._types))]
+
+    def _decoded(self, at: int, keys: Int64s) -> tuple[Values, Bools | None]:
+        type = self._types[at]
+        column = np.ascontiguousarray(keys[:, at])
+        codes = self._codes[at]
+        if codes is not None:
+            listed = self._listed[at]
+            if listed is None or len(listed) != len(codes) + 1:
+                # Code -1 is null: the filler stands last.
+                listed = self._listed[at] = object_array([*codes, FILLERS[type]])
+            there = column >= 0
+            return listed[column], None if there.all() else there
+        mask = None
+        if at in self._null_bits:
+            there = (keys[:, -1] >> self._null_bits.index(at)) & 1 == 0
+            mask = None if there.all() else there
+        if type is Type.DOUBLE:
+            return column.view(np.float64), mask
+        return column.astype(DTYPES[type], copy=False), mask
+
+    def kept(self, slots: Int64s) -> Keys:
+        """A set of these rows alone, numbered in this order: of the others nothing is remembered."""
+        made = Keys(self._types, self._null_bits)
+        if len(slots):
+            rows = self.decode_at(slots)
+            made.find([values for values, _ in rows], [mask for _, mask in rows])
+        return made
+
+    def save(self) -> Any:
+        texts = [None if codes is None else list(codes) for codes in self._codes]
+        return [self.count, self._stored[: self.count * self._width].copy(), texts]
+
+    def restore(self, data: Any) -> None:
+        count, stored, texts = data
+        while self.room < count:
+            self._grow()
+        self.count = count
+        self._stored[: len(stored)] = stored
+        grouping.rebuild(self._stored, self._width, count, self._index)
+        self._codes = [
+            None if listed is None else Codes((value, code) for code, value in enumerate(listed)) for listed in texts
+        ]
+
+    @property
+    def nbytes(self) -> int:
+        # A dict's own size, and an integer for each of its values; the texts are the tuples' own.
+        codes = sum(found.__sizeof__() + 32 * len(found) for found in self._codes if found is not None)
+        return self._stored.nbytes + self._index.nbytes + codes
+
+
+class Table:
+    """Groups with their aggregates.
+
+    whole     nothing is merged into it or out of it: its rows come in one by one
+    arrived   by slot, when the newest of the group's rows reached the engine
+    newest    the newest time of its rows
+    """
+
+    def __init__(self, grouping: Grouping, whole: bool) -> None:
+        self._grouping = grouping
+        self._keys = Keys(grouping.key_types, grouping.null_bits)
+        self._room = 0
+        self.count = 0
+        self.newest = MIN_TIME
+        self.arrived = np.zeros(0, np.int64)
+        self.calls: list[Any] = [Distinct(call) if call.distinct else call.make(whole) for call in grouping.calls]
+
+    def take(self, rows: ComputedRows) -> Int64s:
+        """Take rows in; the groups that they are in."""
+        slots = self.groups_of(rows)
+        self.update(slots, rows)
+        return slots
+
+    def groups_of(self, rows: ComputedRows) -> Int64s:
+        """The groups that rows are in; those that are new begin."""
+        keys = self._grouping.key_columns
+        return self.find([rows.columns[at] for at in keys], [rows.valid[at] for at in keys], len(rows.ts))
+
+    def find(self, columns: Sequence[Values], valid: Sequence[Bools | None], rows: int) -> Int64s:
+        """The groups of rows with these keys."""
+        if not self._grouping.width:
+            self.reserve(1)
+            self.count = 1
+            return np.zeros(rows, np.int64)
+        slots = self._keys.find(columns, valid)
+        self.count = self._keys.count
+        self.reserve(self.count)
+        return slots
+
+    def reserve(self, count: int) -> None:
+        """Have states for so many groups."""
+        if count <= self._room:
+            return
+        self._room = max(count, SMALLEST if self._grouping.width else 1, 2 * self._room, self._keys.room)
+        arrived = np.full(self._room, UNTOUCHED, np.int64)
+        arrived[: len(self.arrived)] = self.arrived
+        self.arrived = arrived
+        for call in self.calls:
+            call.reserve(self._room)
+
+    def update(self, slots: Int64s, rows: ComputedRows) -> None:
+        """Let rows count in these groups."""
+        self.newest = max(self.newest, int(rows.ts.max()))
+        accumulating.raise_to(slots, rows.arrival, self.arrived)
+        for call, state in zip(self._grouping.calls, self.calls, strict=True):
+            there: Bools | None = None
+            for at in call.arguments:
+                mask = rows.valid[at]
+                if mask is not None:
+                    there = mask if there is None else there & mask
+            columns = [rows.columns[at] for at in call.arguments]
+            if there is None or there.all():
+                state.update(slots, columns, rows.ts)
+            elif there.any():
+                state.update(slots[there], [column[there] for column in columns], rows.ts[there])
+
+    def merge(self, other: Table, start: int, stop: int) -> None:
+        """Take in another's groups, from one slot to another."""
+        keys = other.keys(start, stop)
+        slots = self.find([values for values, _ in keys], [mask for _, mask in keys], stop - start)
+        self.merge_into(other, slots, start, stop)
+
+    def merge_into(self, other: Table, slots: Int64s, start: int, stop: int) -> None:
+        """Take in another's groups, each into the slot given for it."""
+        self.newest = max(self.newest, other.newest)
+        accumulating.raise_to(slots, other.arrived[start:stop], self.arrived)
+        for own, theirs in zip(self.calls, other.calls, strict=True):
+            own.merge(theirs, slots, start, stop)
+
+    def keys(self, start: int, stop: int) -> list[tuple[Values, Bools | None]]:
+        """The keys of these groups, as columns and masks."""
+        return self._keys.decode(start, stop) if self._grouping.width else []
+
+    def keys_of(self, slots: Int64s) -> list[tuple[Values, Bools | None]]:
+        """The keys of these groups, as columns and masks."""
+        return self._keys.decode_at(slots) if self._grouping.width else []
+
+    def finish(self, slots: Int64s) -> tuple[list[Values], list[Bools | None], Faults | None]:
+        """The aggregates of these groups."""
+        columns = []
+        valid = []
+        faults: Faults | None = None
+        for call in self.calls:
+            values, mask, failed = call.finish(slots)
+            columns.append(values)
+            valid.append(mask)
+            faults = first_fault(faults, failed)
+        return columns, valid, faults
+
+    def clear(self, slots: Int64s) -> None:
+        """Begin these groups anew."""
+        self.arrived[slots] = UNTOUCHED
+        for call in self.calls:
+            call.clear(slots)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self._keys.nbytes + self.arrived.nbytes + sum(call.nbytes for call in self.calls))
+
+    def save(self) -> Any:
+        states = [call.save(self.count) for call in self.calls]
+        return [self.count, self.newest, self._keys.save(), self.arrived[: self.count].copy(), states]
+
+    def restore(self, data: Any) -> None:
+        self.count, self.newest, keys, arrived, states = data
+        if self._grouping.width:
+            self._keys.restore(keys)
+        self.reserve(self.count)
+        self.arrived[: self.count] = arrived
+        for call, saved in zip(self.calls, states, strict=True):
+            call.restore(saved)

@@ -1,0 +1,247 @@
+"""Aggregates over the newest window of each key: what reads an update queue of windows (UPS, section 6).
+
+The queue says which tuple opens a window and which windows are over, and never has two windows of a key in processing,
+so a window here is one slot of a table of states. A key's row is that of its newest window, whole or not at all: the
+result is an update stream. Windows of different keys end in any order, so it is in no order of time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from millrace.operators.aggregate.groups import UNTOUCHED, ComputedRows, Grouping, Table
+from millrace.operators.frame.buffer import Buffer, Reader
+from millrace.operators.frame.idle_waiting import IdleWaiting
+from millrace.operators.frame.operator import StepClock
+from millrace.operators.frame.punctuation_grain import PunctuationGrain, windows_of
+from millrace.operators.queues.queue import Key
+from millrace.operators.queues.reader import QueueReader
+from millrace.operators.queues.windows import FinishedWindow, WindowQueue, update_keys
+from millrace.operators.spec import AggregateSpec, TimeWindow
+from millrace.values.batch import DTYPES, FILLERS, Batch, Int64s, object_array
+from millrace.values.eventtime import HORIZON_US, MAX_TIME, saturated
+from millrace.values.expression import Column, Expression
+from millrace.values.functions.faults import REASONS, Fault
+
+
+class Over(NamedTuple):
+    """A window that is over: its slot, its key, and its bounds."""
+
+    slot: int
+    key: Key
+    start_us: int
+    end_us: int
+
+
+class NewestWindowAggregate(IdleWaiting):
+    """One group per key, the aggregates of its newest window.
+
+    open   the windows that are being processed: their slot and where they end, by key
+    free   slots without a window
+    """
+
+    kind: ClassVar[str] = "aggregate"
+    paced = True
+    shifts_time: ClassVar[bool] = True
+
+    def __init__(
+        self, name: str, spec: AggregateSpec, inputs: Sequence[Reader], output: Buffer, clock: StepClock
+    ) -> None:
+        super().__init__(name, inputs, output, clock)
+        (reader,) = inputs
+        assert isinstance(reader, QueueReader)
+        assert isinstance(reader.queue, WindowQueue)
+        assert isinstance(spec.window, TimeWindow)
+        self.spec = spec
+        self.window = spec.window
+        self._reader = reader
+        self._queue = reader.queue
+        self._grouping = Grouping(spec)
+        self._states = Table(self._grouping, True)
+        # Where each column of GROUP BY stands in the queue's key.
+        self._key_at = [reader.edge.key.index(_position(key)) for _, key in spec.keys]
+        self.open: dict[Key, tuple[int, int]] = {}
+        self.free: list[int] = []
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def _current(self) -> WindowQueue:
+        """The queue; what a pause has emptied begins none of the windows that were open."""
+        queue = self._reader.queue
+        assert isinstance(queue, WindowQueue)
+        if queue is not self._queue:
+            self._queue = queue
+            self._release([slot for slot, _ in self.open.values()])
+            self.open.clear()
+        return queue
+
+    def need(self) -> int | None:
+        self._reader.refresh()
+        queue = self._current()
+        return None if queue.pending else queue.next_end()
+
+    def blocked(self) -> bool:
+        need = self.need()
+        return need is not None and self._queue.newest_us >= need
+
+    def idle(self) -> list[int]:
+        return self.holding() if self.blocked() else []
+
+    def declares(self) -> PunctuationGrain | None:
+        """The ends of windows: between two of them nothing is decided."""
+        window = self.window
+        return PunctuationGrain(False, (windows_of(window.size_us, window.slide_us, window.offset_us),))
+
+    def demand(self, need_us: int) -> int:
+        """The end of the last window that a tuple below may be in."""
+        window = self.window
+        return saturated(window.start(need_us - 1) + window.size_us)
+
+    def low_water(self) -> int:
+        self._current()
+        low = self._reader.low_water()
+        ends = min((end for _, end in self.open.values()), default=MAX_TIME)
+        return low if ends == MAX_TIME else min(low, saturated(ends - 1))
+
+    # -- running -------------------------------------------------------------------------------------------------------
+
+    def more(self) -> bool:
+        self._reader.refresh()
+        return self._current().pending
+
+    def fresh(self) -> bool:
+        return self._reader.unseen or self.more()
+
+    def execute(self, limit: int) -> int:
+        counts, reader = self.counts, self._reader
+        counts.executions += 1
+        queue = self._current()
+        taken, given = 0, None
+        if reader.buffer is reader.home:
+            batch = reader.take(limit)
+            taken = 0 if batch is None else len(batch)
+            given = self._process(batch, queue.last.marks, queue.last.finished)
+        if given is not None:
+            counts.output_tuples += len(given)
+            self.output.put(given)
+        if reader.punctuations:
+            reader.pass_punctuations()
+        reader.unseen = queue.pending
+        self.announce(gave=given is not None)
+        return taken
+
+    def _process(self, batch: Batch | None, marks: Int64s, finished: Sequence[FinishedWindow]) -> Batch | None:
+        """Let tuples count in their windows; the rows of those that are over."""
+        ends = iter(finished)
+        over: list[Over] = []
+        ahead = next(ends, None)
+        if batch is not None:
+            self.counts.input_tuples += len(batch)
+            slots = np.empty(len(batch), np.int64)
+            for row, (key, mark) in enumerate(
+                zip(update_keys(batch, self._reader.edge.key), marks.tolist(), strict=True)
+            ):
+                while ahead is not None and ahead.rows <= row:
+                    self._close(ahead, over)
+                    ahead = next(ends, None)
+                if key not in self.open:  # the queue ends the window of a key before it opens the next
+                    self.open[key] = self._slot(), mark
+                slots[row] = self.open[key][0]
+            self._count(batch, slots)
+        while ahead is not None:
+            self._close(ahead, over)
+            ahead = next(ends, None)
+        given = self._rows(over) if over else None
+        self._release([one.slot for one in over])
+        return given
+
+    def _slot(self) -> int:
+        if not self.free:
+            count = self._states.count
+            self._states.count = max(16, 2 * count)
+            self._states.reserve(self._states.count)
+            self.free = list(range(self._states.count - 1, count - 1, -1))
+        return self.free.pop()
+
+    def _close(self, one: FinishedWindow, over: list[Over]) -> None:
+        slot, _ = self.open.pop(one.key, (-1, 0))
+        if slot >= 0:
+            over.append(Over(slot, one.key, one.start_us, one.end_us))
+
+    def _count(self, batch: Batch, slots: Int64s) -> None:
+        rows, errors = self._grouping.evaluate(batch)
+        if errors is not None:
+            self.failed(int(errors.rows.sum()), errors.reason)
+            kept = np.flatnonzero(~errors.rows)
+            rows, slots = rows.take(kept), slots[kept]
+        if len(rows.ts):
+            self._states.update(slots, ComputedRows(rows.ts, rows.arrival, rows.columns, rows.valid))
+
+    def _rows(self, over: list[Over]) -> Batch | None:
+        """A row of each window that has any tuple which could be computed."""
+        over = [one for one in over if self._states.arrived[one.slot] != UNTOUCHED]
+        if not over:
+            return None
+        slots = np.array([one.slot for one in over], np.int64)
+        start = np.array([one.start_us for one in over], np.int64)
+        end = np.array([one.end_us for one in over], np.int64)
+        columns, valid, faults = self._states.finish(slots)
+        keys, masks = self._key_columns(over)
+        bounds = [start if which == "start" else end for _, which in self.spec.bounds]
+        made = Batch(
+            self.output.schema,
+            np.minimum(end - 1, HORIZON_US),
+            [*keys, *columns, *bounds],
+            [*masks, *valid, *(None for _ in bounds)],
+            self._states.arrived[slots],
+        )
+        if faults is None:
+            return made
+        failed = faults != 0
+        self.failed(int(failed.sum()), REASONS[Fault(int(faults[failed][0]))])
+        return made.take(~failed) if not failed.all() else None
+
+    def _key_columns(self, over: Sequence[Over]) -> tuple[list[Any], list[Any]]:
+        columns, masks = [], []
+        for (_, key), at in zip(self.spec.keys, self._key_at, strict=True):
+            values = [one.key[at] for one in over]
+            there = np.array([value is not None for value in values])
+            filled = [FILLERS[key.type] if value is None else value for value in values]
+            dtype = DTYPES[key.type]
+            columns.append(object_array(filled) if dtype == np.dtype(object) else np.array(filled, dtype))
+            masks.append(None if there.all() else there)
+        return columns, masks
+
+    def _release(self, slots: list[int]) -> None:
+        if slots:
+            self._states.clear(np.array(slots, np.int64))
+            self.free.extend(slots)
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def state_tuples(self) -> int:
+        return len(self.open)
+
+    @property
+    def state_bytes(self) -> int:
+        return self._states.nbytes
+
+    def save(self) -> Any:
+        self._current()
+        windows = [[list(key), slot, end] for key, (slot, end) in self.open.items()]
+        return [super().save(), windows, self.free, self._states.save()]
+
+    def restore(self, data: Any) -> None:
+        idle, windows, self.free, states = data
+        super().restore(idle)
+        self.open = {tuple(key): (slot, end) for key, slot, end in windows}
+        self._states.restore(states)
+
+
+def _position(key: Expression) -> int:
+    assert isinstance(key, Column), f"windows are of keys as they come, which {key} is not"
+    return key.position

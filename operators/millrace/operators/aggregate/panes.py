@@ -1,0 +1,518 @@
+"""Windows put together from panes (OOP, section 6 and the appendix).
+
+Time (or the count of tuples) is cut into panes of the greatest width of which both slide and size are multiples. A
+tuple counts once, in its pane, whatever the order in which tuples come; a window is the merge of its panes, made when
+it closes. A pane goes as a whole, keys and all, when no open window needs it. Closing a window is done in pieces, so
+that the work of one execution is bounded however many groups there are.
+
+A window of many panes would cost a merge of each at every slide. So finished panes are merged into blocks of two, four
+and so on, once each, and a window is put together from the few largest blocks that it covers. A block takes the place
+of its left half, which no later window needs without the right one: blocks hold no more tables than there are panes.
+Which blocks a window is made of depends on its bounds alone, never on when it was made.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Mapping, Sequence
+from math import gcd
+from typing import Any, Final
+
+import numpy as np
+
+from millrace.operators.aggregate.groups import ComputedRows, Grouping, Table
+from millrace.operators.frame.punctuation_grain import EVERY, THE_END, PunctuationGrain, union_of, windows_of
+from millrace.operators.spec import AggregateSpec, RowWindow, TimeWindow
+from millrace.protocol import Schema
+from millrace.values.batch import Batch, Int64s, Values, constant_int64
+from millrace.values.eventtime import MIN_TIME, is_time, saturated
+from millrace.values.functions.faults import REASONS, Fault
+from millrace.values.functions.vectors import Faults
+
+# Windows of so many panes are put together from blocks. Per slide, n panes are n merges; as blocks they are at most
+# 2 log2(n), and one more on the average to make the blocks.
+MANY: Final = 16
+
+# A level and an index: the panes from index * 2**level up to the next block's first. A pane is a block of level 0.
+Block = tuple[int, int]
+
+
+class Windows(ABC):
+    """What an aggregate over windows keeps. Ends of windows are on the axis that they are cut from.
+
+    reached   no tuple below this is to come: windows that end here or before may close
+    """
+
+    def __init__(self, spec: AggregateSpec, schema: Schema, grouping: Grouping) -> None:
+        self.spec = spec
+        self.schema = schema
+        self.grouping = grouping
+        self.reached = MIN_TIME
+        self.errors: list[tuple[int, str]] = []
+
+    @abstractmethod
+    def take(self, rows: ComputedRows, at: Int64s) -> None:
+        """Take in rows at these places of the axis."""
+
+    @abstractmethod
+    def next_end(self) -> int | None:
+        """Where the earliest window that has tuples and is not given yet ends."""
+
+    @abstractmethod
+    def flush(self, limit: int) -> tuple[Batch | None, int]:
+        """Give rows of windows that may close; handle at most so many groups, and say how many."""
+
+    @abstractmethod
+    def low_water(self) -> int:
+        """The least time that a row still to be given may have."""
+
+    def grain(self) -> PunctuationGrain:
+        """At which times windows may close, or become urgent."""
+        return EVERY
+
+    @abstractmethod
+    def demand(self, low_us: int) -> int:
+        """The least that must be reached for the low water to be at this time."""
+
+    def due(self) -> bool:
+        """Whether a window may close."""
+        end = self.next_end()
+        return end is not None and end <= self.reached
+
+    def built(self, table: Table, slots: Int64s, keys: Sequence[Any], ts: Int64s, start: Int64s, end: Int64s) -> Batch:
+        """The rows of these groups; those that cannot be computed are left out and counted."""
+        columns, valid, faults = table.finish(slots)
+        bounds = [start if which == "start" else end for _, which in self.spec.bounds]
+        batch = Batch(
+            self.schema,
+            ts,
+            [*(values for values, _ in keys), *columns, *bounds],
+            [*(mask for _, mask in keys), *valid, *(None for _ in bounds)],
+            table.arrived[slots],
+        )
+        return batch if faults is None else self.without(batch, faults)
+
+    def without(self, batch: Batch, faults: Faults) -> Batch:
+        """The rows that could be computed; the others are noted as errors."""
+        failed = faults != 0
+        self.errors.append((int(failed.sum()), REASONS[Fault(int(faults[failed][0]))]))
+        return batch.take(~failed)
+
+    @property
+    @abstractmethod
+    def tuples(self) -> int:
+        """Groups that it holds."""
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int: ...
+
+    @abstractmethod
+    def save(self) -> Any: ...
+
+    @abstractmethod
+    def restore(self, data: Any) -> None: ...
+
+
+class Closing:
+    """A window on its way out: merges are done one after the other, then its rows are given.
+
+    merges   what goes into which block, or, where that is None, into the window; a half without tuples is None
+    alone    the one block that is the whole window, if it is one: then there is nothing `merged`
+    """
+
+    __slots__ = ("alone", "given", "merged", "merges", "number", "part", "place")
+
+    def __init__(self, number: int, merges: list[tuple[Block | None, Block | None]], alone: Block | None) -> None:
+        self.number = number
+        self.merges = merges
+        self.alone = alone
+        self.merged: Table | None = None
+        self.part = self.place = self.given = 0
+
+
+class Account:
+    """Groups and bytes of all tables together. It is asked after every step of a run, where most of thousands of tables
+    are as they were: only those that were `changed` are looked at again."""
+
+    def __init__(self, tables: Mapping[Block, Table]) -> None:
+        self._tables = tables
+        self._known: dict[Block, tuple[int, int]] = {}
+        self._groups = self._bytes = 0
+        self.changed: dict[Block, None] = dict.fromkeys(tables)
+
+    def sums(self) -> tuple[int, int]:
+        for block in self.changed:
+            groups, nbytes = self._known.pop(block, (0, 0))
+            self._groups -= groups
+            self._bytes -= nbytes
+            table = self._tables.get(block)
+            if table is not None:
+                groups, nbytes = self._known[block] = table.count, table.nbytes
+                self._groups += groups
+                self._bytes += nbytes
+        self.changed.clear()
+        return self._groups, self._bytes
+
+
+class Ages:
+    """The times of windows of rows: the newest time among all tuples at a window's positions, counted or not.
+
+    The tuple that completes a window is no older than what its stream had promised, although a WHERE may leave it out.
+    So a complete window is never older than a promise made before it was complete.
+
+    line      of the windows that are not complete yet: panes and the newest time in each, only those that no later pane
+              outdoes, so the first that is in a window has its newest
+    times     of complete windows that have not been given
+    next      the number of the first window that is not complete
+    promised  what has been promised of the windows to come
+    """
+
+    def __init__(self, size: int, slide: int) -> None:
+        self._size, self._slide, self._width = size, slide, gcd(size, slide)
+        self.line: deque[tuple[int, int]] = deque()
+        self.times: dict[int, int] = {}
+        self.next = MIN_TIME
+        self.promised = MIN_TIME
+
+    def note(self, place: int, ts: Int64s) -> None:
+        """Tuples have come, the first of them at this position."""
+        width = self._width
+        first, last = place // width, (place + len(ts) - 1) // width
+        begins = np.maximum(np.arange(first, last + 1) * width - place, 0)
+        for pane, newest in zip(range(first, last + 1), np.maximum.reduceat(ts, begins).tolist(), strict=True):
+            self._complete(pane * width)
+            while self.line and self.line[-1][1] <= newest:
+                self.line.pop()
+            self.line.append((pane, newest))
+        self._complete(place + len(ts))
+
+    def _complete(self, place: int) -> None:
+        """Windows that end up to this position are complete."""
+        while self.line:
+            pane, newest = self.line[0]
+            window = max(self.next, (pane * self._width - self._size) // self._slide + 1)
+            if pane * self._width < window * self._slide:
+                self.line.popleft()
+                continue
+            if window * self._slide + self._size > place:
+                return
+            self.times[window] = newest
+            self.next = window + 1
+
+    def of(self, window: int) -> int:
+        """The time of the rows of a window that is given now."""
+        time = self.times.get(window)
+        if time is None:  # the stream has ended inside it, or a pause has passed its end
+            start = window * self._slide
+            time = next(newest for pane, newest in self.line if pane * self._width >= start)
+        return time if time == MIN_TIME else max(time, self.promised)
+
+    def floor(self) -> int:
+        """No row of the windows that may be given now is below this."""
+        return min(self.times.values(), default=self.promised)
+
+    def drop(self, window: int | None) -> None:
+        """Windows before this have been given, or have no rows; if it is None, all that are complete."""
+        if window is None:
+            self.times.clear()
+            return
+        while self.times and (first := next(iter(self.times))) < window:
+            del self.times[first]
+
+    def save(self) -> Any:
+        line, times = [list(entry) for entry in self.line], [list(item) for item in self.times.items()]
+        return [line, times, self.next, self.promised]
+
+    def restore(self, data: Any) -> None:
+        line, times, self.next, self.promised = data
+        self.line = deque((pane, newest) for pane, newest in line)
+        self.times = dict(times)
+
+
+class Panes(Windows):
+    """Windows of equal size at equal distances.
+
+    panes   tables of blocks, a pane beginning at number * width on the axis without its offset
+    order   the numbers of the panes that have tuples, sorted, also of those that are part of a block by now
+    levels  how many levels of blocks there may be
+    opened  the number of the earliest window that has not been given
+    """
+
+    def __init__(self, spec: AggregateSpec, schema: Schema, grouping: Grouping, since: int | None) -> None:
+        super().__init__(spec, schema, grouping)
+        window = spec.window
+        if isinstance(window, TimeWindow):
+            self.size, self.slide, self.offset = window.size_us, window.slide_us, window.offset_us
+        else:
+            assert isinstance(window, RowWindow)
+            self.size, self.slide, self.offset = window.size, window.slide, 0
+        self.ages = Ages(self.size, self.slide) if isinstance(window, RowWindow) else None
+        self.width = gcd(self.size, self.slide)
+        self.levels = (self.size // self.width).bit_length() if self.size // self.width >= MANY else 1
+        self.panes: dict[Block, Table] = {}
+        self._account = Account(self.panes)
+        self.order: list[int] = []
+        self.opened: int | None = None
+        if since is not None and spec.partial == "skip":
+            self.opened = -((self.offset - since) // self.slide)
+        self.closing: Closing | None = None
+
+    # -- taking --------------------------------------------------------------------------------------------------------
+
+    def take(self, rows: ComputedRows, at: Int64s) -> None:
+        at = at - self.offset if self.offset else at
+        if self.slide > self.size:
+            inside = at % self.slide < self.size
+            if not inside.all():
+                rows, at = rows.take(np.flatnonzero(inside)), at[inside]
+        if not len(at):
+            return
+        first, last = int(at.min()) // self.width, int(at.max()) // self.width
+        if first == last:
+            self._take(first, rows)
+            return
+        numbers = at // self.width - first
+        if last - first < 1 << 16:
+            numbers = numbers.astype(np.uint16)  # few enough to be sorted by their digits
+        if (numbers[1:] < numbers[:-1]).any():
+            order = np.argsort(numbers, kind="stable")
+            rows, numbers = rows.take(order), numbers[order]
+        ends = [*(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(numbers)]
+        start = 0
+        for end in ends:
+            self._take(first + int(numbers[start]), rows.slice(start, end))
+            start = end
+
+    def _take(self, number: int, rows: ComputedRows) -> None:
+        if self.opened is not None and self._last_window(number) < self.opened:
+            return
+        pane = self.panes.get((0, number))
+        if pane is None:
+            pane = self.panes[0, number] = self.grouping.table(self.size == self.slide)
+            insort(self.order, number)
+        pane.take(rows)
+        self._account.changed[0, number] = None
+
+    # -- windows -------------------------------------------------------------------------------------------------------
+
+    def _first_window(self, pane: int) -> int:
+        return (pane * self.width - self.size) // self.slide + 1
+
+    def _last_window(self, pane: int) -> int:
+        return pane * self.width // self.slide
+
+    def _end(self, window: int) -> int:
+        return self.offset + window * self.slide + self.size
+
+    def _next(self) -> int | None:
+        if self.closing is not None:
+            return self.closing.number
+        if not self.order:
+            return None
+        first = self._first_window(self.order[0])
+        return first if self.opened is None else max(first, self.opened)
+
+    def next_end(self) -> int | None:
+        window = self._next()
+        return None if window is None else self._end(window)
+
+    def grain(self) -> PunctuationGrain:
+        if self.ages is not None:
+            return THE_END
+        lates = (0,) if self.spec.flush == "none" else (0, self.spec.max_delay_us)
+        return union_of(
+            PunctuationGrain(False, (windows_of(self.size, self.slide, self.offset + late),)) for late in lates
+        )
+
+    def low_water(self) -> int:
+        pending = self.next_end()
+        if pending is not None and pending <= self.reached:
+            return saturated(pending - 1)
+        if not is_time(self.reached):
+            return self.reached
+        return saturated(self._end((self.reached - self.offset - self.size) // self.slide + 1) - 1)
+
+    def demand(self, low_us: int) -> int:
+        return self._end((low_us - self.offset - self.size) // self.slide)
+
+    def note(self, place: int, ts: Int64s) -> None:
+        """Tuples at these positions have come, of which those that count have been taken."""
+        assert self.ages is not None
+        self.ages.note(place, ts)
+        self.ages.drop(self._next())
+
+    # -- giving --------------------------------------------------------------------------------------------------------
+
+    def flush(self, limit: int) -> tuple[Batch | None, int]:
+        done = 0
+        given: list[Batch] = []
+        while done < limit and self.due():
+            if self.closing is None:
+                self.closing = self._begin()
+            closing = self.closing
+            if closing.part < len(closing.merges):
+                done += self._merge(closing, limit - done)
+            else:
+                done += self._give(closing, limit - done, given)
+        if not given:
+            return None, done
+        return Batch.concat(given), done
+
+    def _begin(self) -> Closing:
+        window = self._next()
+        assert window is not None
+        first = window * self.slide // self.width
+        cover = self._cover(first, first + self.size // self.width)
+        merges: list[tuple[Block | None, Block | None]] = []
+        for block in cover:
+            self._plan(block, merges)
+        if len(cover) == 1:
+            return Closing(window, merges, cover[0])
+        merges += [(None, block) for block in cover]
+        closing = Closing(window, merges, None)
+        closing.merged = self.grouping.table(False)
+        return closing
+
+    def _cover(self, first: int, beyond: int) -> list[Block]:
+        """The largest blocks with tuples that together are these panes, in order of time."""
+        if self.levels == 1:
+            start, stop = bisect_left(self.order, first), bisect_left(self.order, beyond)
+            return [(0, number) for number in self.order[start:stop]]
+        found = []
+        while first < beyond:
+            level = (beyond - first).bit_length() - 1
+            if first:
+                level = min(level, (first & -first).bit_length() - 1)
+            found.append((level, first >> level))
+            first += 1 << level
+        return [block for block in found if self._holds(block)]
+
+    def _holds(self, block: Block) -> bool:
+        """Whether there are tuples in a block."""
+        level, index = block
+        at = bisect_left(self.order, index << level)
+        return at < len(self.order) and self.order[at] < (index + 1) << level
+
+    def _plan(self, block: Block, merges: list[tuple[Block | None, Block | None]]) -> None:
+        """Add the merges that it takes until this block is there."""
+        level, index = block
+        if not level or block in self.panes:
+            return
+        left, right = (level - 1, 2 * index), (level - 1, 2 * index + 1)
+        halves = [half for half in (left, right) if self._holds(half)]
+        for half in halves:
+            self._plan(half, merges)
+        merges.append((block, right if right in halves else None))
+
+    def _merge(self, closing: Closing, limit: int) -> int:
+        into, what = closing.merges[closing.part]
+        table = closing.merged if into is None else self._block(into)
+        assert table is not None
+        pane = None if what is None else self.panes[what]
+        stop = 0
+        handled = 0
+        if pane is not None:
+            stop = min(pane.count, closing.place + limit)
+            table.merge(pane, closing.place, stop)
+            handled = stop - closing.place
+        closing.place = stop
+        if pane is None or stop == pane.count:
+            closing.part += 1
+            closing.place = 0
+        return handled
+
+    def _block(self, block: Block) -> Table:
+        """The table of a block that is being made: at first it is its left half."""
+        table = self.panes.get(block)
+        if table is None:
+            level, index = block
+            left = (level - 1, 2 * index)
+            table = self.panes.pop(left, None)
+            if table is None:
+                table = self.grouping.table(False)
+            self.panes[block] = table
+            self._account.changed[left] = None
+        self._account.changed[block] = None
+        return table
+
+    def _give(self, closing: Closing, limit: int, given: list[Batch]) -> int:
+        table = self._table(closing)
+        start, stop = closing.given, min(table.count, closing.given + limit)
+        count = stop - start
+        begin = self.offset + closing.number * self.slide
+        end = begin + self.size
+        time = saturated(end - 1) if self.ages is None else self.ages.of(closing.number)
+        times: list[Values] = [constant_int64(value, count) for value in (time, begin, end)]
+        batch = self.built(table, np.arange(start, stop), table.keys(start, stop), *times)
+        if len(batch):
+            given.append(batch)
+        closing.given = stop
+        if stop == table.count:
+            self.closing = None
+            self.opened = closing.number + 1
+            while self.order and self._last_window(self.order[0]) < self.opened:
+                self._forget(self.order.pop(0))
+            if self.ages is not None:
+                self.ages.drop(self._next())
+        return count
+
+    def _forget(self, pane: int) -> None:
+        """Drop a pane and the blocks that it is part of: no window begins before its end."""
+        for level in range(self.levels):
+            if self.panes.pop((level, pane >> level), None) is not None:
+                self._account.changed[level, pane >> level] = None
+
+    def _table(self, closing: Closing) -> Table:
+        if closing.alone is not None:
+            return self.panes[closing.alone]
+        assert closing.merged is not None
+        return closing.merged
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def tuples(self) -> int:
+        merged = self.closing.merged if self.closing is not None else None
+        return self._account.sums()[0] + (merged.count if merged is not None else 0)
+
+    @property
+    def nbytes(self) -> int:
+        merged = self.closing.merged if self.closing is not None else None
+        return self._account.sums()[1] + (merged.nbytes if merged is not None else 0)
+
+    def save(self) -> Any:
+        closing = self.closing
+        out = None
+        if closing is not None:
+            merged = None if closing.merged is None else closing.merged.save()
+            merges = [list(merge) for merge in closing.merges]
+            out = [closing.number, merges, closing.alone, merged, closing.part, closing.place, closing.given]
+        panes = [[*block, table.save()] for block, table in self.panes.items()]
+        ages = None if self.ages is None else self.ages.save()
+        return [self.reached, panes, list(self.order), self.opened, out, ages]
+
+    def restore(self, data: Any) -> None:
+        self.reached, panes, self.order, self.opened, out, ages = data
+        if self.ages is not None:
+            self.ages.restore(ages)
+        self.panes = {(level, index): self._restored(saved, self.size == self.slide) for level, index, saved in panes}
+        self._account = Account(self.panes)
+        self.closing = None
+        if out is not None:
+            number, merges, alone, merged, part, place, given = out
+            planned = [(_block_of(into), _block_of(what)) for into, what in merges]
+            self.closing = closing = Closing(number, planned, _block_of(alone))
+            closing.merged = None if merged is None else self._restored(merged, False)
+            closing.part, closing.place, closing.given = part, place, given
+
+    def _restored(self, saved: Any, whole: bool) -> Table:
+        table = self.grouping.table(whole)
+        table.restore(saved)
+        return table
+
+
+def _block_of(saved: Sequence[int] | None) -> Block | None:
+    return None if saved is None else (saved[0], saved[1])

@@ -1,0 +1,217 @@
+"""Running totals: aggregates without a window give an update stream, whose key is the group.
+
+A group's row is given whenever the group has changed: once per execution (`emit = 'latest'`), or once per tuple
+(`emit = 'every'`). Its time is the later of the causing tuple's and the time last given for the group, so a group's
+rows never go back in time.
+
+An aggregate of all rows, without groups, always has exactly one row. Over no rows it is given at the first watermark,
+with that time, or when the input ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from millrace.operators.aggregate.current import CurrentTotals
+from millrace.operators.aggregate.groups import ComputedRows, Grouping, Table
+from millrace.operators.frame.buffer import Buffer, Reader
+from millrace.operators.frame.operator import Operator, StepClock
+from millrace.operators.frame.punctuation_grain import EVERY, PunctuationGrain
+from millrace.operators.spec import AggregateSpec
+from millrace.operators.updates.updates import OrderedStateful, State, Stateful, first_time
+from millrace.values.batch import Batch, Int64s
+from millrace.values.eventtime import MIN_TIME
+from millrace.values.functions.faults import REASONS, Fault
+from millrace.values.functions.vectors import Faults
+from millrace.values.kernels import accumulating
+
+
+class Totals(State):
+    """The groups of a running total, and when each was last given."""
+
+    def __init__(self, spec: AggregateSpec, operator: Operator) -> None:
+        self._spec = spec
+        self._operator = operator
+        self._grouping = Grouping(spec)
+        self.table = Table(self._grouping, True)
+        self._times = np.zeros(0, np.int64)
+        self.owes = not spec.keys
+
+    def begin(self, ts: int, now_us: int) -> Batch | None:
+        self.owes = False
+        slots = self.table.find([], [], 1)
+        self._reserve()
+        self._times[0], self.table.arrived[0] = ts, now_us
+        return self._given([self._built(slots)])
+
+    def consume(self, batch: Batch) -> Batch | None:
+        """The rows that tuples cause."""
+        rows, failed, reason = self._grouping.compute(batch)
+        if failed:
+            self._operator.failed(failed, reason)
+        if not len(rows.ts):
+            return None
+        self.owes = False
+        if self._spec.emit == "latest":
+            return self._given([self._changed(rows, self.table.groups_of(rows))])
+        return self._given(self._each(rows))
+
+    def _changed(self, rows: ComputedRows, slots: Int64s) -> tuple[Batch, Faults | None]:
+        """Let rows count in these groups, and give each of them once, in the order of the groups' last rows."""
+        self.table.update(slots, rows)
+        self._reserve()
+        accumulating.raise_to(slots, rows.ts, self._times)
+        changed, last = np.unique(slots[::-1], return_index=True)
+        order = np.argsort(-last, kind="stable")
+        return self._built(changed[order])
+
+    def _reserve(self) -> None:
+        if len(self._times) < self.table.count:
+            times = np.full(2 * self.table.count, MIN_TIME, np.int64)
+            times[: len(self._times)] = self._times
+            self._times = times
+
+    def _each(self, rows: ComputedRows) -> list[tuple[Batch, Faults | None]]:
+        """Row by row, so that each row's total is that of the rows before it and its own.
+
+        Groups know nothing of each other: the first rows of all of them go together, then the second ones.
+        """
+        slots = self.table.groups_of(rows)
+        places = rounds(slots)
+        parts = [self._changed(rows.take(place), slots[place]) for place in places]
+        order = np.argsort(np.concatenate(places))
+        batch = Batch.concat([part for part, _ in parts]).take(order)
+        if all(faults is None for _, faults in parts):
+            return [(batch, None)]
+        faults = [np.zeros(len(part), np.uint8) if failed is None else failed for part, failed in parts]
+        return [(batch, np.concatenate(faults)[order])]
+
+    def _built(self, slots: Int64s) -> tuple[Batch, Faults | None]:
+        columns, valid, faults = self.table.finish(slots)
+        keys = self.table.keys_of(slots)
+        batch = Batch(
+            self._operator.output.schema,
+            self._times[slots],
+            [*(values for values, _ in keys), *columns],
+            [*(mask for _, mask in keys), *valid],
+            self.table.arrived[slots],
+        )
+        return batch, faults
+
+    def _given(self, parts: list[tuple[Batch, Faults | None]]) -> Batch | None:
+        batches = []
+        for batch, faults in parts:
+            if faults is not None:
+                failed = faults != 0
+                self._operator.failed(int(failed.sum()), REASONS[Fault(int(faults[failed][0]))])
+                batch = batch.take(~failed)
+            batches.append(batch)
+        made = Batch.concat(batches)
+        if self._spec.ordered and len(made) > 1 and (made.ts[1:] < made.ts[:-1]).any():
+            made = made.take(np.argsort(made.ts, kind="stable"))
+        return made if len(made) else None
+
+    @property
+    def tuples(self) -> int:
+        return self.table.count
+
+    @property
+    def nbytes(self) -> int:
+        return self.table.nbytes + self._times.nbytes
+
+    def save(self) -> Any:
+        return [self.table.save(), self._times, self.owes]
+
+    def restore(self, data: Any) -> None:
+        table, times, self.owes = data
+        self.table.restore(table)
+        self._times = times.copy()
+
+
+def rounds(slots: Int64s) -> list[Int64s]:
+    """Where each slot stands first, second and so on: in each round every slot at most once, in the order of places."""
+    order = np.argsort(slots, kind="stable")
+    ordered = slots[order]
+    number = np.arange(len(slots)) - np.searchsorted(ordered, ordered)
+    rank = np.empty(len(slots), np.int64)
+    rank[order] = number
+    by_rank = np.argsort(rank, kind="stable")
+    return np.split(by_rank, np.cumsum(np.bincount(rank))[:-1])
+
+
+class RunningAggregate(Stateful):
+    """Running totals of tuples as they come. Promises no order beyond each group's own."""
+
+    kind: ClassVar[str] = "aggregate"
+
+    def __init__(
+        self, name: str, spec: AggregateSpec, inputs: Sequence[Reader], output: Buffer, clock: StepClock
+    ) -> None:
+        super().__init__(name, inputs, output)
+        self.state = _totals(spec, self)
+        self.clock = clock
+
+
+class TotalOfAll(RunningAggregate):
+    """The running total of all tuples, without groups, which has a row although no tuple has come."""
+
+    shifts_time: ClassVar[bool] = True
+
+    def declares(self) -> PunctuationGrain | None:
+        """Of use is the first promise, whichever that is."""
+        return EVERY
+
+    def fresh(self) -> bool:
+        return self.inputs[0].unseen or (self.state.owes and self._first_time() is not None)
+
+    def _first_time(self) -> int | None:
+        return first_time(self.inputs[0].low_water(), self.clock.now_us)
+
+    def begin(self) -> None:
+        time = self._first_time()
+        given = None if time is None else self.state.begin(time, self.clock.now_us)
+        if given is not None:
+            self.counts.output_tuples += len(given)
+            self.output.put(given)
+
+
+class OrderedRunningAggregate(OrderedStateful):
+    """Running totals of tuples in order of time. The output is in order."""
+
+    kind: ClassVar[str] = "aggregate"
+
+    def __init__(
+        self, name: str, spec: AggregateSpec, inputs: Sequence[Reader], output: Buffer, clock: StepClock
+    ) -> None:
+        super().__init__(name, inputs, output, clock)
+        self.state = _totals(spec, self)
+
+    def fresh(self) -> bool:
+        return super().fresh() or (self.state.owes and self._first_time() is not None)
+
+    def _first_time(self) -> int | None:
+        """None as long as rows wait for their turn: theirs comes instead."""
+        return None if self.held_tuples() else first_time(self.low_water(), self.clock.now_us)
+
+    def advance(self, limit: int) -> tuple[int, Batch | None]:
+        taken, given = super().advance(limit)
+        if self.state.owes and (time := self._first_time()) is not None:
+            given = self.state.begin(time, self.clock.now_us)
+        return taken, given
+
+
+def _totals(spec: AggregateSpec, operator: Operator) -> State:
+    return Totals(spec, operator) if spec.replaces is None else CurrentTotals(spec, operator)
+
+
+def build_running(
+    name: str, spec: AggregateSpec, inputs: Sequence[Reader], output: Buffer, clock: StepClock
+) -> Operator:
+    """The running total that a spec asks for."""
+    if spec.ordered:
+        return OrderedRunningAggregate(name, spec, inputs, output, clock)
+    kind = RunningAggregate if spec.keys else TotalOfAll
+    return kind(name, spec, inputs, output, clock)

@@ -1,0 +1,240 @@
+"""Sessions: per key, tuples that follow each other by less than the gap.
+
+A batch is made into sessions of its own first (sorted by key and time); together with the sessions that are there
+they are sorted again, and what touches becomes one. A disordered tuple can so prolong a session, join two, or begin one
+before them. Sessions of a key hang on a chain, by arrays; keys without sessions are forgotten as soon as they are the
+greater part.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from millrace.operators.aggregate.groups import ComputedRows, Grouping, Keys, Table
+from millrace.operators.aggregate.panes import Windows
+from millrace.operators.spec import AggregateSpec, SessionWindow
+from millrace.protocol import Schema
+from millrace.values.batch import Batch, Int64s
+from millrace.values.eventtime import HORIZON_US, MAX_TIME, MIN_TIME, after, before, saturated
+from millrace.values.kernels import grouping as kernel
+
+# Below so many keys nothing is gained by forgetting some.
+MANY_KEYS: Final = 1_024
+
+
+class Sessions(Windows):
+    """Open sessions, each with a slot in one table of states.
+
+    key, first, last   by slot; key is -1 where the slot is free
+    head, following    by key the first session of its chain, by slot the next one; -1 ends it
+    pending            slots of sessions that are closed and not given yet, in the order in which they go
+    """
+
+    def __init__(self, spec: AggregateSpec, schema: Schema, grouping: Grouping, since: int | None) -> None:
+        super().__init__(spec, schema, grouping)
+        assert isinstance(spec.window, SessionWindow)
+        self.gap = spec.window.gap_us
+        # What begins less than a gap above the last tuple from before the query may have begun with it.
+        self.since = None if since is None or spec.partial == "emit" else since - 1 + self.gap
+        self.states = Table(grouping, False)
+        self.key = np.empty(0, np.int64)
+        self.first = np.empty(0, np.int64)
+        self.last = np.empty(0, np.int64)
+        self.following = np.empty(0, np.int64)
+        self.free: list[int] = []
+        self.pending: list[int] = []
+        self._forget_keys()
+        self._least: int | None = None
+
+    def _forget_keys(self) -> None:
+        self.keys = Keys(self.grouping.key_types, self.grouping.null_bits)
+        self.head = np.empty(0, np.int64)
+
+    # -- taking --------------------------------------------------------------------------------------------------------
+
+    def take(self, rows: ComputedRows, at: Int64s) -> None:
+        self.place(rows)
+
+    def place(self, rows: ComputedRows) -> Int64s:
+        """Let rows count in their sessions, and say in which."""
+        keys = self._numbered(rows)
+        order = np.lexsort((rows.ts, keys))
+        by_key, by_time = keys[order], rows.ts[order]
+        run_of = np.empty(len(order), np.int64)
+        runs = kernel.clusters(by_key, by_time, by_time, self.gap, run_of)
+        edges = np.flatnonzero(np.diff(run_of, prepend=-1))
+        run_key, run_first = by_key[edges], by_time[edges]
+        run_last = by_time[np.append(edges[1:], len(order)) - 1]
+        # Rows count in their order of arrival, so that ties are what they would be without sorting.
+        slots = np.empty(len(order), np.int64)
+        slots[order] = run_of
+        partial = self.grouping.table(False)
+        partial.reserve(runs)
+        partial.count = runs
+        partial.update(slots, rows)
+        target = self._join(run_key, run_first, run_last, partial)
+        self._least = None
+        return target[slots]
+
+    def _numbered(self, rows: ComputedRows) -> Int64s:
+        """The number of each row's key."""
+        if self.grouping.width:
+            at = self.grouping.key_columns
+            keys = self.keys.find([rows.columns[p] for p in at], [rows.valid[p] for p in at])
+            count = self.keys.count
+        else:
+            keys, count = np.zeros(len(rows.ts), np.int64), 1
+        if len(self.head) < count:
+            self.head = np.append(self.head, np.full(2 * count - len(self.head), -1, np.int64))
+        return keys
+
+    def _join(self, run_key: Int64s, run_first: Int64s, run_last: Int64s, partial: Table) -> Int64s:
+        """Join the runs of a batch with each other's sessions and with those that are there; each one's session."""
+        there = self._of_keys(run_key)
+        key = np.concatenate((self.key[there], run_key))
+        first = np.concatenate((self.first[there], run_first))
+        last = np.concatenate((self.last[there], run_last))
+        order = np.lexsort((first, key))
+        cluster_of = np.empty(len(order), np.int64)
+        count = kernel.clusters(key[order], first[order], last[order], self.gap, cluster_of)
+        cluster = np.empty(len(order), np.int64)
+        cluster[order] = cluster_of
+        olds, news = cluster[: len(there)], cluster[len(there) :]
+        # One of the sessions that are there goes on in its slot; what had none gets a new one.
+        target = np.full(count, -1, np.int64)
+        target[olds[::-1]] = there[::-1]
+        fresh = np.flatnonzero(target < 0)
+        target[fresh] = self._slots(len(fresh))
+        self._merge_old(there, target[olds])
+        self.states.merge_into(partial, target[news], 0, partial.count)
+        begins = np.full(count, MAX_TIME, np.int64)
+        ends = np.full(count, MIN_TIME, np.int64)
+        np.minimum.at(begins, cluster, first)
+        np.maximum.at(ends, cluster, last)
+        self.first[target], self.last[target] = begins, ends
+        edges = np.flatnonzero(np.diff(cluster_of, prepend=-1))
+        keys = key[order][edges]
+        self.key[target] = keys
+        kernel.link(target[fresh], keys[fresh], self.head, self.following)
+        return target[news]
+
+    def _of_keys(self, run_key: Int64s) -> Int64s:
+        """The sessions of these keys."""
+        keys = np.unique(run_key)
+        found = np.empty(len(keys) + 8, np.int64)
+        count = kernel.chained(keys, self.head, self.following, found)
+        if count > len(found):
+            found = np.empty(count, np.int64)
+            kernel.chained(keys, self.head, self.following, found)
+        return found[:count]
+
+    def _merge_old(self, there: Int64s, target: Int64s) -> None:
+        """Merge sessions that have become one into the slot that goes on."""
+        for old, new in zip(there[there != target].tolist(), target[there != target].tolist(), strict=True):
+            self.states.merge_into(self.states, np.array([new]), old, old + 1)
+            self._free(np.array([old]))
+
+    def _slots(self, count: int) -> Int64s:
+        """Free slots, of which there will be enough."""
+        while len(self.free) < count:
+            size = max(16, 2 * len(self.key))
+            more = np.arange(len(self.key), size)
+            self.states.reserve(size)
+            self.states.count = size
+            self.key = np.append(self.key, np.full(len(more), -1, np.int64))
+            self.first, self.last, self.following = (
+                np.append(array, np.zeros(len(more), np.int64)) for array in (self.first, self.last, self.following)
+            )
+            self.free[:0] = more[::-1].tolist()
+        taken = self.free[len(self.free) - count :][::-1]
+        del self.free[len(self.free) - count :]
+        return np.array(taken, np.int64)
+
+    def _free(self, slots: Int64s) -> None:
+        kernel.unlink(slots, self.key[slots], self.head, self.following)
+        self.key[slots] = -1
+        self.states.clear(slots)
+        self.free.extend(slots[::-1].tolist())
+
+    # -- windows -------------------------------------------------------------------------------------------------------
+
+    def next_end(self) -> int | None:
+        if self.pending:
+            return int(self.last[self.pending[0]]) + self.gap
+        if self._least is None:
+            live = self.last[self.key >= 0]
+            self._least = int(live.min()) + self.gap if len(live) else MAX_TIME + 1
+        return None if self._least > MAX_TIME else self._least
+
+    def low_water(self) -> int:
+        end = self.next_end()
+        if self.reached == MAX_TIME and end is None:
+            return MAX_TIME
+        # A tuple still to come may begin a session, which ends a gap later; one that is there may go no further.
+        latest = after(self.reached, self.gap - 1)
+        return latest if end is None else min(latest, saturated(end - 1))
+
+    def demand(self, low_us: int) -> int:
+        ends = self.last[self.key >= 0] + self.gap
+        ends = ends[ends <= low_us]
+        return max(before(low_us, self.gap - 1), int(ends.max()) if len(ends) else MIN_TIME)
+
+    def flush(self, limit: int) -> tuple[Batch | None, int]:
+        if limit <= 0 or not self.due():
+            return None, 0
+        self._close()
+        slots = np.array(self.pending[:limit], np.int64)
+        del self.pending[: len(slots)]
+        shown = slots if self.since is None else slots[self.first[slots] >= self.since]
+        given = None
+        if len(shown):
+            end = self.last[shown] + self.gap
+            keys = self.keys.decode_at(self.key[shown]) if self.grouping.width else []
+            given = self.built(self.states, shown, keys, np.minimum(end - 1, HORIZON_US), self.first[shown], end)
+        self._free(slots)
+        self._least = None
+        self._tidy()
+        return given if given is not None and len(given) else None, len(slots)
+
+    def _close(self) -> None:
+        """Say which sessions are over, if none is on its way out."""
+        if not self.pending:
+            closed = np.flatnonzero((self.key >= 0) & (self.last <= self.reached - self.gap))
+            self.pending = closed[np.lexsort((self.first[closed], self.last[closed]))].tolist()
+
+    def _tidy(self) -> None:
+        """Forget keys without sessions once they are the greater part; and everything if no session is left."""
+        live = len(self.key) - len(self.free)
+        if not self.grouping.width or self.keys.count < MANY_KEYS or 2 * live > self.keys.count:
+            return
+        slots = np.flatnonzero(self.key >= 0)
+        columns = self.keys.decode_at(self.key[slots])
+        self._forget_keys()
+        if not len(slots):
+            return
+        self.key[slots] = self.keys.find([values for values, _ in columns], [mask for _, mask in columns])
+        self.head = np.full(2 * self.keys.count, -1, np.int64)
+        kernel.link(slots, self.key[slots], self.head, self.following)
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def tuples(self) -> int:
+        return len(self.key) - len(self.free)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.keys.nbytes + self.states.nbytes + 4 * self.key.nbytes + self.head.nbytes)
+
+    def save(self) -> Any:
+        arrays = [array.copy() for array in (self.key, self.first, self.last, self.following, self.head)]
+        return [self.reached, self.since, arrays, self.free, self.pending, self.keys.save(), self.states.save()]
+
+    def restore(self, data: Any) -> None:
+        self.reached, self.since, arrays, self.free, self.pending, keys, states = data
+        self.key, self.first, self.last, self.following, self.head = (array.copy() for array in arrays)
+        self.keys.restore(keys)
+        self.states.restore(states)
+        self._least = None

@@ -1,6 +1,0 @@
-"""Aggregates: the registry that the binder resolves names in, and the states that operators keep."""
-
-from millrace.operators.aggregates.accumulator import Accumulator
-from millrace.operators.aggregates.registry import AGGREGATES, Aggregate, Aggregates, user_aggregate
-
-__all__ = ["AGGREGATES", "Accumulator", "Aggregate", "Aggregates", "user_aggregate"]

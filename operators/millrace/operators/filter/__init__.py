@@ -1,0 +1,1 @@
+"""Filter: keep the rows, or the keys of an update stream, for which a predicate is true."""

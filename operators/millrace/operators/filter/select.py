@@ -1,0 +1,31 @@
+"""Select: keep the rows for which a predicate is true."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from millrace.operators.frame.buffer import Buffer, Reader
+from millrace.operators.frame.operator import RowWise
+from millrace.operators.spec import SelectSpec
+from millrace.values.batch import Batch
+from millrace.values.evaluate import compile_predicate
+
+
+class Select(RowWise):
+    """The rows for which the predicate is true: neither false nor null.
+
+    Rows whose predicate cannot be computed are dropped and counted. Keeps the input's order; punctuation passes.
+    """
+
+    kind: ClassVar[str] = "select"
+
+    def __init__(self, name: str, spec: SelectSpec, inputs: Sequence[Reader], output: Buffer) -> None:
+        super().__init__(name, inputs, output)
+        self._test = compile_predicate(spec.predicate)
+
+    def compute(self, batch: Batch) -> Batch:
+        passing, errors = self._test(batch)
+        if errors is not None:
+            self.failed(int(errors.rows.sum()), errors.reason)
+        return batch if passing is None else batch.take(passing)

@@ -1,0 +1,1 @@
+"""Fork: several operators reading one arc."""

@@ -1,0 +1,1 @@
+"""The frame of every operator: arcs with registers, the operator itself, and waiting for time."""

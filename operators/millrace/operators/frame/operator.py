@@ -1,0 +1,201 @@
+"""What every operator is: inputs, an output, `more`, `execute`, and a state that can be saved.
+
+An operator never looks at a clock, a thread or its neighbours. `execute(limit)` takes at most `limit` tuples from all
+inputs together; the scheduler alone decides when. Operators that may have to wait for a time on another input (the
+papers' idle-waiting-prone ones) build on `IdleWaiting` in `idle_waiting.py`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from millrace.operators.frame.buffer import Buffer, Reader
+from millrace.operators.frame.punctuation_grain import PunctuationGrain
+from millrace.values.batch import Batch
+
+
+class StepClock:
+    """The engine's clock as data: the time of the step in progress, the same for all that happens in it."""
+
+    __slots__ = ("now_us",)
+
+    def __init__(self) -> None:
+        self.now_us = 0
+
+
+class Counts:
+    """What an operator has done since it began, and what it last took tuples for."""
+
+    __slots__ = ("errors", "executions", "input_tuples", "last_error", "last_given", "last_taken", "output_tuples")
+
+    def __init__(self) -> None:
+        self.input_tuples = self.output_tuples = self.executions = self.errors = 0
+        self.last_taken = self.last_given = 0
+        self.last_error = ""
+
+    def save(self) -> list[Any]:
+        return [getattr(self, name) for name in self.__slots__]
+
+    def restore(self, data: Sequence[Any]) -> None:
+        for name, value in zip(self.__slots__, data, strict=True):
+            setattr(self, name, value)
+
+
+class Operator(ABC):
+    """A node of the graph.
+
+    inputs          a reader for each input, in the order of the plan
+    output          the arc that it fills
+    waits           whether it is idle-waiting prone
+    paced           whether it may take or emit less than it could, and continue when it is executed again
+    state_scanned   how many tuples of its own state the last execution scanned; a step's budget counts them too
+    shifts_time     whether its promise differs from its input's, so that nothing may bypass it
+    """
+
+    kind: ClassVar[str]
+    waits: ClassVar[bool] = False
+    paced: bool = False
+    shifts_time: ClassVar[bool] = False
+
+    def __init__(self, name: str, inputs: Sequence[Reader], output: Buffer) -> None:
+        self.name = name
+        self.inputs = list(inputs)
+        for reader in self.inputs:
+            reader.consumer = self
+        self.output = output
+        self.counts = Counts()
+        self.state_scanned = 0
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+    def more(self) -> bool:
+        """Whether there are input tuples that it could take now."""
+        for reader in self.inputs:  # noqa: SIM110 (asked after every execution: a generator would double its cost)
+            if reader.taken != reader.buffer.end:
+                return True
+        return False
+
+    def fresh(self) -> bool:
+        """Whether an execution would do anything: take a tuple or pass a punctuation."""
+        return any(reader.unseen for reader in self.inputs)
+
+    @abstractmethod
+    def execute(self, limit: int) -> int:
+        """Take at most `limit` tuples, give what follows from them, and say how many were taken."""
+
+    def empty_input(self) -> int:
+        """The input to backtrack to: one whose tuples it lacks."""
+        for position, reader in enumerate(self.inputs):
+            if reader.taken == reader.buffer.end:
+                return position
+        return 0
+
+    def queue_tuples(self, position: int) -> int:
+        """Tuples that wait before this input."""
+        return self.inputs[position].waiting
+
+    def measured(self, tuples: int, us: float) -> None:
+        """Learn what executions that took so many tuples have cost, from this step on."""
+
+    def decision(self) -> Any:
+        """What an admin has decided of it that its plan does not say, as a value."""
+        return None
+
+    def decide(self, decision: Any) -> None:
+        """Take over what was decided of another operator of the same plan; nothing else goes over."""
+
+    def failed(self, count: int, reason: str) -> None:
+        """Count rows that could not be computed, of the input or of the result; they are dropped, the others go on."""
+        self.counts.errors += count
+        self.counts.last_error = reason
+
+    @property
+    def state_tuples(self) -> int:
+        """Tuples it remembers beyond those that wait."""
+        return 0
+
+    @property
+    def state_bytes(self) -> int:
+        return 0
+
+    @property
+    def superseded(self) -> int:
+        """Rows of an update stream that were older than what their key had when they came."""
+        return 0
+
+    @property
+    def shed(self) -> int:
+        """Rows that it has left out at random, to have less to do."""
+        return 0
+
+    def declares(self) -> PunctuationGrain | None:
+        """Which promises of its inputs are of use here, or to those that read it; None if none is."""
+        return self.output.grain if self.output.wanted else None
+
+    def demand(self, need_us: int) -> int:
+        """The least that its inputs must promise for it to promise this."""
+        return need_us
+
+    def low_water(self) -> int:
+        """What holds for every tuple it will still give."""
+        return min(reader.low_water() for reader in self.inputs)
+
+    def lacking(self, need_us: int) -> list[Reader]:
+        """The inputs that must promise more before it can promise this itself."""
+        return [reader for reader in self.inputs if reader.promise < need_us]
+
+    def save(self) -> Any:
+        """Its state beyond buffers and readers, as plain data."""
+        return None
+
+    def restore(self, data: Any) -> None:
+        """Take back what `save` gave."""
+
+
+class RowWise(Operator):
+    """An operator that turns each tuple of its one input into one or none, or into its copies, at the same time. Keeps
+    any order."""
+
+    @abstractmethod
+    def compute(self, batch: Batch) -> Batch:
+        """The rows that follow from these."""
+
+    def more(self) -> bool:
+        reader = self.inputs[0]
+        return reader.taken != reader.buffer.end
+
+    def fresh(self) -> bool:
+        return self.inputs[0].unseen
+
+    def empty_input(self) -> int:
+        return 0
+
+    def execute(self, limit: int) -> int:
+        reader = self.inputs[0]
+        output = self.output
+        counts = self.counts
+        counts.executions += 1
+        before = reader.taken
+        batch = reader.take(limit)
+        taken = reader.taken - before
+        if batch is not None and len(batch.ts):
+            counts.input_tuples += len(batch.ts)
+            given = self.compute(batch)
+            counts.last_taken = taken
+            counts.last_given = len(given.ts)
+            counts.output_tuples += counts.last_given
+            output.put(given)
+        reader.look()
+        if output.wanted:
+            output.punctuate(self.promised(reader.low_water()))
+        return taken
+
+    def promised(self, low_us: int) -> int:
+        """What it promises when its input promises so much."""
+        return low_us
+
+    def low_water(self) -> int:
+        return self.promised(self.inputs[0].low_water())

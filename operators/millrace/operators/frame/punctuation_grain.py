@@ -1,0 +1,71 @@
+"""Thin punctuation: which promises are of use to whoever reads an arc (OOP, appendix A.1.1).
+
+An aggregate over windows can act at the ends of its windows and at no other time, so of all that a stream could
+promise the rest tells it nothing. Every reader declares what it has a use for; an arc carries what any of its readers
+declares, rounded down to it, and never the same twice. The end of time is of use to everybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from millrace.values.eventtime import MAX_TIME, is_time
+
+
+@dataclass(frozen=True, slots=True)
+class PunctuationGrain:
+    """Every promise, or those that reach a new boundary: one of the times offset + n * slide of any pair."""
+
+    every: bool = True
+    boundaries: tuple[tuple[int, int], ...] = ()
+
+    def above(self, value_us: int) -> int:
+        """The least promise above this one that is of use."""
+        if self.every:
+            return value_us + 1
+        least = MAX_TIME
+        for slide, offset in self.boundaries:
+            boundary = offset + ((value_us - offset) // slide + 1) * slide
+            if boundary < least:
+                least = boundary
+        return least
+
+    def rounded(self, value_us: int) -> int:
+        """The greatest promise of use that this one implies, or itself if it implies none."""
+        if self.every or not is_time(value_us) or not self.boundaries:
+            return value_us
+        return max(offset + (value_us - offset) // slide * slide for slide, offset in self.boundaries)
+
+    def save(self) -> list[Any]:
+        return [self.every, [list(pair) for pair in self.boundaries]]
+
+    @staticmethod
+    def restore(data: Sequence[Any]) -> PunctuationGrain:
+        every, boundaries = data
+        return PunctuationGrain(every, tuple((slide, offset) for slide, offset in boundaries))
+
+
+EVERY = PunctuationGrain()
+# What a reader declares that has a use for nothing but the end.
+THE_END = PunctuationGrain(every=False)
+
+
+def windows_of(size_us: int, slide_us: int, offset_us: int) -> tuple[int, int]:
+    """The boundaries at which windows end."""
+    return slide_us, (offset_us + size_us) % slide_us
+
+
+def union_of(grains: Iterable[PunctuationGrain]) -> PunctuationGrain:
+    """What carries enough for all of these: boundaries that others imply are left out."""
+    found: list[tuple[int, int]] = []
+    for grain in grains:
+        if grain.every:
+            return EVERY
+        found += grain.boundaries
+    kept: list[tuple[int, int]] = []
+    for slide, offset in sorted(set(found)):
+        if not any(slide % finer == 0 and (offset - start) % finer == 0 for finer, start in kept):
+            kept.append((slide, offset))
+    return PunctuationGrain(False, tuple(kept))

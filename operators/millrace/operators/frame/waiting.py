@@ -1,0 +1,145 @@
+"""The frame of idle-waiting-prone operators: registers, horizon, low water, need.
+
+An operator of this kind may act on a tuple only when no input can still undercut it. Per input it keeps the waiting
+tuples (least first, whatever the arc's order), and two values follow from them and from the arcs:
+
+    horizon     least over the inputs of what each promises behind its waiting tuples; nothing above it may be taken
+    low water   least over the inputs of the lower of its head and its promise; nothing below it will be given
+
+At one tuple per execution this is the papers' relaxed `more`: a tuple is ready if its time is the least register,
+where a register holds the head's time, or the last time known when nothing waits (ETS figure 5, EQG figure 8). Taking
+the promise behind the whole queue instead of the head lets one execution take many tuples and never frees a tuple
+earlier.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from millrace.operators.frame.buffer import Buffer, Reader
+from millrace.operators.frame.idle_waiting import IdleWaiting
+from millrace.operators.frame.operator import StepClock
+from millrace.operators.frame.reorder import Reorder, merge_by_time
+from millrace.values.batch import Batch
+from millrace.values.eventtime import MAX_TIME
+
+
+class Lines(IdleWaiting):
+    """An operator whose tuples may have to stand in line: one line per input, in order of time."""
+
+    def __init__(self, name: str, inputs: Sequence[Reader], output: Buffer, clock: StepClock) -> None:
+        super().__init__(name, inputs, output, clock)
+        self.waiting = [Reorder() for _ in inputs]
+
+    def _heads(self) -> list[int]:
+        return [head for reorder in self.waiting if (head := reorder.head_us()) is not None]
+
+    def absorb(self) -> None:
+        """Bring what has come on the arcs into order."""
+        for position, reader in enumerate(self.inputs):
+            if reader.taken == reader.buffer.end:
+                continue
+            batch = reader.take(reader.waiting)
+            if batch is not None and len(batch):
+                waiting = self.waiting[position]
+                waiting.put(self.stamped(position, batch))
+                # They are still queued before this input, with those that waited already.
+                reader.peak = max(reader.peak, waiting.count)
+                reader.buffer.gauge.add(len(batch), reader.buffer.width)
+
+    def stamped(self, position: int, batch: Batch) -> Batch:
+        """What has come on an arc as it is to stand in line."""
+        return batch
+
+    def held_tuples(self) -> int:
+        return sum(reorder.count for reorder in self.waiting)
+
+    def queue_tuples(self, position: int) -> int:
+        return self.inputs[position].waiting + self.waiting[position].count
+
+    def save(self) -> Any:
+        return [super().save(), [reorder.save() for reorder in self.waiting]]
+
+    def restore(self, data: Any) -> None:
+        idle, waiting = data
+        super().restore(idle)
+        for reorder, saved, reader in zip(self.waiting, waiting, self.inputs, strict=True):
+            reorder.restore(saved)
+            reader.buffer.gauge.add(reorder.count, reader.buffer.width)
+
+    def clear(self) -> None:
+        for reorder, reader in zip(self.waiting, self.inputs, strict=True):
+            reader.buffer.gauge.add(-reorder.count, reader.buffer.width)
+        self.waiting = [Reorder() for _ in self.inputs]
+
+
+class Waiting(Lines):
+    """An operator that keeps tuples in order of time until its inputs' promises let it take them."""
+
+    @abstractmethod
+    def advance(self, limit: int) -> tuple[int, Batch | None]:
+        """Take at most `limit` of the tuples that may be taken; how many, and the rows that follow from them."""
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def low_water(self) -> int:
+        return min(min(self._heads(), default=MAX_TIME), self.horizon())
+
+    def registers(self) -> list[int]:
+        self.absorb()
+        return [
+            reader.promise if (head := reorder.head_us()) is None else head
+            for reader, reorder in zip(self.inputs, self.waiting, strict=True)
+        ]
+
+    def need(self) -> int | None:
+        self.absorb()
+        heads = self._heads()
+        if not heads:
+            return None
+        least = min(heads)
+        return least if least > self.horizon() else None
+
+    # -- running -------------------------------------------------------------------------------------------------------
+
+    def more(self) -> bool:
+        self.absorb()
+        heads = self._heads()
+        return bool(heads) and min(heads) <= self.horizon()
+
+    def fresh(self) -> bool:
+        return any(reader.unseen for reader in self.inputs) or self.more()
+
+    def execute(self, limit: int) -> int:
+        self.counts.executions += 1
+        self.absorb()
+        taken, given = self.advance(limit)
+        if given is not None:
+            self.counts.output_tuples += len(given)
+            self.output.put(given)
+        self.seen()
+        self.announce(gave=given is not None)
+        return taken
+
+    def left_line(self, position: int, count: int) -> None:
+        """Tuples of an input that waited here have been taken."""
+        self.counts.input_tuples += count
+        buffer = self.inputs[position].buffer
+        buffer.gauge.add(-count, buffer.width)
+
+
+class Merging(Waiting):
+    """An operator that takes the tuples of all its inputs, which have one schema, as one line in order of time."""
+
+    @abstractmethod
+    def consume(self, batch: Batch) -> Batch | None:
+        """The rows that follow from these, which come in order of time."""
+
+    def advance(self, limit: int) -> tuple[int, Batch | None]:
+        batch = merge_by_time(self.waiting, self.horizon(), limit)
+        if batch is None:
+            return 0, None
+        self.left_line(0, len(batch))
+        return len(batch), self.consume(batch)

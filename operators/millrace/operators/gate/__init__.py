@@ -1,0 +1,1 @@
+"""Gate: where a query begins that has a past to learn first."""

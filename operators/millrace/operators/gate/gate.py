@@ -1,0 +1,56 @@
+"""Gate: where a query begins that has a past to learn first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from millrace.operators.frame.buffer import Buffer, Reader
+from millrace.operators.frame.operator import RowWise
+from millrace.operators.frame.punctuation_grain import PunctuationGrain
+from millrace.values.batch import Batch
+
+
+class Gate(RowWise):
+    """Passes everything on as it comes, once it is open. While it is closed, what comes waits before it.
+
+    The operators behind a closed gate know nothing of the stream yet, not even what it has promised: their state, and
+    what they have told those behind them, is still to come. Keeps the input's order; punctuation passes.
+    """
+
+    kind: ClassVar[str] = "gate"
+
+    def __init__(self, name: str, inputs: Sequence[Reader], output: Buffer) -> None:
+        super().__init__(name, inputs, output)
+        self.closed = True
+
+    def open(self) -> None:
+        self.closed = False
+        self.inputs[0].unseen = True
+
+    def more(self) -> bool:
+        return not self.closed and super().more()
+
+    def execute(self, limit: int) -> int:
+        if self.closed:
+            self.inputs[0].unseen = False
+            return 0
+        return super().execute(limit)
+
+    def compute(self, batch: Batch) -> Batch:
+        return batch
+
+    def declares(self) -> PunctuationGrain | None:
+        return None if self.closed else super().declares()
+
+    def decision(self) -> bool:
+        return self.closed
+
+    def decide(self, decision: bool) -> None:
+        self.closed = decision
+
+    def save(self) -> bool:
+        return self.closed
+
+    def restore(self, data: Any) -> None:
+        self.closed = data

@@ -1,0 +1,1 @@
+"""Joins of streams over windows: memory, matching, pacing."""

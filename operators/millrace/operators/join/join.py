@@ -1,0 +1,584 @@
+"""Joins of streams over windows: several inputs, one operator, in four orders.
+
+    arrival   rows are joined as they come and given at once (OOP-Join, figure 4)
+    sync      the inputs are put in order of time first (NILE, Sync-Filter)
+    filter    rows are joined as they come, and what they make is held back until nothing earlier can come (NILE,
+              Filter-Order)
+    adaptive  sync or filter, by what tuples cost and how fast they come (NILE, section 6)
+
+An execution takes new rows, lets them look through what the other inputs remember, and remembers them. What it finds
+passes the hold buffer unless the order is `arrival`; under `sync` it leaves in the same execution. So changing the
+order while rows are on their way loses nothing and repeats nothing: it only changes which rows may be taken.
+
+Rows below their floor are forgotten: all inputs that they could match promise to be past them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final, Literal
+
+import numpy as np
+
+from millrace.operators.frame.buffer import Buffer, Reader
+from millrace.operators.frame.operator import StepClock
+from millrace.operators.frame.reorder import Reorder, merge_by_time, shares
+from millrace.operators.frame.waiting import Lines
+from millrace.operators.join.matching import Incoming, Matcher
+from millrace.operators.join.pacing import JoinPacing
+from millrace.operators.join.unmatched import Unmatched
+from millrace.operators.spec import JoinSpec
+from millrace.protocol import Refuse
+from millrace.values.batch import Batch
+from millrace.values.eventtime import LAST_WATERMARK, LATENT, MAX_TIME, MIN_TIME, UNBOUNDED_US, stamped
+
+Order = Literal["arrival", "sync", "filter", "adaptive"]
+Mode = Literal["arrival", "sync", "filter"]
+ORDERS: Final[tuple[Order, ...]] = ("arrival", "sync", "filter", "adaptive")
+
+# Combinations that an execution looks at before it leaves the rest of its rows to the next one: a few milliseconds.
+MOST_LOOKED: Final = 65_536
+
+
+class Join(Lines):
+    """Rows of several inputs put together wherever they match, each combination once, at the latest of their times.
+
+    The output of an event order is in order of time; of `arrival` it is in no order.
+
+    order     as the query wants it; `mode` is how rows are taken now: as they come, or in order
+    rest      rows that were taken and have not looked yet
+    hold      what was found and may not leave yet
+    pending   per input whose rows are given alone if they match nothing: those that may still match
+    """
+
+    kind: ClassVar[str] = "join"
+
+    def __init__(self, name: str, spec: JoinSpec, inputs: Sequence[Reader], output: Buffer, clock: StepClock) -> None:
+        super().__init__(name, inputs, output, clock)
+        self.spec = spec
+        self.matcher = Matcher(spec, [reader.schema for reader in inputs], output.schema)
+        self.hold = Reorder()
+        self.rest: deque[Incoming] = deque()
+        self.pending = [Unmatched(self.matcher, position, MOST_LOOKED) for position in spec.outer]
+        self._by_rows = spec.counts_rows
+        self.order: Order = "sync" if self._by_rows else spec.order
+        self.mode: Mode = "sync" if self.order == "adaptive" else self.order
+        self.pacing = JoinPacing(len(inputs), self._window_us(), spec.alpha)
+        self._planned = (self.order, spec.alpha)
+        self._short = self.matcher.takes_rows
+        self._turn = 0
+        self.paced = False
+        self._stamps = [MIN_TIME] * len(inputs)
+
+    def _window_us(self) -> int | None:
+        """|w|: how far apart rows may be, half the width of the widest band."""
+        bands = self.matcher.bands
+        width = max(bands.width(a, b) for a in range(bands.inputs) for b in range(a))
+        return None if width == UNBOUNDED_US else width // 2
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def _promise(self, position: int) -> int:
+        """What an input promises behind all that has come; one whose rows are stamped here, no more than the clock."""
+        promise = self.inputs[position].promise
+        return max(self.clock.now_us, self._stamps[position]) if promise == LATENT else promise
+
+    def horizon(self) -> int:
+        """Up to which time rows may be taken.
+
+        Which rows are an input's newest depends on the order of rows of one time. So where windows count rows, none of
+        a time is taken before all of that time have come: how arrivals were cut into batches never shows.
+        """
+        least = min(self._promise(position) for position in range(len(self.inputs)))
+        return least - 1 if self._by_rows and least > MIN_TIME else least
+
+    def _lows(self) -> list[int]:
+        """Per input what holds for every row that has not looked yet."""
+        return self._with_rest(self._outside())
+
+    def _outside(self) -> list[int]:
+        """Per input what holds for every row that has not been taken."""
+        lows = []
+        for position, reader in enumerate(self.inputs):
+            buffer = reader.buffer
+            if buffer.latent:
+                low = self._promise(position)
+            elif buffer.end == reader.taken:
+                low = reader.promise
+            else:
+                low = reader.low_water()
+            line = self.waiting[position]
+            if line.count:
+                head = line.head_us()
+                assert head is not None
+                low = min(low, head)
+            lows.append(low)
+        return lows
+
+    def _with_rest(self, lows: list[int]) -> list[int]:
+        """The same with the rows that have been taken and have not looked."""
+        if not self.rest:
+            return lows
+        lows = lows.copy()
+        for rows in self.rest:
+            lows[rows.position] = min(lows[rows.position], rows.least)
+        return lows
+
+    def low_water(self) -> int:
+        return self._low_water(self._lows())
+
+    def _low_water(self, lows: Sequence[int]) -> int:
+        low = self._lowest(lows)
+        if not self.hold.count:
+            return low
+        head = self.hold.head_us()
+        assert head is not None
+        return min(low, head)
+
+    def _lowest(self, lows: Sequence[int]) -> int:
+        """What holds for every row that is still to be found."""
+        low = min(lows)
+        for pending in self.pending:
+            if pending.count and (oldest := pending.oldest()) is not None:
+                low = min(low, oldest)
+        return low
+
+    def registers(self) -> list[int]:
+        if self.mode == "arrival":
+            return super().registers()
+        self.absorb()
+        return [
+            self._promise(position) if (head := line.head_us()) is None else head
+            for position, line in enumerate(self.waiting)
+        ]
+
+    def need(self) -> int | None:
+        if self.mode == "arrival" and not self.pending:
+            return None
+        wait = self._wait()
+        return None if wait is None else wait[0]
+
+    def holding(self) -> list[int]:
+        wait = self._wait()
+        return [] if wait is None else wait[1]
+
+    def blocked(self) -> bool:
+        """Whether something waits that could be given. A row that may still match is not held back, merely not over,
+        until a row has come that is past its window."""
+        wait = self._wait()
+        return wait is not None and (wait[2] is None or wait[2].newest >= wait[0])
+
+    def idle(self) -> list[int]:
+        if self.mode == "arrival" and not self.pending:
+            return []
+        return self.holding() if self.blocked() else []
+
+    def stamps(self) -> bool:
+        holding = self.holding()
+        return bool(holding) and all(self.inputs[position].latent for position in holding)
+
+    def reach(self) -> bool:
+        """The clock has gone on: what waits for rows that are stamped here may be taken or given now."""
+        lows = self._lows()
+        if self.more() or self._may_leave(lows) or self._may_give_up(lows):
+            self.paced = True
+            return True
+        return self.announce(gave=False)
+
+    def past_its_tuples(self) -> bool:
+        return self._by_rows
+
+    def _wait(self) -> tuple[int, list[int], Unmatched | None] | None:
+        """The least promise that would let it act, the inputs that owe it, and whose pending row needs it, if nothing
+        else does."""
+        if self.mode == "arrival" and not any(pending.count for pending in self.pending):
+            return None
+        if self.rest or (self.mode == "arrival" and any(reader.waiting for reader in self.inputs)):
+            return None
+        least = head = self._blocked_head()
+        wait: tuple[int, list[int], Unmatched | None] | None = None
+        if head is not None:
+            needed = head + 1 if self._by_rows and self._standing() else head
+            wait = needed, [p for p in range(len(self.inputs)) if self._promise(p) < needed], None
+        for pending in self.pending:
+            row = pending.oldest() if pending.count else None
+            beside = 1 - pending.position
+            after = self.matcher.bands.reach[pending.position][beside]
+            # In order of time, what is held back for less goes first.
+            if row is None or after == UNBOUNDED_US or (least is not None and row >= least):
+                continue
+            if self._promise(beside) <= row + after:
+                least, wait = row, (row + after + 1, [beside], pending)
+        return wait
+
+    def _blocked_head(self) -> int | None:
+        """The least time that waits in line or in the hold buffer, if the inputs do not promise it."""
+        if self.mode == "arrival":
+            return None
+        self.absorb()
+        heads = self._heads()
+        if self.hold.count:
+            heads.append(self.hold.head_us())  # type: ignore[arg-type]
+        least = min(heads, default=None)
+        return least if least is not None and least > self.horizon() else None
+
+    # -- running -------------------------------------------------------------------------------------------------------
+
+    def more(self) -> bool:
+        if self.paced:
+            return True
+        if self.mode == "arrival":
+            for reader in self.inputs:
+                if reader.taken != reader.buffer.end:
+                    return True
+            return self._standing()
+        self.absorb()
+        heads = self._heads()
+        return bool(heads) and (self.mode == "filter" or min(heads) <= self.horizon())
+
+    def fresh(self) -> bool:
+        for reader in self.inputs:
+            if reader.unseen:
+                return True
+        return self.more()
+
+    def _standing(self) -> bool:
+        """Whether any row stands in line."""
+        for line in self.waiting:  # noqa: SIM110 (asked in every execution: a generator would double its cost)
+            if line.count:
+                return True
+        return False
+
+    def stamped(self, position: int, batch: Batch) -> Batch:
+        """Rows without a time get the clock's."""
+        ts = batch.ts
+        reader = self.inputs[position]
+        if (ts.item(0) if reader.buffer.ordered or len(ts) == 1 else int(ts.min())) != MIN_TIME:
+            return batch
+        promise = MIN_TIME if reader.latent else min(reader.promise, LAST_WATERMARK)
+        stamp = self._stamps[position] = max(self.clock.now_us, self._stamps[position], promise)
+        return batch.at(stamped(ts, stamp))
+
+    def execute(self, limit: int) -> int:
+        if self._short and self.mode == "arrival" and not (self.rest or self.hold.count):
+            first, second = self.inputs
+            mine, theirs = first.buffer.end - first.taken, second.buffer.end - second.taken
+            if mine + theirs == 1 and not self._standing():
+                self._execute_row(*((0, first, second) if mine else (1, second, first)))
+                return 1
+        self.counts.executions += 1
+        self.state_scanned = taken = 0
+        given: list[Batch] = []
+        if self.mode != "arrival":
+            self.absorb()
+        # What may leave leaves before anything more is taken.
+        works = not self.hold.count or not self._may_leave(self._lows())
+        if self.rest:
+            self._account(-1)
+        elif works:
+            taken = self._take(limit)
+        self._look()
+        lows = self._outside()
+        if self.rest:
+            if works:
+                self._work(lows, given)
+            self._account(1)
+            lows = self._with_rest(lows)
+        for pending in self.pending:
+            if pending.count:
+                pending.give_up(lows, given)
+        self._expire(lows)
+        gave = self._release(lows, given) if given or self.hold.count else False
+        self.paced = not works or bool(self.rest) or self._may_leave(lows) or self._may_give_up(lows)
+        self._close(lows, gave)
+        return taken
+
+    def _close(self, lows: Sequence[int], gave: bool) -> None:
+        """The end of an execution: say what went wrong, count the time, and promise."""
+        if self.matcher.failed:
+            for count, reason in self.matcher.failed:
+                self.failed(count, reason)
+            self.matcher.failed.clear()
+        if self.pacing.turned() and self.order == "adaptive":
+            self._turn_to(self.pacing.choose(self.mode))
+        if self.output.wanted:
+            self.announce(gave, self._low_water(lows))
+
+    def _execute_row(self, position: int, reader: Reader, other: Reader) -> None:
+        """`execute`, for a row that comes when nothing else waits: every row of streams that are not in a hurry."""
+        counts = self.counts
+        counts.executions += 1
+        self.state_scanned = 0
+        batch = reader.take(1)
+        time = MIN_TIME
+        if batch is not None and len(batch.ts):
+            counts.input_tuples += 1
+            time = batch.ts.item(0)
+            if time == MIN_TIME:
+                batch = self.stamped(position, batch)
+                time = batch.ts.item(0)
+        for one in (reader, other):
+            if one.punctuations:
+                one.pass_punctuations()
+            one.unseen = False
+        matcher = self.matcher
+        reach = matcher.bands.reach
+        beside = 1 - position
+        lows = [self._promise(0), self._promise(1)]
+        # What Bands.floor says of two inputs: Python's integers do not overflow.
+        floor = max(lows[beside] - reach[position][beside], MIN_TIME)
+        given: list[Batch] = []
+        over = False
+        if batch is not None and time != MIN_TIME:
+            looked = matcher.match_row(position, batch, time, floor, given)
+            if looked is None:
+                self._prepare(position, batch)
+                self._work(lows, given)
+                over = True
+            else:
+                self.state_scanned = looked
+                over = self.pacing.took_row(position, time)
+        mine, theirs = matcher.stores[position], matcher.stores[beside]
+        if floor != mine.floor:
+            mine.expire(floor)
+        floor = max(lows[position] - reach[beside][position], MIN_TIME)
+        if floor != theirs.floor:
+            theirs.expire(floor)
+        gave = self._release(lows, given) if given else False
+        self.paced = False
+        if over or matcher.failed or self.output.wanted:
+            self._close(lows, gave)
+
+    def _may_give_up(self, lows: Sequence[int]) -> bool:
+        return any(pending.may_give_up(lows) for pending in self.pending)
+
+    def _may_leave(self, lows: Sequence[int]) -> bool:
+        """Whether the first of what is held back may be given."""
+        if not self.hold.count:
+            return False
+        head = self.hold.head_us()
+        assert head is not None
+        return self.order == "arrival" or head <= self._lowest(lows)
+
+    def _look(self) -> None:
+        for reader in self.inputs:
+            reader.look()
+
+    def _take(self, limit: int) -> int:
+        """Take rows, at most `limit` in all, into `rest`."""
+        return self._take_arcs(limit) if self.mode == "arrival" else self._take_lines(limit)
+
+    def _take_arcs(self, limit: int) -> int:
+        taken = self._take_lines(limit)  # what stood in line before the order was changed
+        inputs = self.inputs
+        for _ in inputs:
+            if taken >= limit:
+                break
+            turn = self._turn
+            reader = inputs[turn]
+            if reader.taken != reader.buffer.end:
+                before = reader.taken
+                batch = reader.take(limit - taken)
+                taken += reader.taken - before
+                if batch is not None and len(batch.ts):
+                    self.counts.input_tuples += len(batch.ts)
+                    self._prepare(turn, self.stamped(turn, batch))
+            self._turn = turn + 1 if turn + 1 < len(inputs) else 0
+        return taken
+
+    def _take_lines(self, limit: int) -> int:
+        through = self.horizon() if self.mode == "sync" else MAX_TIME
+        taken = 0
+        if not self._standing():
+            return 0
+        for position, share in enumerate(shares(self.waiting, through, limit)):
+            batch = merge_by_time([self.waiting[position]], through, share) if share else None
+            if batch is not None:
+                taken += len(batch)
+                buffer = self.inputs[position].buffer
+                buffer.gauge.add(-len(batch), buffer.width)
+                self._prepare(position, batch)
+        self.counts.input_tuples += taken
+        if self._by_rows and len(self.rest) > 1:
+            self.rest = deque(in_turns(list(self.rest)))
+        return taken
+
+    def _prepare(self, position: int, batch: Batch) -> None:
+        rows = self.matcher.prepare(position, batch)
+        if rows is None:
+            self.pacing.took(position, len(batch), int(batch.ts.min()), int(batch.ts.max()))
+            return
+        self.pacing.took(position, len(batch), rows.least, rows.greatest)
+        self.rest.append(rows)
+
+    def _work(self, outside: list[int], given: list[Batch]) -> None:
+        """Let the rows look, and remember them. `outside` is what holds for those that have not been taken."""
+        rest = self.rest
+        matcher = self.matcher
+        lows = self._with_rest(outside)
+        while rest and self.state_scanned <= MOST_LOOKED:
+            rows = rest.popleft()
+            done, looked = matcher.match(rows, MOST_LOOKED - self.state_scanned, given)
+            self.state_scanned += looked
+            if done < rows.count:
+                rest.appendleft(rows.part(done, rows.count))
+                rows = rows.part(0, done)
+            if not self._by_rows:  # those may come in thousands of turns, and most are kept whatever their time
+                lows = self._with_rest(outside)
+            placed = matcher.remember(rows, matcher.bands.floor(rows.position, lows))
+            for pending in self.pending:
+                if pending.position == rows.position:
+                    pending.watch(placed, rows.greatest)
+
+    def _expire(self, lows: Sequence[int]) -> None:
+        """Forget what can match nothing more."""
+        bands = self.matcher.bands
+        for position, store in enumerate(self.matcher.stores):
+            floor = bands.floor(position, lows)
+            for pending in self.pending:
+                if pending.count and pending.position == position:
+                    floor = min(floor, pending.head_us())
+            store.expire(floor)
+
+    def _release(self, lows: Sequence[int], given: list[Batch]) -> bool:
+        """Give what may leave; whether that was anything."""
+        if self.order == "arrival" and not self.hold.count:
+            out = Batch.concat(given) if given else None
+        else:
+            for batch in given:
+                self.hold.put(batch)
+            low = MAX_TIME if self.order == "arrival" else self._lowest(lows)
+            out = merge_by_time([self.hold], low, MOST_LOOKED) if self.hold.count else None
+        if out is None:
+            return False
+        self.counts.output_tuples += len(out.ts)
+        self.state_scanned = max(self.state_scanned, len(out.ts))
+        self.output.put(out)
+        return True
+
+    # -- changing the order --------------------------------------------------------------------------------------------
+
+    def check_order(self, order: Order | None, alpha: float | None) -> None:
+        """Refuse an order that this join cannot have; `set_order` takes what is not refused."""
+        if order is not None and order not in ORDERS:
+            raise Refuse(f"{self.name}: unknown order {order!r}: expected one of {', '.join(ORDERS)}")
+        if alpha is not None and not alpha >= 0:
+            raise Refuse(f"{self.name}: expected alpha (a number of at least 0), got {alpha}")
+        if self._by_rows and order not in (None, "sync"):
+            raise Refuse(f"{self.name}: its windows count rows, so it joins in order of time and nothing else")
+        if order == "arrival" and self.output.ordered:
+            raise Refuse(
+                f"{self.name}: a downstream operator needs its rows in order; choose sync, filter or adaptive, or "
+                "create the query again with order = 'arrival'"
+            )
+
+    @property
+    def as_planned(self) -> bool:
+        """Whether order and alpha are those of its spec."""
+        return (self.order, self.pacing.alpha) == self._planned
+
+    def set_order(self, order: Order | None = None, alpha: float | None = None) -> None:
+        """Change how rows are ordered, from the next execution on; None leaves as it is. Nothing is lost or repeated.
+
+        A join whose readers were made for an output in order keeps its output in order. What `check_order` refuses must
+        not come here.
+        """
+        if order is not None:
+            self.order = order
+        if alpha is not None:
+            self.pacing.alpha = alpha
+        self._turn_to(self.pacing.choose(self.mode) if self.order == "adaptive" else self.order)
+        self.paced = True
+
+    def decision(self) -> tuple[Order, float]:
+        return self.order, self.pacing.alpha
+
+    def decide(self, decision: tuple[Order, float]) -> None:
+        self.set_order(*decision)
+
+    def _turn_to(self, mode: Mode) -> None:
+        if mode != self.mode:
+            self.mode = mode
+            self.pacing.switched(mode)
+            self.paced = True
+
+    def measured(self, tuples: int, us: float) -> None:
+        self.pacing.measured(tuples, us)
+
+    def numbers(self) -> dict[str, Any]:
+        """What was measured of it, what NILE predicts from that, and what it does."""
+        return {
+            "order": self.order,
+            "mode": self.mode,
+            **self.pacing.numbers(),
+            "held_rows": self.hold.count,
+            "switches": self.pacing.switches,
+            "last_switches": [switch._asdict() for switch in self.pacing.last],
+        }
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    def _account(self, sign: int) -> None:
+        """Rows in `rest` count as queued before their inputs, between executions."""
+        for rows in self.rest:
+            buffer = self.inputs[rows.position].buffer
+            buffer.gauge.add(sign * rows.count, buffer.width)
+
+    def held_tuples(self) -> int:
+        return super().held_tuples() + sum(rows.count for rows in self.rest)
+
+    def queue_tuples(self, position: int) -> int:
+        return super().queue_tuples(position) + sum(rows.count for rows in self.rest if rows.position == position)
+
+    @property
+    def state_tuples(self) -> int:
+        held = self.hold.count
+        for store in self.matcher.stores:
+            held += store.tuples
+        return held
+
+    @property
+    def state_bytes(self) -> int:
+        held = (self.hold.count + sum(pending.count for pending in self.pending)) * self.output.width
+        return sum(store.nbytes for store in self.matcher.stores) + held
+
+    def clear(self) -> None:
+        super().clear()
+        self._account(-1)
+        self.rest.clear()
+
+    def save(self) -> Any:
+        own = [self.order, self.mode, self._turn, self.paced, self._stamps]
+        waiting = [self.hold.save(), [pending.save() for pending in self.pending], [rows.save() for rows in self.rest]]
+        return [super().save(), own, waiting, [store.save() for store in self.matcher.stores], self.pacing.save()]
+
+    def restore(self, data: Any) -> None:
+        lines, own, (hold, unmatched, rest), stores, tempo = data
+        super().restore(lines)
+        self.order, self.mode, self._turn, self.paced, self._stamps = own
+        self.hold.restore(hold)
+        for pending, saved in zip(self.pending, unmatched, strict=True):
+            pending.restore(saved)
+        self.rest = deque(Incoming.restore(rows) for rows in rest)
+        self._account(1)
+        for store, saved in zip(self.matcher.stores, stores, strict=True):
+            store.restore(saved)
+        self.pacing.restore(tempo)
+
+
+def in_turns(rows: Sequence[Incoming]) -> list[Incoming]:
+    """The rows of several inputs, each in order of time, cut so that they follow each other in order of time.
+
+    Equal times: in order of the inputs.
+    """
+    order = np.argsort(np.concatenate([one.strip.ts for one in rows]), kind="stable")
+    owners = np.repeat(np.arange(len(rows)), [one.count for one in rows])[order]
+    cuts = np.flatnonzero(owners[1:] != owners[:-1]) + 1
+    taken = [0] * len(rows)
+    turns = []
+    for start, stop in zip([0, *cuts.tolist()], [*cuts.tolist(), len(owners)], strict=True):
+        owner = int(owners[start])
+        turns.append(rows[owner].part(taken[owner], taken[owner] + stop - start))
+        taken[owner] += stop - start
+    return turns

@@ -1,0 +1,673 @@
+"""What one input of a join remembers: tuples in segments of time, found by key and time, forgotten a segment at once.
+
+A segment covers a span of time, at least as long as the widest interval that anybody looks at, so that a probe touches
+few of them; longer when few tuples come. It holds arrays only: time, arrival, the columns that the join gives or
+compares, and per index the 64-bit identities of the keys with a hash over (identity, bucket of time). Disorder between
+the inputs or within them makes no probe longer, and nothing is ever moved to forget what is over: a segment goes when
+its newest tuple can match nothing more, and the kernel tests every tuple's time exactly.
+
+A store of the n newest rows has segments by number of tuples instead.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from millrace.operators.join import kernel as joining
+from millrace.protocol import Type
+from millrace.values.batch import DTYPES, Bools, Int64s, Values, take_arrival
+from millrace.values.eventtime import MAX_TIME, MIN_TIME
+
+# Tuples that a new segment has room for at least: a page or two.
+SMALLEST: Final = 64
+# The last segment is made longer instead of opening another one until it holds so many.
+FEW: Final = 64
+# Of tuples that come together, so many share a segment, however short the band is.
+TOGETHER: Final = 1024
+# A segment of so many is not made larger if those to come are all later: the next one takes them. Looking through one
+# more segment costs less than the pause in which this many are hashed again.
+LARGEST: Final = 262_144
+# A segment with room for fewer tuples than this is not worth clearing of what is over.
+WORTH_CLEARING: Final = 4096
+# Pairs that are looked for at a time, unless a single tuple has more.
+MOST_PAIRS: Final = 65_536
+# Room for pairs to begin with.
+FEW_PAIRS: Final = 256
+# What an unlimited store's segment, and one of a one-sided band, spans if nothing else says so.
+SOME_TIME_US: Final = 1_000_000
+# What a text costs besides the reference to it: its header and a few letters.
+TEXT_BYTES: Final = 64
+
+NOTHING: Final = np.empty(0)
+NONE_UNLINKED: Final = np.empty(0, np.uint8)
+
+# Keys as 64-bit identities: from their columns, and how many rows those have.
+Identify = Callable[[Sequence[Values], int], Int64s]
+# The same of the first row alone, from all its columns and which of them are the key.
+IdentifyRow = Callable[[tuple[Values, ...], tuple[int, ...]], int]
+
+
+def bits(type: Type, values: Values) -> Int64s:
+    """A column as int64: equal values give equal numbers, and only of texts and bytes do others give equal ones.
+
+    Which numbers texts give differs between processes. Nothing that a join gives depends on them: they are compared,
+    never stored or sorted by.
+    """
+    if type is Type.DOUBLE:
+        found: Int64s = (values + 0.0).view(np.int64)
+        return found
+    if values.dtype.hasobject:
+        return np.fromiter(map(hash, values.tolist()), np.int64, len(values))
+    return values.astype(np.int64, copy=False)
+
+
+def identity_of(types: Sequence[Type]) -> tuple[Identify, bool]:
+    """How keys of these types become 64-bit identities, and whether equal identities mean equal keys."""
+    if not types:
+        return lambda columns, rows: np.zeros(rows, np.int64), True
+    (first, *others) = types
+    if not others:
+        return lambda columns, rows: bits(first, columns[0]), not DTYPES[first].hasobject
+
+    plain = all(DTYPES[type] == np.int64 for type in types)
+
+    def identify(columns: Sequence[Values], rows: int) -> Int64s:
+        states = np.zeros(rows, np.int64)
+        if plain:
+            joining.fold(states, list(columns))
+        else:
+            joining.fold(states, [bits(type, column) for type, column in zip(types, columns, strict=True)])
+        return states
+
+    return identify, False
+
+
+def identity_of_row(types: Sequence[Type]) -> IdentifyRow:
+    """The same for one row at a time."""
+    if not types:
+        return lambda columns, key: 0
+    if all(DTYPES[type] == np.int64 for type in types):
+        return joining.fold_row if len(types) > 1 else lambda columns, key: columns[key[0]].item(0)
+    identify, _ = identity_of(types)
+    return lambda columns, key: identify([columns[at] for at in key], 1).item(0)
+
+
+class Strip:
+    """Rows of one input, by the columns that its store keeps; a column that nobody needs further on is empty."""
+
+    __slots__ = ("arrival", "columns", "ts", "valid")
+
+    def __init__(self, ts: Int64s, arrival: Int64s, columns: Sequence[Values], valid: Sequence[Bools | None]) -> None:
+        self.ts = ts
+        self.arrival = arrival
+        self.columns = columns
+        self.valid = valid
+
+    def take(self, rows: Int64s, columns: Sequence[int]) -> Strip:
+        """These rows, with these columns."""
+        taken = [NOTHING] * len(self.columns)
+        valid: list[Bools | None] = [None] * len(self.columns)
+        for at in columns:
+            mask = self.valid[at]
+            taken[at] = self.columns[at][rows]
+            valid[at] = None if mask is None else mask[rows]
+        return Strip(self.ts[rows], take_arrival(self.arrival, rows, len(rows)), taken, valid)
+
+    def part(self, start: int, stop: int) -> Strip:
+        """The rows from one to another."""
+        columns = [column[start:stop] for column in self.columns]
+        valid = [None if mask is None else mask[start:stop] for mask in self.valid]
+        return Strip(self.ts[start:stop], self.arrival[start:stop], columns, valid)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What is the same in all segments of a store.
+
+    types     of the columns
+    indexes   per index the columns that are its key
+    span_us   how much time a segment covers at least, None for all
+    shift     of the buckets in segments of several spans
+    newest    how many of the newest rows count, None for all
+    watched   whether it is to be known which rows have matched
+    """
+
+    types: tuple[Type, ...]
+    indexes: tuple[tuple[int, ...], ...]
+    span_us: int | None
+    shift: int
+    newest: int | None = None
+    watched: bool = False
+
+
+class Segment:
+    """The tuples of a span of time, `start` <= time < `end`, in order of arrival.
+
+    number    of the segment, and `first_row` that of its first row in its store
+    shift     its buckets are 2 ** shift microseconds
+    least     the least time in it, `greatest` the greatest
+    masked    whether there may be nulls
+    unlinked  which rows can never match (they are kept for their own sake), None while there are none
+    """
+
+    __slots__ = (
+        "arrival",
+        "columns",
+        "count",
+        "end",
+        "finders",
+        "first_row",
+        "greatest",
+        "keys",
+        "least",
+        "links",
+        "masked",
+        "matched",
+        "number",
+        "room",
+        "shape",
+        "shift",
+        "start",
+        "tables",
+        "ts",
+        "unlinked",
+        "valid",
+    )
+
+    def __init__(self, shape: Shape, number: int, first_row: int, start: int, end: int, room: int, shift: int) -> None:
+        self.shape = shape
+        self.number = number
+        self.first_row = first_row
+        self.start = start
+        self.end = end
+        self.shift = shift
+        self.count = self.room = 0
+        self.least, self.greatest = MAX_TIME, MIN_TIME
+        self.ts = self.arrival = np.empty(0, np.int64)
+        self.keys = [np.empty(0, np.int64) for _ in shape.indexes]
+        self.columns: list[Values] = [np.empty(0, DTYPES[type]) for type in shape.types]
+        self.valid: list[Bools | None] = [None] * len(shape.types)
+        self.masked = False
+        self.unlinked: Values | None = None
+        self.matched: Bools | None = np.zeros(0, np.bool_) if shape.watched else None
+        self.tables: list[Values] = []
+        self.links: list[Values] = []
+        self.finders: list[joining.Finder] = []
+        self.reserve(room)
+
+    def reserve(self, room: int) -> None:
+        """Have room for so many tuples, rounded up."""
+        room = max(SMALLEST, 1 << (room - 1).bit_length())
+        count = self.room = room
+        self.ts = self._longer(self.ts, count)
+        self.arrival = self._longer(self.arrival, count)
+        self.keys = [self._longer(keys, count) for keys in self.keys]
+        self.columns = [self._longer(column, count) for column in self.columns]
+        self.valid = [None if mask is None else self._longer(mask, count) for mask in self.valid]
+        if self.unlinked is not None:
+            self.unlinked = self._longer(self.unlinked, count)
+        if self.matched is not None:
+            self.matched = self._longer(self.matched, count)
+        # Twice as many places as tuples: most chains have one tuple.
+        self.tables = [np.zeros(2 * room, np.int32) for _ in self.keys]
+        self.links = [np.empty(room, np.int32) for _ in self.keys]
+        self.finders = [
+            joining.Finder(keys, self.ts, table, links, self.shift)
+            for keys, table, links in zip(self.keys, self.tables, self.links, strict=True)
+        ]
+        self._link(0)
+
+    def _longer(self, array: Values, room: int) -> Values:
+        longer = np.empty(room, array.dtype)
+        longer[: self.count] = array[: self.count]
+        return longer
+
+    def _link(self, start: int) -> None:
+        if self.count == start:
+            return
+        for keys, table, links in zip(self.keys, self.tables, self.links):  # noqa: B905 (as in `append`)
+            joining.link(keys, self.ts, self.unlinked, self.shift, start, self.count, table, links)
+
+    def append(
+        self, rows: Strip, least: int, greatest: int, keys: Sequence[Int64s], unlinked: Values, matched: Bools | None
+    ) -> None:
+        """Add rows, whose times are within [least, greatest]; there is room for them."""
+        start = self.count
+        stop = self.count = start + len(rows.ts)
+        if least < self.least:
+            self.least = least
+        if greatest > self.greatest:
+            self.greatest = greatest
+        self.ts[start:stop] = rows.ts
+        self.arrival[start:stop] = rows.arrival
+        for own, theirs in zip(self.keys, keys, strict=True):
+            own[start:stop] = theirs
+        for own, theirs in zip(self.columns, rows.columns, strict=True):
+            own[start:stop] = theirs
+        for at, mask in enumerate(rows.valid):
+            if mask is not None or self.valid[at] is not None:
+                self._append_mask(at, mask, start, stop)
+        if len(unlinked) and self.unlinked is None:
+            self.unlinked = np.zeros(self.room, np.uint8)
+        if self.unlinked is not None:
+            self.unlinked[start:stop] = unlinked if len(unlinked) else 0
+        if self.matched is not None:
+            self.matched[start:stop] = False if matched is None else matched
+        self._link(start)
+
+    def _append_mask(self, at: int, mask: Bools | None, start: int, stop: int) -> None:
+        own = self.valid[at]
+        if own is None:
+            own = self.valid[at] = np.ones(self.room, np.bool_)
+            self.masked = True
+        own[start:stop] = True if mask is None else mask
+
+    def strip(self, slots: Int64s) -> Strip:
+        """These rows, with all columns."""
+        return Strip(self.ts, self.arrival, self.columns, self.valid).take(slots, range(len(self.columns)))
+
+    def keep(self, rows: Int64s) -> None:
+        """Forget all rows but these."""
+        count = len(rows)
+        self.ts, self.arrival = self.ts[rows], self.arrival[rows]
+        self.keys = [keys[rows] for keys in self.keys]
+        self.columns = [column[rows] for column in self.columns]
+        self.valid = [None if mask is None else mask[rows] for mask in self.valid]
+        self.unlinked = None if self.unlinked is None else self.unlinked[rows]
+        self.count = count
+        self.least = int(self.ts.min()) if count else MAX_TIME
+        self.reserve(count)
+
+    @property
+    def nbytes(self) -> int:
+        arrays = [self.ts, self.arrival, *self.keys, *self.columns, *self.tables, *self.links]
+        arrays += [array for array in (*self.valid, self.unlinked, self.matched) if array is not None]
+        texts = sum(column.dtype.hasobject for column in self.columns)
+        return sum(array.nbytes for array in arrays) + texts * self.count * TEXT_BYTES
+
+    def save(self) -> list[Any]:
+        def rows(array: Values | None) -> Values | None:
+            return None if array is None else array[: self.count].copy()
+
+        head = [self.number, self.first_row, self.start, self.end, self.room, self.shift, self.least, self.greatest]
+        return [
+            head,
+            rows(self.ts),
+            rows(self.arrival),
+            [rows(column) for column in self.columns],
+            [rows(mask) for mask in self.valid],
+            rows(self.unlinked),
+            rows(self.matched),
+        ]
+
+
+class Found:
+    """Pairs of rows (of what was looked up) with stored tuples, up to the row `stop`.
+
+    parts   per segment the slots of its tuples; `rows` has the rows of all parts
+    """
+
+    __slots__ = ("parts", "rows", "stop")
+
+    def __init__(self, rows: Int64s, parts: list[tuple[Segment, Int64s]], stop: int) -> None:
+        self.rows = rows
+        self.parts = parts
+        self.stop = stop
+
+    def _gather(self, pieces: list[Values]) -> Values:
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+    def column(self, at: int) -> Values:
+        return self._gather([segment.columns[at][slots] for segment, slots in self.parts])
+
+    def mask(self, at: int) -> Bools | None:
+        if all(segment.valid[at] is None for segment, _ in self.parts):
+            return None
+        pieces = []
+        for segment, slots in self.parts:
+            mask = segment.valid[at]
+            pieces.append(np.ones(len(slots), np.bool_) if mask is None else mask[slots])
+        return self._gather(pieces)
+
+    def strip(self, columns: Sequence[int], width: int) -> Strip:
+        """The stored tuples, with these columns."""
+        taken = [NOTHING] * width
+        valid: list[Bools | None] = [None] * width
+        for at in columns:
+            taken[at], valid[at] = self.column(at), self.mask(at)
+        return Strip(
+            self._gather([segment.ts[slots] for segment, slots in self.parts]),
+            self._gather([segment.arrival[slots] for segment, slots in self.parts]),
+            taken,
+            valid,
+        )
+
+    def keep(self, kept: Bools) -> None:
+        """Forget the other pairs."""
+        parts = []
+        at = 0
+        for segment, slots in self.parts:
+            parts.append((segment, slots[kept[at : at + len(slots)]]))
+            at += len(slots)
+        self.parts = parts
+        self.rows = self.rows[kept]
+
+    def mark(self, kept: Bools | None) -> None:
+        """The stored tuples of these pairs have matched."""
+        at = 0
+        for segment, slots in self.parts:
+            assert segment.matched is not None
+            segment.matched[slots if kept is None else slots[kept[at : at + len(slots)]]] = True
+            at += len(slots)
+
+
+class SegmentStore:
+    """The tuples that one input remembers, in segments that do not overlap, in order of time.
+
+    floor    tuples below it can match nothing more
+    rows     how many rows were ever put
+    """
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        self.segments: list[Segment] = []
+        self.floor = MIN_TIME
+        self.tuples = 0
+        self.rows = 0
+        self._numbers = 0
+        self._pairs = np.empty((2, FEW_PAIRS), np.int64)
+        self._slots = np.empty(FEW_PAIRS, np.int64)
+        self.identify = [identity_of([shape.types[at] for at in columns])[0] for columns in shape.indexes]
+
+    # -- putting -------------------------------------------------------------------------------------------------------
+
+    def put(
+        self,
+        rows: Strip,
+        least: int,
+        greatest: int,
+        keys: Sequence[Int64s],
+        unlinked: Values = NONE_UNLINKED,
+        matched: Bools | None = None,
+    ) -> list[tuple[Segment, int]]:
+        """Add rows, whose times are within [least, greatest]; each segment that got some, and its first new slot."""
+        if self.shape.newest is None:
+            for segment in reversed(self.segments):
+                if least >= segment.start:
+                    if greatest < segment.end and not self._sealed(segment, least, len(rows.ts)):
+                        return [self._append(segment, rows, least, greatest, keys, unlinked, matched)]
+                    break
+            return self._place(rows, keys, unlinked, matched)
+        last = self.segments[-1] if self.segments else None
+        if last is None or last.count >= max(TOGETHER, self.shape.newest):
+            last = self._open_at(len(self.segments), MIN_TIME, MAX_TIME, len(rows.ts))
+        return [self._append(last, rows, least, greatest, keys, unlinked, matched)]
+
+    def put_row(self, time: int, arrival: int, columns: Sequence[Values], kept: Sequence[int], key: int) -> bool:
+        """Add a row, the first of those columns that are kept, if the last segment is its own and has room. None of its
+        columns is null, and there is one index."""
+        segments = self.segments
+        if not segments:
+            return False
+        last = segments[-1]
+        slot = last.count
+        if not (last.start <= time < last.end and slot < last.room) or last.masked:
+            return False
+        last.count = slot + 1
+        if time < last.least:
+            last.least = time
+        if time > last.greatest:
+            last.greatest = time
+        last.arrival[slot] = arrival
+        for column, at in zip(last.columns, kept):  # noqa: B905 (both are the shape's)
+            column[slot] = columns[at][0]
+        last.finders[0].put(slot, key, time)
+        self.tuples += 1
+        self.rows += 1
+        return True
+
+    def _sealed(self, segment: Segment, least: int, count: int) -> bool:
+        """End a segment that is full and large before rows that are all later."""
+        if segment.count + count <= segment.room or segment.room < LARGEST or self.shape.span_us is None:
+            return False
+        if segment.count == 0 or least <= segment.greatest:
+            return False
+        segment.end = segment.greatest + 1
+        return True
+
+    def _append(
+        self,
+        segment: Segment,
+        rows: Strip,
+        least: int,
+        greatest: int,
+        keys: Sequence[Int64s],
+        unlinked: Values,
+        matched: Bools | None,
+    ) -> tuple[Segment, int]:
+        count = len(rows.ts)
+        if segment.count + count > segment.room:
+            self._make_room(segment, count)
+        self.tuples += count
+        self.rows += count
+        start = segment.count
+        segment.append(rows, least, greatest, keys, unlinked, matched)
+        return segment, start
+
+    def _make_room(self, segment: Segment, count: int) -> None:
+        """Room for more: a segment that came to span too much gives up what is over, if that is half of it."""
+        if segment.room >= WORTH_CLEARING and segment.least < self.floor and not self._numbered:
+            live = np.flatnonzero(segment.ts[: segment.count] >= self.floor)
+            if 2 * len(live) <= segment.count:
+                self.tuples -= segment.count - len(live)
+                segment.keep(live)
+                if segment.count + count <= segment.room:
+                    return
+        segment.reserve(max(2 * segment.room, segment.count + count))
+
+    @property
+    def _numbered(self) -> bool:
+        """Whether slots are known elsewhere, so that no tuple may move."""
+        return self.shape.watched or self.shape.newest is not None
+
+    def _place(
+        self, rows: Strip, keys: Sequence[Int64s], unlinked: Values, matched: Bools | None
+    ) -> list[tuple[Segment, int]]:
+        """Add rows that are not all in one segment."""
+        ts = rows.ts
+        while True:
+            starts = np.array([segment.start for segment in self.segments], np.int64)
+            ends = np.array([segment.end for segment in self.segments], np.int64)
+            homes = np.searchsorted(starts, ts, "right") - 1
+            outside = homes < 0 if not len(ends) else (homes < 0) | (ts >= ends[homes])
+            if not outside.any():
+                break
+            self._open(np.sort(ts[outside]))
+        if (homes[1:] < homes[:-1]).any():
+            order = np.argsort(homes, kind="stable")
+            rows, homes = rows.take(order, range(len(rows.columns))), homes[order]
+            keys = [key[order] for key in keys]
+            unlinked = unlinked[order] if len(unlinked) else unlinked
+            matched = None if matched is None else matched[order]
+        cuts = (np.flatnonzero(homes[1:] != homes[:-1]) + 1).tolist()
+        placed = []
+        for start, stop in zip([0, *cuts], [*cuts, len(homes)], strict=True):
+            part = rows.part(start, stop)
+            placed.append(
+                self._append(
+                    self.segments[homes[start]],
+                    part,
+                    int(part.ts.min()),
+                    int(part.ts.max()),
+                    [key[start:stop] for key in keys],
+                    unlinked[start:stop],
+                    None if matched is None else matched[start:stop],
+                )
+            )
+        return placed
+
+    def _open(self, ts: Int64s) -> None:
+        """Have a segment for the first of these times, which have none and are in order."""
+        segments = self.segments
+        first = int(ts[0])
+        at = bisect_right([segment.start for segment in segments], first)
+        before = segments[at - 1].end if at else MIN_TIME
+        after = segments[at].start if at < len(segments) else MAX_TIME
+        span = self.shape.span_us
+        if span is None:
+            self._open_at(at, before, after, len(ts))
+            return
+        mine = ts[: int(np.searchsorted(ts, after))]
+        reached = int(mine[min(len(mine), TOGETHER) - 1])
+        end = min(after, reached - reached % span + span)
+        if at and at == len(segments) and segments[-1].count < FEW:
+            segments[-1].end = end
+        else:
+            self._open_at(at, max(before, first - first % span), end, int(np.searchsorted(mine, end)))
+
+    def _open_at(self, at: int, start: int, end: int, count: int) -> Segment:
+        # A segment will have about as many tuples as its neighbour: it need not grow to that size step by step.
+        room = max(count, self.segments[at - 1].count if at else 0)
+        span = self.shape.span_us
+        # Within a segment that is no longer than a few intervals, one bucket finds as much as several.
+        shift = 63 if span is None or end - start <= 2 * span else self.shape.shift
+        made = Segment(self.shape, self._numbers, self.rows, start, end, room, shift)
+        self._numbers += 1
+        self.segments.insert(at, made)
+        return made
+
+    # -- forgetting ----------------------------------------------------------------------------------------------------
+
+    def expire(self, floor: int) -> None:
+        """Forget the segments whose tuples are all below the floor, or are not among the newest any more."""
+        self.floor = floor
+        segments = self.segments
+        newest = self.shape.newest
+        # They are in order of time, or of arrival: the first goes first.
+        while segments:
+            first = segments[0]
+            if first.greatest >= floor and (newest is None or first.first_row + first.count > self.rows - newest):
+                return
+            self.tuples -= first.count
+            del segments[0]
+
+    # -- looking up ----------------------------------------------------------------------------------------------------
+
+    def probe(
+        self, index: int, keys: Int64s, low: Int64s, high: Int64s | None, below: int, above: int, start: int, stop: int
+    ) -> Found:
+        """Pairs of the rows from `start` on with the tuples of their key in [low - below, high + above].
+
+        `high` is None if it is `low`.
+        It may stop before `stop`, where pairs become too many: the result says where. What is given is void once more
+        is asked for.
+        """
+        stop, spans = self._look(index, keys, low, high, below, above, start, stop)
+        pairs = self._pairs
+        if not spans:
+            return Found(pairs[0, :0], [], stop)
+        parts = [(segment, pairs[1, first:last]) for segment, first, last in spans]
+        pieces = [pairs[0, first:last] for _, first, last in spans]
+        return Found(pieces[0] if len(pieces) == 1 else np.concatenate(pieces), parts, stop)
+
+    def probe_row(self, key: int, begin: int, end: int) -> Found | None:
+        """The tuples of a key in [begin, end], by the only index, as pairs of row 0."""
+        slots = self._slots
+        while True:
+            count = 0
+            spans = []
+            for segment in self.segments:
+                first = count
+                count = segment.finders[0].find(key, begin, end, segment.least, segment.greatest, slots, first)
+                if count != first:
+                    if count < 0:
+                        break
+                    spans.append((segment, slots[first:count]))
+            if count >= 0:
+                return Found(np.zeros(count, np.int64), spans, 1) if count else None
+            slots = self._slots = np.empty(2 * len(slots), np.int64)
+
+    def _look(
+        self, index: int, keys: Int64s, low: Int64s, high: Int64s | None, below: int, above: int, start: int, stop: int
+    ) -> tuple[int, list[tuple[Segment, int, int]]]:
+        """Pairs of rows from `start` on: the row before which it stopped, and per segment from where to where."""
+        if len(self._pairs[0]) > MOST_PAIRS:  # a single row had more
+            self._pairs = np.empty((2, MOST_PAIRS), np.int64)
+        count = 0
+        spans: list[tuple[Segment, int, int]] = []
+        for segment in self.segments:
+            first, at = count, start
+            least = 0 if self.shape.newest is None else max(0, self.rows - self.shape.newest - segment.first_row)
+            while True:
+                at, count = joining.probe(
+                    keys,
+                    low,
+                    high,
+                    below,
+                    above,
+                    at,
+                    stop,
+                    segment.keys[index],
+                    segment.ts,
+                    segment.least,
+                    segment.greatest,
+                    least,
+                    segment.shift,
+                    segment.tables[index],
+                    segment.links[index],
+                    self._pairs,
+                    count,
+                )
+                if at == stop:
+                    break
+                if at > start and len(self._pairs[0]) >= MOST_PAIRS:
+                    stop = at
+                    spans = self._without(spans, stop)
+                    break
+                longer = np.empty((2, 2 * len(self._pairs[0])), np.int64)
+                longer[:, :count] = self._pairs[:, :count]
+                self._pairs = longer
+            if count > first:
+                spans.append((segment, first, count))
+        return stop, spans
+
+    def _without(self, spans: list[tuple[Segment, int, int]], stop: int) -> list[tuple[Segment, int, int]]:
+        """The pairs of rows before `stop`."""
+        rows = self._pairs[0]
+        cut = [(s, first, first + int(np.searchsorted(rows[first:last], stop))) for s, first, last in spans]
+        return [span for span in cut if span[1] < span[2]]
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def nbytes(self) -> int:
+        return sum(segment.nbytes for segment in self.segments)
+
+    def save(self) -> Any:
+        return [self.floor, self.rows, self._numbers, [segment.save() for segment in self.segments]]
+
+    def restore(self, data: Any) -> None:
+        self.floor, rows, self._numbers, segments = data
+        self.segments = []
+        self.tuples = 0
+        for saved in segments:
+            self._restore_segment(saved)
+        self.rows = rows
+
+    def _restore_segment(self, data: Any) -> None:
+        head, ts, arrival, columns, valid, unlinked, matched = data
+        number, first_row, start, end, room, shift, least, greatest = head
+        segment = Segment(self.shape, number, first_row, start, end, room, shift)
+        self.segments.append(segment)
+        strip = Strip(ts, arrival, columns, valid)
+        marks = NONE_UNLINKED if unlinked is None else unlinked
+        keys = [
+            identify([columns[at] for at in index], len(ts))
+            for identify, index in zip(self.identify, self.shape.indexes, strict=True)
+        ]
+        self._append(segment, strip, least, greatest, keys, marks, matched)

@@ -1,0 +1,1 @@
+"""Project: compute a new row from each row."""

@@ -1,0 +1,44 @@
+"""Map: compute a new row from each row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from millrace.operators.frame.buffer import Buffer, Reader
+from millrace.operators.frame.operator import RowWise
+from millrace.operators.spec import MapSpec
+from millrace.operators.updates.updates import blanked, gone_of
+from millrace.values.batch import FILLERS, Batch
+from millrace.values.evaluate import compile_columns, without
+from millrace.values.expression import Column
+
+
+class Map(RowWise):
+    """One new row per row, at the same time.
+
+    Rows of which a column cannot be computed are dropped and counted; of a tombstone nothing is computed. Keeps the
+    input's order; punctuation passes.
+    """
+
+    kind: ClassVar[str] = "map"
+
+    def __init__(self, name: str, spec: MapSpec, inputs: Sequence[Reader], output: Buffer) -> None:
+        super().__init__(name, inputs, output)
+        self._columns = compile_columns([expression for _, expression in spec.columns])
+        copied = [isinstance(column, Column) and column.position >= 0 for _, column in spec.columns]
+        self._computed = [at for at, plain in enumerate(copied) if not plain]
+
+    def compute(self, batch: Batch) -> Batch:
+        columns, valid, errors = self._columns(batch)
+        gone = gone_of(batch)
+        if gone is not None and self.output.schema.retracts:
+            errors = None if errors is None else without(errors, gone)
+            for at in self._computed:
+                filler = FILLERS[self.output.schema.fields[at].type]
+                columns[at], valid[at] = blanked(columns[at], valid[at], gone, filler)
+        given = Batch(self.output.schema, batch.ts, columns, valid, batch.arrival)
+        if errors is None:
+            return given
+        self.failed(int(errors.rows.sum()), errors.reason)
+        return given.take(~errors.rows)

@@ -1,0 +1,1 @@
+"""Retime: the same rows at another time."""

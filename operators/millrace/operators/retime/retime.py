@@ -1,0 +1,52 @@
+"""The same rows at another time: what a window reads that goes by one side of a join."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from millrace.operators.frame.buffer import Buffer, Reader
+from millrace.operators.frame.operator import RowWise
+from millrace.operators.frame.punctuation_grain import EVERY, PunctuationGrain
+from millrace.operators.spec import RetimeSpec
+from millrace.values.batch import Batch
+from millrace.values.eventtime import HORIZON_US, after, before
+
+
+class Retime(RowWise):
+    """Rows at the time that a column carries, in no order. A row without a time, or with one beyond all that operators
+    compute, fails.
+
+    No row's column is more than the spec's lag below its time. So promises lose the lag here, and what promises less
+    than is needed is asked for that much more.
+    """
+
+    kind: ClassVar[str] = "map"
+    shifts_time: ClassVar[bool] = True
+
+    def __init__(self, name: str, spec: RetimeSpec, inputs: Sequence[Reader], output: Buffer) -> None:
+        super().__init__(name, inputs, output)
+        self._position = spec.position
+        self._lag_us = spec.lag_us
+
+    def compute(self, batch: Batch) -> Batch:
+        mask = batch.valid[self._position]
+        if mask is not None and not mask.all():
+            self.failed(int((~mask).sum()), "the column for the row's time is null")
+            batch = batch.take(mask)
+        times = batch.columns[self._position]
+        beyond = (times > HORIZON_US) | (times < -HORIZON_US)
+        if beyond.any():
+            self.failed(int(beyond.sum()), "the column for the row's time is far outside the years 1 to 9999")
+            batch = batch.take(~beyond)
+        return Batch(self.output.schema, batch.columns[self._position], batch.columns, batch.valid, batch.arrival)
+
+    def declares(self) -> PunctuationGrain | None:
+        """What readers need at their boundaries is needed `lag_us` above them here."""
+        return EVERY if self.output.wanted else None
+
+    def promised(self, low_us: int) -> int:
+        return before(low_us, self._lag_us)
+
+    def demand(self, need_us: int) -> int:
+        return after(need_us, self._lag_us)

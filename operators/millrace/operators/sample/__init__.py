@@ -1,0 +1,1 @@
+"""Sample: a share of the rows, drawn at random."""

@@ -1,0 +1,1 @@
+"""Sequences: rows of one stream FOLLOWED BY rows of another."""

@@ -1,0 +1,1 @@
+"""Sink: where a query's rows leave the graph."""

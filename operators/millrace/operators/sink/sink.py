@@ -1,0 +1,74 @@
+"""Sink: where a query's rows leave the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from millrace.operators.frame.buffer import Reader
+from millrace.operators.frame.operator import Operator
+from millrace.operators.frame.punctuation_grain import EVERY, PunctuationGrain
+from millrace.values.batch import Batch
+from millrace.values.eventtime import LATENT, MIN_TIME
+
+
+class Sink(Operator):
+    """The papers' sink node: an output wrapper empties it as soon as the operator before it has given something.
+
+    It is no row of the state table and has no turn of its own. It numbers the rows, and it ends punctuation:
+    `watched` says whether somebody wants to know it as progress.
+    """
+
+    kind: ClassVar[str] = "sink"
+
+    def __init__(self, name: str, query: str, reader: Reader) -> None:
+        super().__init__(name, (reader,), reader.buffer)
+        self.query = query
+        self.sequence = 0
+        self.progress_us = MIN_TIME
+        self.watched = False
+
+    def execute(self, limit: int) -> int:
+        raise AssertionError(f"{self.name}: a sink is drained, never executed")
+
+    def declares(self) -> PunctuationGrain | None:
+        return EVERY if self.watched else None
+
+    def decision(self) -> bool:
+        return self.watched
+
+    def decide(self, decision: bool) -> None:
+        self.watched = decision
+
+    def drain(self) -> tuple[int, Batch] | None:
+        """The rows that have come, with the number of the first."""
+        reader = self.inputs[0]
+        reader.unseen = False
+        batch = reader.take(reader.waiting)
+        if batch is None:
+            return None
+        first = self.sequence
+        count = len(batch.ts)
+        self.sequence += count
+        self.counts.input_tuples += count
+        self.counts.output_tuples += count
+        self.counts.executions += 1
+        return first, batch
+
+    def progressed(self) -> int | None:
+        """The new time below which the result is complete, if somebody watches and it has moved."""
+        if not self.watched:
+            return None
+        reader = self.inputs[0]
+        reader.pass_punctuations()
+        reached = reader.low_water()
+        if reached <= self.progress_us or reached == LATENT:
+            return None
+        self.progress_us = reached
+        return reached
+
+    def save(self) -> list[Any]:
+        return [self.sequence, self.progress_us, self.watched]
+
+    def restore(self, data: Sequence[Any]) -> None:
+        self.sequence, self.progress_us, self.watched = data

@@ -1,0 +1,1 @@
+"""Sort: rows in order of time."""

@@ -1,0 +1,1 @@
+"""Source: where a stream enters the graph, and where time is decided."""

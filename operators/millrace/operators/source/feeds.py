@@ -1,0 +1,177 @@
+"""The feeds of one stream: how far each has promised, and which of them holds the stream back.
+
+Progress is the least promise over all open feeds. A stream may have ten thousand of them, so the least is the top of
+a heap in which each feed stands once, with a mark that may lag behind its own; it is put right only when it comes to
+the top.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from millrace.values.eventtime import MAX_TIME, MIN_TIME
+
+
+class Feed:
+    """One client's part of a stream.
+
+    mark       no later tuple of the feed is on time below it
+    promised   what the client itself has promised, by punctuation or answer: below it, it breaks its word
+    newest     the newest time it sent, and `heard_us` when; MIN_TIME and 0 before the first tuple
+    owed       tuples taken since credit was last granted, and `owed_bytes` their bytes in memory
+    request    the number of the request for a timestamp that is under way, or None; `silent` if it left the one
+               before it without an answer
+    leaves_us  when it will be gone, if it disconnected and has some grace
+    """
+
+    __slots__ = (
+        "answered_us",
+        "asked_need",
+        "asked_us",
+        "broken",
+        "can_answer",
+        "heard_us",
+        "held_since",
+        "late",
+        "leaves_us",
+        "mark",
+        "name",
+        "newest",
+        "number",
+        "owed",
+        "owed_bytes",
+        "promised",
+        "request",
+        "silent",
+        "tuples",
+    )
+
+    def __init__(self, name: str, number: int, mark: int) -> None:
+        self.name = name
+        self.number = number
+        self.mark = mark
+        self.promised = MIN_TIME
+        self.newest = MIN_TIME
+        self.heard_us = 0
+        self.held_since: int | None = None
+        self.owed = self.owed_bytes = self.tuples = self.late = self.broken = 0
+        self.can_answer = self.silent = False
+        self.request: int | None = None
+        self.asked_us: int | None = None
+        self.asked_need: int | None = None
+        self.answered_us: int | None = None
+        self.leaves_us: int | None = None
+
+    def clock(self, now_us: int) -> int | None:
+        """The time that the feed's own clock should show: its newest time and what has passed since (t + tau)."""
+        if self.newest == MIN_TIME:
+            return None
+        until = now_us if self.held_since is None else self.held_since
+        return self.newest + max(until - self.heard_us, 0)
+
+    def hold(self, now_us: int) -> None:
+        """Stop counting what passes: something of the feed's may lie unread, and nothing from before its last tuple."""
+        if self.held_since is None:
+            self.held_since = max(now_us, self.heard_us)
+
+    def release(self, now_us: int) -> None:
+        """Go on counting where it stopped."""
+        if self.held_since is not None:
+            self.heard_us += max(now_us - self.held_since, 0)
+            self.held_since = None
+
+    def save(self) -> list[Any]:
+        return [getattr(self, name) for name in self.__slots__]
+
+    @classmethod
+    def restore(cls, data: Sequence[Any]) -> Feed:
+        feed = cls("", 0, MIN_TIME)
+        for name, value in zip(cls.__slots__, data, strict=True):
+            setattr(feed, name, value)
+        return feed
+
+
+class Feeds:
+    """The open feeds by name, in order of their opening."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, Feed] = {}
+        self._heap: list[tuple[int, int, Feed]] = []
+        self._opened = 0
+
+    def __iter__(self) -> Iterator[Feed]:
+        return iter(self.by_name.values())
+
+    def __len__(self) -> int:
+        return len(self.by_name)
+
+    def get(self, name: str) -> Feed | None:
+        return self.by_name.get(name)
+
+    def open(self, name: str, mark: int) -> Feed:
+        """A new feed, which holds the stream where it is."""
+        feed = self.by_name[name] = Feed(name, self._opened, mark)
+        self._opened += 1
+        heapq.heappush(self._heap, (mark, feed.number, feed))
+        return feed
+
+    def close(self, name: str) -> Feed | None:
+        return self.by_name.pop(name, None)
+
+    def least(self) -> int:
+        """The least mark; the end of time if there is no feed."""
+        if len(self.by_name) == 1:
+            # Its entry in the heap may lag.
+            (only,) = self.by_name.values()
+            return only.mark
+        top = self._top()
+        return MAX_TIME if top is None else top.mark
+
+    def min_excluding(self, feed: Feed) -> int:
+        """The least mark of the others."""
+        if self._top() is not feed:
+            return self.least()
+        entry = heapq.heappop(self._heap)
+        top = self._top()
+        heapq.heappush(self._heap, entry)
+        return MAX_TIME if top is None else top.mark
+
+    def below(self, time_us: int) -> list[Feed]:
+        """The feeds that have promised less, in order of their opening."""
+        found: list[Feed] = []
+        todo = [0] if self._heap else []
+        while todo:
+            at = todo.pop()
+            mark, _, feed = self._heap[at]
+            # A heap's entry is never above those below it, and never above its feed's own mark.
+            if mark >= time_us:
+                continue
+            if feed.mark < time_us and self.by_name.get(feed.name) is feed:
+                found.append(feed)
+            todo.extend(child for child in (2 * at + 1, 2 * at + 2) if child < len(self._heap))
+        return sorted(found, key=lambda feed: feed.number)
+
+    def _top(self) -> Feed | None:
+        """The feed with the least mark; entries that lag or are gone are put right on the way."""
+        heap = self._heap
+        while heap:
+            mark, number, feed = heap[0]
+            if self.by_name.get(feed.name) is not feed:
+                heapq.heappop(heap)
+            elif mark < feed.mark:
+                heapq.heapreplace(heap, (feed.mark, number, feed))
+            else:
+                return feed
+        return None
+
+    def save(self) -> list[Any]:
+        return [self._opened, [feed.save() for feed in self]]
+
+    def restore(self, data: Sequence[Any]) -> None:
+        self._opened, feeds = data
+        made = [Feed.restore(feed) for feed in feeds]
+        self.by_name = {feed.name: feed for feed in made}
+        self._heap = [(feed.mark, feed.number, feed) for feed in made]
+        heapq.heapify(self._heap)

@@ -1,0 +1,288 @@
+"""Source: where a stream enters the graph, and where time is decided.
+
+Once and here: stamps, marks, lateness. A tuple below the stream's mark is late and enters no query; everything behind
+the source keeps what its punctuation promised, so results depend only on the set of on-time tuples. A change of these
+rules must be carried to `docs/sql/time.md` and to the archive's late flag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from millrace.operators.frame.buffer import Buffer
+from millrace.operators.frame.ets_arcs import Arc, announce
+from millrace.operators.frame.operator import Operator
+from millrace.operators.source.feeds import Feed, Feeds
+from millrace.values.batch import Batch, Bools, Int64s, constant_int64
+from millrace.values.eventtime import LATENT, MAX_TIME, MIN_TIME
+
+Cause = Literal["tuple", "client", "ets", "heartbeat", "close", "lull"]
+CAUSES: tuple[Cause, ...] = ("tuple", "client", "ets", "heartbeat", "close", "lull")
+
+
+@dataclass(frozen=True, slots=True)
+class Clocking:
+    """How a stream's time is decided (a stream's definition, as far as its source needs it)."""
+
+    timestamps: Literal["external", "internal", "latent"]
+    disorder_us: int = 0
+    by_tuples: bool = True
+    ahead_us: int | None = None
+    history: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Tuples that entered nothing: which they are, what each one met, and how many broke their client's own word."""
+
+    batch: Batch
+    marks: Int64s
+    broken: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Tuples as history keeps them: all that were taken in, in the order of their arrival, with the times that they
+    have (when they came, if the stream gives them none), which of them were late (None: none), and the mark that each
+    one met."""
+
+    batch: Batch
+    late: Bools | None
+    marks: Int64s
+
+
+class Source(Operator):
+    """The source node of a stream.
+
+    Its buffer is filled when tuples arrive, so it is never executed: its row in the state table tells where a cycle
+    begins, and backtracking ends here. The output is ordered if the engine stamps the stream itself.
+
+    mark     no later tuple is on time below it; the least over the feeds, and never going back
+    newest   the newest time taken in so far; `last_us` is when the last tuple came
+    late_by_max_us   how far below the mark the latest of the late tuples was
+    arcs     where a promise that comes without tuples goes, past the operators that do not need it
+    tuple_bytes   what a tuple took of late, rather too much than too little
+    judged   what the last arrival came to, for the history of streams that have one
+    """
+
+    kind: ClassVar[str] = "source"
+
+    def __init__(self, name: str, stream: str, clocking: Clocking, output: Buffer) -> None:
+        super().__init__(name, (), output)
+        self.stream = stream
+        self.clocking = clocking
+        self.mark = MIN_TIME
+        self.newest = MIN_TIME
+        self.last_us = MIN_TIME
+        self.feeds = Feeds()
+        self.ets_arcs: tuple[Arc, ...] = ()
+        self.judged: Judged | None = None
+        self.tuple_bytes = output.width
+        self.late = self.broken = self.far = self.late_by_max_us = 0
+        self.punctuations = dict.fromkeys(CAUSES, 0)
+        if clocking.timestamps == "latent":
+            output.promise = LATENT
+
+    def decision(self) -> int:
+        return self.last_us
+
+    def decide(self, decision: int) -> None:
+        self.last_us = decision
+
+    def execute(self, limit: int) -> int:
+        raise AssertionError(f"{self.name}: a source is filled by arrivals, never executed")
+
+    def fresh(self) -> bool:
+        return False
+
+    # -- feeds ---------------------------------------------------------------------------------------------------------
+
+    def open(self, feed: str) -> Feed:
+        """The feed of this name; a new one holds the mark where it is, one that left with grace goes on."""
+        found = self.feeds.get(feed)
+        if found is None:
+            return self.feeds.open(feed, self.mark)
+        found.leaves_us = None
+        return found
+
+    def close(self, feed: str, *, ended: bool) -> None:
+        """Release the feed's hold. When the last one has left, the mark stays, or ends with a stream that is over."""
+        self.feeds.close(feed)
+        if len(self.feeds):
+            self._raise_mark(self.feeds.least(), "close")
+        elif ended:
+            self._raise_mark(MAX_TIME, "close")
+
+    # -- arrivals ------------------------------------------------------------------------------------------------------
+
+    def arrive(self, feed_name: str, batch: Batch, now_us: int, heard_us: int) -> tuple[Refused | None, Refused | None]:
+        """Take tuples in: stamp them or judge them, and queue those on time.
+
+        Returns those that were late, and those too far in the future to be believed.
+        """
+        feed = self.feeds.by_name.get(feed_name) or self.open(feed_name)
+        count = len(batch.ts)
+        self.last_us = now_us
+        feed.tuples += count
+        feed.owed += count
+        feed.owed_bytes += self._weigh(batch, count) if self.output.texts else count * self.output.width
+        self.counts.input_tuples += count
+        self.counts.executions += 1
+        timestamps = self.clocking.timestamps
+        if timestamps == "external":
+            return self._judge(feed, batch.arrived(now_us), now_us, heard_us)
+        if self.mark == MAX_TIME:
+            return self._after_the_end(feed, batch.arrived(now_us, constant_int64(now_us, count))), None
+        stamp = MIN_TIME if timestamps == "latent" else max(now_us, self.mark)
+        if self.clocking.history:
+            times = constant_int64(now_us if timestamps == "latent" else stamp, count)
+            self.judged = Judged(batch.arrived(now_us, times), None, constant_int64(self.mark, count))
+        self._queue(batch.arrived(now_us, constant_int64(stamp, count)), stamp)
+        if timestamps == "internal":
+            self._raise_mark(stamp, "tuple")
+        return None, None
+
+    def _weigh(self, batch: Batch, count: int) -> int:
+        """The bytes of a batch; what a tuple takes is remembered: more at once, less by and by."""
+        weight = batch.weight
+        self.tuple_bytes = max(weight // count, self.tuple_bytes - (self.tuple_bytes >> 6))
+        return weight
+
+    def _after_the_end(self, feed: Feed, batch: Batch) -> Refused:
+        """The stream is over: no stamp is high enough for what still comes."""
+        count = len(batch)
+        feed.late += count
+        self.late += count
+        marks = constant_int64(MAX_TIME, count)
+        if self.clocking.history:
+            times = constant_int64(int(batch.arrival[0]), count)
+            self.judged = Judged(batch.arrived(int(batch.arrival[0]), times), np.ones(count, np.bool_), marks)
+        return Refused(batch, marks)
+
+    def _judge(self, feed: Feed, batch: Batch, now_us: int, heard_us: int) -> tuple[Refused | None, Refused | None]:
+        far = None
+        newest: int = batch.ts.item(-1)
+        rising = len(batch.ts) == 1 or not (batch.ts[1:] < batch.ts[:-1]).any()
+        if not rising:
+            newest = int(batch.ts.max())
+        if self.clocking.ahead_us is not None and newest > now_us + self.clocking.ahead_us:
+            far, batch = self._too_far(batch, now_us + self.clocking.ahead_us)
+            if not len(batch.ts):
+                return None, far
+            newest = int(batch.ts.max())
+        late = None
+        doubtful = not (rising and batch.ts.item(0) >= self.mark)
+        if doubtful or self.clocking.history:
+            marks = self._marks_met(feed, batch.ts)
+            below: Bools = batch.ts < marks
+            if self.clocking.history:
+                self.judged = Judged(batch, below, marks)
+            if doubtful and below.any():
+                late, batch = self._late(feed, batch, marks, below)
+        if len(batch.ts):
+            self._queue(batch, newest)
+            if newest > feed.newest:
+                feed.newest = newest
+                feed.heard_us = heard_us
+                if feed.held_since is not None:
+                    feed.held_since = heard_us
+            if self.clocking.by_tuples:
+                bound = max(newest - self.clocking.disorder_us, MIN_TIME)
+                if bound > feed.mark:
+                    self.promise(feed, bound, "tuple")
+        return late, far
+
+    def _late(self, feed: Feed, batch: Batch, marks: Int64s, below: Bools) -> tuple[Refused, Batch]:
+        """Those below the marks that they met, and the others."""
+        broken = int((batch.ts < feed.promised).sum())
+        late = Refused(batch.take(below), marks[below], broken)
+        feed.late += len(late.batch)
+        feed.broken += broken
+        self.late += len(late.batch)
+        self.late_by_max_us = max(self.late_by_max_us, int((late.marks - late.batch.ts).max()))
+        self.broken += broken
+        return late, batch.take(~below)
+
+    def _too_far(self, batch: Batch, bound_us: int) -> tuple[Refused, Batch]:
+        beyond: Bools = batch.ts > bound_us
+        far = batch.take(beyond)
+        self.far += len(far)
+        return Refused(far, constant_int64(bound_us, len(far))), batch.take(~beyond)
+
+    def _marks_met(self, feed: Feed, ts: Int64s) -> Int64s:
+        """The stream's mark as each tuple met it: the tuples before it in the batch have moved it too."""
+        others = self.feeds.min_excluding(feed)
+        own = np.full(len(ts), feed.mark, np.int64)
+        if self.clocking.by_tuples:
+            before = np.maximum.accumulate(ts)[:-1]
+            disorder = self.clocking.disorder_us
+            floor = MIN_TIME + disorder
+            own[1:] = np.maximum(own[1:], np.where(before < floor, MIN_TIME, before - disorder))
+        marks: Int64s = np.maximum(np.minimum(own, others), self.mark)
+        return marks
+
+    def _queue(self, batch: Batch, newest_us: int) -> None:
+        self.counts.output_tuples += len(batch.ts)
+        if newest_us > self.newest:
+            self.newest = newest_us
+        self.output.put(batch)
+
+    # -- promises ------------------------------------------------------------------------------------------------------
+
+    def promise(self, feed: Feed, value_us: int, cause: Cause) -> bool:
+        """The feed will send nothing below this time; say whether that told anything new downstream."""
+        if cause == "client":
+            feed.promised = max(feed.promised, value_us)
+        if value_us <= feed.mark:
+            return False
+        before = feed.mark
+        feed.mark = value_us
+        return before <= self.mark and self._raise_mark(self.feeds.least(), cause)
+
+    def reach(self, value_us: int, cause: Cause) -> bool:
+        """Raise the mark without any feed's word: the engine stamps the stream, or its user has promised that much.
+
+        Says whether that told anything of use downstream.
+        """
+        if self._raise_mark(value_us, cause):
+            return True
+        # An operator that came later may not have been told what holds already, whichever way that went.
+        return announce(self.mark, self.output, self.ets_arcs) if self.ets_arcs else self.output.punctuate(self.mark)
+
+    def _raise_mark(self, value_us: int, cause: Cause) -> bool:
+        if value_us <= self.mark:
+            return False
+        self.mark = value_us
+        if self.clocking.timestamps == "latent" and value_us != MAX_TIME:
+            return False
+        if self.ets_arcs and cause != "tuple":
+            told = announce(value_us, self.output, self.ets_arcs)
+        else:
+            told = self.output.punctuate(value_us)
+        self.punctuations[cause] += told
+        return told
+
+    def low_water(self) -> int:
+        return self.output.promise
+
+    def first_read(self, start: Literal["newest", "watermark"]) -> int | None:
+        """From which time on a new query reads, if any tuple has come: above the newest, or from the mark on."""
+        if self.newest == MIN_TIME:
+            return None
+        return self.newest + 1 if start == "newest" else min(self.mark, self.newest + 1)
+
+    def save(self) -> list[Any]:
+        counts = [self.late, self.broken, self.far, self.late_by_max_us, list(self.punctuations.values())]
+        clocking = list(astuple(self.clocking))
+        return [clocking, self.mark, self.newest, self.last_us, self.feeds.save(), counts, self.tuple_bytes]
+
+    def restore(self, data: Sequence[Any]) -> None:
+        clocking, self.mark, self.newest, self.last_us, feeds, counts, self.tuple_bytes = data
+        self.clocking = Clocking(*clocking)
+        self.late, self.broken, self.far, self.late_by_max_us, punctuations = counts
+        self.feeds.restore(feeds)
+        self.punctuations = dict(zip(CAUSES, punctuations, strict=True))

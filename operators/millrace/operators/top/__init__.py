@@ -1,0 +1,1 @@
+"""Top n per partition: ROW_NUMBER() over an order."""

@@ -1,0 +1,1 @@
+"""Union: one stream out of several."""

@@ -1,0 +1,182 @@
+"""Union: one stream out of several, in event order or as the tuples come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from millrace.operators.frame.buffer import Buffer, Reader
+from millrace.operators.frame.operator import Operator, StepClock
+from millrace.operators.frame.waiting import Merging
+from millrace.operators.updates import kernel as replacing
+from millrace.operators.updates.key_index import KeyIndex
+from millrace.protocol import Schema
+from millrace.values.arrays import grown
+from millrace.values.batch import Batch, Int64s
+from millrace.values.eventtime import MIN_TIME, stamped, untimed
+
+
+class OrderedUnion(Merging):
+    """Merge streams in timestamp order (ETS, figure 6).
+
+    Emits whatever no input can still undercut, so simultaneous tuples never wait for each other. Ties: input order,
+    then arrival. The output is ordered. Latent tuples wait for nothing: they are stamped here, with the least time
+    that keeps the order and lies as close to now as the other inputs allow.
+    """
+
+    kind: ClassVar[str] = "union"
+
+    def __init__(self, name: str, inputs: Sequence[Reader], output: Buffer, clock: StepClock) -> None:
+        super().__init__(name, inputs, output, clock)
+        self.last_us = MIN_TIME  # the time of the last row given
+
+    def consume(self, batch: Batch) -> Batch | None:
+        ts = batch.ts
+        if ts[0] == MIN_TIME:
+            ts = stamped(ts, self._stamp(ts, untimed(ts)))
+        self.last_us = max(self.last_us, int(ts[-1]))
+        return Batch(self.output.schema, ts, batch.columns, batch.valid, batch.arrival)
+
+    def low_water(self) -> int:
+        """Nothing above the clock while a latent input may bring more, which is stamped with the clock."""
+        promised = super().low_water()
+        if promised > self.clock.now_us and any(reader.latent for reader in self.inputs):
+            return max(self.last_us, self.clock.now_us)
+        return promised
+
+    def _stamp(self, ts: Int64s, count: int) -> int:
+        """The time for the first tuples, which have none: no later than any tuple that is still to come."""
+        following = [int(time) for time in ts[count : count + 1]]
+        following += [time for reorder in self.waiting if (time := reorder.least_timed()) is not None]
+        return max(self.last_us, self.output.promise, min(self.clock.now_us, self.horizon(), *following))
+
+    def save(self) -> Any:
+        return [super().save(), self.last_us]
+
+    def restore(self, data: Any) -> None:
+        saved, self.last_us = data
+        super().restore(saved)
+
+
+class ArrivalUnion(Operator):
+    """Pass the tuples of all inputs as they come (OOP, figure A-1). Promises no order; its bound is the least of its
+    inputs'.
+
+    The inputs take turns: an execution that ends with its limit leaves the next turn to the next input.
+    """
+
+    kind: ClassVar[str] = "union"
+
+    def __init__(self, name: str, inputs: Sequence[Reader], output: Buffer) -> None:
+        super().__init__(name, inputs, output)
+        self._turn = 0
+        self._renames = [reader.schema != output.schema for reader in inputs]
+
+    def pass_on(self, batch: Batch, position: int) -> Batch:
+        """What goes on of tuples of an input."""
+        return batch
+
+    def execute(self, limit: int) -> int:
+        counts = self.counts
+        counts.executions += 1
+        taken = 0
+        output = self.output
+        for _ in self.inputs:
+            turn = self._turn
+            reader = self.inputs[turn]
+            if reader.taken != reader.buffer.end:
+                before = reader.taken
+                batch = reader.take(limit - taken)
+                taken += reader.taken - before
+                if batch is not None:
+                    counts.input_tuples += len(batch.ts)
+                    batch = self.pass_on(batch, turn)
+                    counts.output_tuples += len(batch.ts)
+                    output.put(batch.renamed(output.schema) if self._renames[turn] else batch)
+            self._turn = (turn + 1) % len(self.inputs)
+            if taken >= limit:
+                break
+        for reader in self.inputs:
+            reader.look()
+        if output.wanted:
+            output.punctuate(self.low_water())
+        return taken
+
+    def save(self) -> Any:
+        return self._turn
+
+    def restore(self, data: Any) -> None:
+        self._turn = data
+
+
+class Youngest:
+    """Of each key, the time of the last row delivered and the input that it came from."""
+
+    def __init__(self, schema: Schema, key: Sequence[int]) -> None:
+        self._key = key
+        self._key_index = KeyIndex([schema.fields[at] for at in key])
+        self._last, self._sources = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        self.superseded = 0
+
+    def of(self, batch: Batch, source: int) -> Batch:
+        """The rows that are not older than what has been delivered, nor of the same time from another input."""
+        columns = [batch.columns[at] for at in self._key]
+        slots = self._key_index.find(columns, [batch.valid[at] for at in self._key], len(batch))
+        self._last = grown(self._last, self._key_index.count, MIN_TIME)
+        self._sources = grown(self._sources, self._key_index.count, source)
+        kept = np.zeros(len(batch), np.uint8)
+        replacing.youngest(slots, batch.ts, source, self._last, self._sources, kept)
+        self.superseded += len(kept) - int(np.count_nonzero(kept))
+        return batch if kept.all() else batch.take(kept.view(np.bool_))
+
+    @property
+    def count(self) -> int:
+        return self._key_index.count
+
+    @property
+    def nbytes(self) -> int:
+        return int(self._key_index.nbytes + self._last.nbytes + self._sources.nbytes)
+
+    def save(self) -> Any:
+        count = self._key_index.count
+        return [self._key_index.save(), self._last[:count].copy(), self._sources[:count].copy(), self.superseded]
+
+    def restore(self, data: Any) -> None:
+        numbers, last, sources, self.superseded = data
+        self._key_index.restore(numbers)
+        self._last, self._sources = last.copy(), sources.copy()
+
+
+class YoungestUnion(ArrivalUnion):
+    """Update streams of one key (UPS, section 3.2): deliver the youngest row of each key, and drop what is older than
+    the last one delivered. Of two inputs' rows of one key and time only the first to come is delivered.
+    """
+
+    def __init__(self, name: str, key: Sequence[int], inputs: Sequence[Reader], output: Buffer) -> None:
+        super().__init__(name, inputs, output)
+        self._youngest = Youngest(output.schema, key)
+
+    def pass_on(self, batch: Batch, position: int) -> Batch:
+        return self._youngest.of(batch, position)
+
+    @property
+    def superseded(self) -> int:
+        return self._youngest.superseded
+
+    @property
+    def state_tuples(self) -> int:
+        return self._youngest.count
+
+    @property
+    def state_bytes(self) -> int:
+        return self._youngest.nbytes
+
+    def save(self) -> Any:
+        return [super().save(), self._youngest.save()]
+
+    def restore(self, data: Any) -> None:
+        turn, youngest = data
+        super().restore(turn)
+        self._youngest.restore(youngest)

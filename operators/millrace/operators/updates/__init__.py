@@ -1,0 +1,1 @@
+"""Update streams: the newest row of each key, and joins with it."""

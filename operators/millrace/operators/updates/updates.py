@@ -1,0 +1,303 @@
+"""What the operators over update streams share: the newest row of each key, tombstones, and members of groups.
+
+A row replaces the one before it of its key, and newest means newest by event time: an older row that comes later is
+superseded at once. Of rows of one time the later counts.
+
+A tombstone says that its key has no row any more: the last column, `$gone`, is true, and its other columns are null
+but for those of the key (`spec.retracting`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from millrace.operators.frame.operator import Operator
+from millrace.operators.frame.waiting import Merging
+from millrace.operators.updates import kernel as replacing
+from millrace.operators.updates.key_index import Column, KeyIndex
+from millrace.protocol import Schema, Type
+from millrace.values.arrays import grown
+from millrace.values.batch import DTYPES, FILLERS, Batch, Bools, Int64s, Values
+from millrace.values.eventtime import MAX_TIME, MIN_TIME, is_time
+from millrace.values.kernels import grouping
+
+
+def gone_of(batch: Batch) -> Bools | None:
+    """Which rows are tombstones; None if none is."""
+    if not batch.schema.retracts:
+        return None
+    gone: Bools = batch.columns[-1]
+    return gone if gone.any() else None
+
+
+def blanked(values: Values, valid: Bools | None, gone: Bools, filler: Any) -> tuple[Values, Bools]:
+    """A column that is null where rows are gone."""
+    values = values.copy()
+    values[gone] = filler
+    return values, ~gone if valid is None else valid & ~gone
+
+
+def last_of_each(slots: Int64s) -> Int64s:
+    """Where each slot stands last, in the order of those places."""
+    if len(slots) == 1:
+        return np.zeros(1, np.int64)
+    _, back = np.unique(slots[::-1], return_index=True)
+    return np.sort(len(slots) - 1 - back)
+
+
+def before_each(slots: Int64s, values: Int64s, kept: Int64s) -> Int64s:
+    """The value before each row's own of its slot: that of the row before it, or of the first the one that is kept."""
+    before: Int64s = kept[slots]
+    order = np.argsort(slots, kind="stable")
+    ordered = slots[order]
+    again = np.flatnonzero(ordered[1:] == ordered[:-1])
+    before[order[again + 1]] = values[order[again]]
+    return before
+
+
+class Newest:
+    """The keys of an update stream, and when each was last updated."""
+
+    def __init__(self, schema: Schema, key: Sequence[int]) -> None:
+        self._key = list(key)
+        self._key_index = KeyIndex([schema.fields[at] for at in key])
+        self._last = np.zeros(0, np.int64)
+        self.superseded = 0
+
+    @property
+    def count(self) -> int:
+        return self._key_index.count
+
+    def slots(self, batch: Batch) -> Int64s:
+        """The number of each row's key."""
+        columns = [batch.columns[at] for at in self._key]
+        slots = self._key_index.find(columns, [batch.valid[at] for at in self._key], len(batch))
+        self._last = grown(self._last, self.count, MIN_TIME)
+        return slots
+
+    def kept(self, batch: Batch) -> tuple[Int64s, Int64s]:
+        """The rows that count, which are not older than any before of their key, and their keys."""
+        slots = self.slots(batch)
+        kept = np.zeros(len(slots), np.uint8)
+        replacing.newest(slots, batch.ts, self._last, kept)
+        rows = np.flatnonzero(kept)
+        self.superseded += len(slots) - len(rows)
+        return rows, slots[rows]
+
+    @property
+    def nbytes(self) -> int:
+        return self._key_index.nbytes + self._last.nbytes
+
+    def save(self) -> Any:
+        return [self._key_index.save(), self._last[: self.count].copy(), self.superseded]
+
+    def restore(self, data: Any) -> None:
+        numbers, last, self.superseded = data
+        self._key_index.restore(numbers)
+        self._last = last.copy()
+
+
+class ColumnStore:
+    """Rows of columns by slot."""
+
+    def __init__(self, types: Sequence[Type]) -> None:
+        self._types = list(types)
+        self._columns: list[Values] = [np.zeros(0, DTYPES[type]) for type in types]
+        self._valid: list[Values] = [np.zeros(0, np.bool_) for _ in types]
+
+    def reserve(self, count: int) -> None:
+        for at, type in enumerate(self._types):
+            self._columns[at] = grown(self._columns[at], count, FILLERS[type])
+            self._valid[at] = grown(self._valid[at], count, False)
+
+    def put(self, slots: Int64s, columns: Sequence[Values], valid: Sequence[Bools | None]) -> None:
+        for own, there, column, mask in zip(self._columns, self._valid, columns, valid, strict=True):
+            own[slots] = column
+            there[slots] = True if mask is None else mask
+
+    def clear(self, slots: Int64s) -> None:
+        """Let go of what is kept by reference."""
+        for own, type in zip(self._columns, self._types, strict=True):
+            if own.dtype.hasobject:
+                own[slots] = FILLERS[type]
+
+    def take(self, slots: Int64s) -> list[Column]:
+        return [self.column(at, slots) for at in range(len(self._types))]
+
+    def column(self, at: int, slots: Int64s) -> Column:
+        there: Bools = self._valid[at][slots]
+        return self._columns[at][slots], None if there.all() else there
+
+    @property
+    def nbytes(self) -> int:
+        return sum(int(array.nbytes) for array in (*self._columns, *self._valid))
+
+    def save(self, count: int) -> Any:
+        return [[array[:count].copy() for array in arrays] for arrays in (self._columns, self._valid)]
+
+    def restore(self, data: Any) -> None:
+        columns, valid = data
+        self._columns = [array.copy() for array in columns]
+        self._valid = [array.copy() for array in valid]
+
+
+class Members:
+    """Which owner each member belongs to, and the members of each owner."""
+
+    def __init__(self) -> None:
+        self.owner, self._following, self._before, self._head, self.sizes = (np.zeros(0, np.int64) for _ in range(5))
+
+    def reserve(self, members: int, owners: int) -> None:
+        self.owner = grown(self.owner, members, -1)
+        self._following = grown(self._following, members, -1)
+        self._before = grown(self._before, members, -1)
+        self._head = grown(self._head, owners, -1)
+        self.sizes = grown(self.sizes, owners, 0)
+
+    def move(self, members: Int64s, owners: Int64s) -> Int64s:
+        """Give members, each once, to these owners (-1: to none); whose they were."""
+        old: Int64s = self.owner[members]
+        np.subtract.at(self.sizes, old[old >= 0], 1)
+        np.add.at(self.sizes, owners[owners >= 0], 1)
+        replacing.move(members, owners, self.owner, self._head, self._following, self._before)
+        return old
+
+    def of(self, owners: Int64s) -> Int64s:
+        """All members of these owners."""
+        found = np.empty(int(self.sizes[owners].sum()), np.int64)
+        grouping.chained(owners, self._head, self._following, found)
+        return found
+
+    @property
+    def nbytes(self) -> int:
+        arrays = (self.owner, self._following, self._before, self._head, self.sizes)
+        return sum(int(array.nbytes) for array in arrays)
+
+    def save(self, members: int) -> Any:
+        return self.owner[:members].copy()
+
+    def restore(self, data: Any, owners: int) -> None:
+        members = np.flatnonzero(data >= 0)
+        self.reserve(len(data), owners)
+        self.move(members, data[members])
+
+
+# -- the two frames ----------------------------------------------------------------------------------------------------
+
+
+class State(ABC):
+    """What an operator remembers, and what it says to new rows.
+
+    superseded   rows that were older than what their key had when they came
+    owes         whether it has a row over no rows (an aggregate of all rows, without groups) and has not given any yet
+    """
+
+    superseded: int = 0
+    owes: bool = False
+
+    @abstractmethod
+    def consume(self, batch: Batch) -> Batch | None:
+        """The rows that these cause."""
+
+    def begin(self, ts: int, now_us: int) -> Batch | None:
+        """The row over no rows, which it owes."""
+        raise AssertionError("it owes none")
+
+    @property
+    @abstractmethod
+    def tuples(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int: ...
+
+    @abstractmethod
+    def save(self) -> Any: ...
+
+    @abstractmethod
+    def restore(self, data: Any) -> None: ...
+
+
+def first_time(low_us: int, now_us: int) -> int | None:
+    """The time of a row over no rows, if a watermark or the end of the input has come: the watermark, or now."""
+    if low_us == MAX_TIME:
+        return now_us
+    return low_us if is_time(low_us) else None
+
+
+class Stateful(Operator):
+    """Rows as they come. Promises no order beyond each key's own."""
+
+    state: State
+
+    def execute(self, limit: int) -> int:
+        reader = self.inputs[0]
+        self.counts.executions += 1
+        before = reader.taken
+        batch = reader.take(limit)
+        if batch is not None and len(batch):
+            self.counts.input_tuples += len(batch)
+            given = self.state.consume(batch)
+            if given is not None:
+                self.counts.output_tuples += len(given)
+                self.output.put(given)
+        reader.look()
+        if self.state.owes:
+            self.begin()
+        if self.output.wanted:
+            self.output.punctuate(reader.low_water())
+        return reader.taken - before
+
+    def begin(self) -> None:
+        """Give the row over no rows, if it is due."""
+
+    @property
+    def state_tuples(self) -> int:
+        return self.state.tuples
+
+    @property
+    def state_bytes(self) -> int:
+        return self.state.nbytes
+
+    @property
+    def superseded(self) -> int:
+        return self.state.superseded
+
+    def save(self) -> Any:
+        return self.state.save()
+
+    def restore(self, data: Any) -> None:
+        self.state.restore(data)
+
+
+class OrderedStateful(Merging):
+    """Rows in order of time. The output is in order."""
+
+    state: State
+
+    def consume(self, batch: Batch) -> Batch | None:
+        return self.state.consume(batch)
+
+    @property
+    def state_tuples(self) -> int:
+        return self.state.tuples
+
+    @property
+    def state_bytes(self) -> int:
+        return self.state.nbytes
+
+    @property
+    def superseded(self) -> int:
+        return self.state.superseded
+
+    def save(self) -> Any:
+        return [super().save(), self.state.save()]
+
+    def restore(self, data: Any) -> None:
+        saved, state = data
+        super().restore(saved)
+        self.state.restore(state)

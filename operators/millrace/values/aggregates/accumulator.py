@@ -1,0 +1,388 @@
+"""The state of one aggregate for all groups of a table.
+
+An accumulator keeps arrays by slot (a group's number in its table, see `groups.py`). It sees only rows that count:
+nulls have been taken out, a FILTER and DISTINCT too. `merge` takes in the groups of another accumulator of the same
+kind, those of them from `start` to `stop`, each into the slot given for it; several may go into one, in order.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from millrace.protocol import MAX_INT64, Type
+from millrace.values.batch import DTYPES, FILLERS, Bools, Int64s, Values
+from millrace.values.functions.faults import Fault
+from millrace.values.functions.vectors import Faults, Vector, faults_where
+from millrace.values.kernels import accumulating
+
+Make = Callable[[], "Accumulator"]
+# Kept by reference in arrays of objects.
+OBJECTS = (Type.TEXT, Type.BYTES)
+
+
+class Accumulator(ABC):
+    """One aggregate's state, by slot."""
+
+    @abstractmethod
+    def reserve(self, room: int) -> None:
+        """Have arrays for so many groups."""
+
+    @abstractmethod
+    def update(self, slots: Int64s, columns: Sequence[Values], ts: Int64s) -> None:
+        """Take in rows: each one's group, its arguments, its time."""
+
+    @abstractmethod
+    def merge(self, other: Self, slots: Int64s, start: int, stop: int) -> None:
+        """Take in another's groups."""
+
+    @abstractmethod
+    def finish(self, slots: Int64s) -> Vector:
+        """The results of these groups."""
+
+    @abstractmethod
+    def clear(self, slots: Int64s) -> None:
+        """Begin these groups anew."""
+
+    @abstractmethod
+    def save(self, count: int) -> Any:
+        """The state of the first `count` groups as plain data."""
+
+    @abstractmethod
+    def restore(self, data: Any) -> None:
+        """Take back what `save` gave."""
+
+    @property
+    def nbytes(self) -> int:
+        return 0
+
+
+class RetractableAccumulator(ABC):
+    """An aggregate out of which rows can be taken again, as if they had never been there."""
+
+    @abstractmethod
+    def remove(self, slots: Int64s, columns: Sequence[Values]) -> None:
+        """Take rows out: each one's group, its arguments."""
+
+
+class Arrays(Accumulator):
+    """An accumulator all of whose state is arrays: `fields` says their names, types and numbers per group."""
+
+    fields: Sequence[tuple[str, np.dtype[Any], int]] = ()
+
+    def __init__(self) -> None:
+        for name, dtype, _ in self.fields:
+            setattr(self, name, np.zeros(0, dtype))
+
+    def reserve(self, room: int) -> None:
+        for name, dtype, width in self.fields:
+            old = getattr(self, name)
+            new = np.zeros(room * width, dtype) if not dtype.hasobject else np.full(room * width, None, object)
+            new[: len(old)] = old
+            setattr(self, name, new)
+
+    def clear(self, slots: Int64s) -> None:
+        for name, dtype, width in self.fields:
+            for at in range(width):
+                getattr(self, name)[slots * width + at] = None if dtype.hasobject else 0
+
+    def save(self, count: int) -> Any:
+        return [getattr(self, name)[: count * width].copy() for name, _, width in self.fields]
+
+    def restore(self, data: Any) -> None:
+        for (name, _, _), saved in zip(self.fields, data, strict=True):
+            array = getattr(self, name)
+            array[: len(saved)] = saved
+
+    @property
+    def nbytes(self) -> int:
+        return sum(int(getattr(self, name).nbytes) for name, _, _ in self.fields)
+
+
+_INT64 = np.dtype(np.int64)
+_DOUBLE = np.dtype(np.float64)
+_BYTE = np.dtype(np.uint8)
+
+
+def ordinals(values: Values, type: Type) -> Int64s:
+    """Integers that compare as the values do: not for text and bytes."""
+    if type is Type.DOUBLE:
+        # Below zero, doubles' bits fall while the numbers rise. Adding 0.0 makes both zeros one.
+        bits: Int64s = (values + 0.0).view(np.int64)
+        return bits ^ ((bits >> 63) & MAX_INT64)
+    return values.astype(np.int64, copy=False)
+
+
+class Count(Arrays, RetractableAccumulator):
+    """How many rows."""
+
+    fields = (("counts", _INT64, 1),)
+    counts: Int64s
+
+    def update(self, slots: Int64s, columns: Sequence[Values], ts: Int64s) -> None:
+        accumulating.add_one(slots, self.counts)
+
+    def merge(self, other: Self, slots: Int64s, start: int, stop: int) -> None:
+        accumulating.add(slots, other.counts[start:stop], self.counts)
+
+    def remove(self, slots: Int64s, columns: Sequence[Values]) -> None:
+        accumulating.add(slots, np.full(len(slots), -1, np.int64), self.counts)
+
+    def finish(self, slots: Int64s) -> Vector:
+        return self.counts[slots], None, None
+
+
+class WideSum(Arrays, RetractableAccumulator):
+    """Exact sums of integers, null for nothing. One that does not fit 64 bits in the end is an error of its row."""
+
+    fields = (("low", _INT64, 1), ("high", _INT64, 1), ("counts", _INT64, 1))
+    low: Int64s
+    high: Int64s
+    counts: Int64s
+    fault = Fault.BIGINT_RANGE
+
+    def update(self, slots: Int64s, columns: Sequence[Values], ts: Int64s) -> None:
+        accumulating.add_wide(slots, columns[0], self.low, self.high)
+        accumulating.add_one(slots, self.counts)
+
+    def remove(self, slots: Int64s, columns: Sequence[Values]) -> None:
+        # -x = ~x + 1, in two steps because the least integer has no negative.
+        accumulating.add_wide(slots, ~columns[0], self.low, self.high)
+        accumulating.add_wide(slots, np.ones(len(slots), np.int64), self.low, self.high)
+        accumulating.add(slots, np.full(len(slots), -1, np.int64), self.counts)
+
+    def merge(self, other: Self, slots: Int64s, start: int, stop: int) -> None:
+        accumulating.add_wide(slots, other.low[start:stop], self.low, self.high)
+        accumulating.add(slots, other.high[start:stop], self.high)
+        accumulating.add(slots, other.counts[start:stop], self.counts)
+
+    def finish(self, slots: Int64s) -> Vector:
+        valid = self.counts[slots] != 0
+        return self.low[slots], _mask(valid), faults_where(self.high[slots] != 0, self.fault)
+
+
+class IntervalSum(WideSum):
+    """Sums of intervals."""
+
+    fault = Fault.INTERVAL_RANGE
+
+
+class WideMean(WideSum):
+    """Means of integers, from exact sums."""
+
+    def finish(self, slots: Int64s) -> Vector:
+        counts = self.counts[slots]
+        sums = self.low[slots] + self.high[slots] * 2.0**64
+        return sums / np.maximum(counts, 1), _mask(counts != 0), None
+
+
+class PreciseSum(Arrays, RetractableAccumulator):
+    """Sums of doubles, hardly changed by their order. One that is not finite is an error of its row."""
+
+    fields = (("sums", _DOUBLE, 2), ("counts", _INT64, 1))
+    sums: Values
+    counts: Int64s
+
+    def update(self, slots: Int64s, columns: Sequence[Values], ts: Int64s) -> None:
+        accumulating.add_precise(slots, columns[0], self.sums)
+        accumulating.add_one(slots, self.counts)
+
+    def remove(self, slots: Int64s, columns: Sequence[Values]) -> None:
+        accumulating.add_precise(slots, -columns[0], self.sums)
+        accumulating.add(slots, np.full(len(slots), -1, np.int64), self.counts)
+
+    def merge(self, other: Self, slots: Int64s, start: int, stop: int) -> None:
+        accumulating.add_precise(slots, other.sums[2 * start : 2 * stop : 2], self.sums)
+        accumulating.add_precise(slots, other.sums[2 * start + 1 : 2 * stop : 2], self.sums)
+        accumulating.add(slots, other.counts[start:stop], self.counts)
+
+    def finish(self, slots: Int64s) -> Vector:
+        return self._result(slots, self.sums[2 * slots] + self.sums[2 * slots + 1], self.counts[slots])
+
+    def _result(self, slots: Int64s, sums: Values, counts: Int64s) -> Vector:
+        return _finite(sums, counts != 0)
+
+
+class PreciseMean(PreciseSum):
+    """Means of doubles."""
+
+    def _result(self, slots: Int64s, sums: Values, counts: Int64s) -> Vector:
+        return _finite(sums / np.maximum(counts, 1), counts != 0)
+
+
+class Deviation(Arrays):
+    """The sample's standard deviation: null for fewer than two values."""
+
+    fields = (("moments", _DOUBLE, 3),)
+    moments: Values
+
+    def update(self, slots: Int64s, columns: Sequence[Values], ts: Int64s) -> None:
+        accumulating.add_moments(slots, columns[0].astype(np.float64, copy=False), self.moments)
+
+    def merge(self, other: Self, slots: Int64s, start: int, stop: int) -> None:
+        accumulating.merge_moments(slots, other.moments[3 * start : 3 * stop], self.moments)
+
+    def finish(self, slots: Int64s) -> Vector:
+        counts = self.moments[3 * slots]
+        squares = self.moments[3 * slots + 2]
+        return _finite(np.sqrt(squares / np.maximum(counts - 1, 1)), counts > 1)
+
+
+class Extreme(Arrays):
+    """The least or the greatest value of a type that integers can stand for."""
+
+    fields = (("best", _INT64, 1), ("seen", _BYTE, 1))
+    best: Int64s
+    seen: Values
+
+    def __init__(self, type: Type, greatest: bool) -> None:
+        super().__init__()
+        self._type = type
+        self._greatest = greatest
+
+    def update(self, slots: Int64s, columns: Sequence[Values], ts: Int64s) -> None:
+        found = ordinals(columns[0], self._type)
+        accumulating.least(slots, ~found if self._greatest else found, self.best, self.seen)
+
+    def merge(self, other: Self, slots: Int64s, start: int, stop: int) -> None:
+        there = other.seen[start:stop] != 0
+        accumulating.least(slots[there], other.best[start:stop][there], self.best, self.seen)
+
+    def finish(self, slots: Int64s) -> Vector:
+        found = ~self.best[slots] if self._greatest else self.best[slots]
+        valid = self.seen[slots] != 0
+        if self._type is Type.DOUBLE:
+            found = np.where(valid, found ^ ((found >> 63) & MAX_INT64), 0)
+            return found.view(np.float64), _mask(valid), None
+        return np.where(valid, found, 0).astype(DTYPES[self._type]), _mask(valid), None
+
+
+class Chosen(Arrays):
+    """A value of the row that comes first by rank, then by time; of equal ones the older (or, if `newer`, the newer).
+
+    first: the time is the rank. last: the time turned over, and newer. arg_min and arg_max: the rank is the second
+    argument, and of equal ones the earliest counts.
+    """
+
+    best_rank: Int64s
+    best_time: Int64s
+    seen: Values
+    values: Values
+
+    def __init__(self, type: Type, by: Type | None, greatest: bool) -> None:
+        self._type = type
+        self._by = by
+        self._greatest = greatest
+        self._newer = by is None and greatest
+        self.fields = (
+            ("best_rank", _INT64, 1),
+            ("best_time", _INT64, 1),
+            ("seen", _BYTE, 1),
+            ("values", DTYPES[type], 1),
+        )
+        super().__init__()
+
+    def update(self, slots: Int64s, columns: Sequence[Values], ts: Int64s) -> None:
+        ranks = ts if self._by is None else ordinals(columns[1], self._by)
+        if self._greatest:
+            ranks = ~ranks
+        self._choose(slots, ranks, ts, columns[0])
+
+    def merge(self, other: Self, slots: Int64s, start: int, stop: int) -> None:
+        there = other.seen[start:stop] != 0
+        taken = (array[start:stop][there] for array in (other.best_rank, other.best_time, other.values))
+        self._choose(slots[there], *taken)
+
+    def _choose(self, slots: Int64s, ranks: Int64s, times: Int64s, values: Values) -> None:
+        won = np.zeros(len(slots), np.uint8)
+        times = ranks if self._by is None else times
+        accumulating.choose(slots, ranks, times, self._newer, self.best_rank, self.best_time, self.seen, won)
+        rows = won.view(np.bool_)
+        # Of several rows of one group numpy leaves the last, which is the best.
+        self.values[slots[rows]] = values[rows]
+
+    def finish(self, slots: Int64s) -> Vector:
+        return _filled(self.values[slots], self.seen[slots] != 0, self._type)
+
+
+class Compared(Accumulator):
+    """min, max, arg_min and arg_max by texts or bytes, one row at a time: no integers stand for them.
+
+    `best` is by slot (the value, its time, what is given for it); of equal values the earliest counts.
+    """
+
+    def __init__(self, type: Type, greatest: bool) -> None:
+        self._type = type
+        self._greatest = greatest
+        self.best: list[tuple[Any, int, Any] | None] = []
+
+    def reserve(self, room: int) -> None:
+        self.best += [None] * (room - len(self.best))
+
+    def clear(self, slots: Int64s) -> None:
+        for slot in slots.tolist():
+            self.best[slot] = None
+
+    def update(self, slots: Int64s, columns: Sequence[Values], ts: Int64s) -> None:
+        given = columns[0].tolist()
+        by = columns[1].tolist() if len(columns) > 1 else given
+        for slot, *row in zip(slots.tolist(), by, ts.tolist(), given, strict=True):
+            self._offer(slot, (row[0], row[1], row[2]))
+
+    def merge(self, other: Self, slots: Int64s, start: int, stop: int) -> None:
+        for slot, row in zip(slots.tolist(), other.best[start:stop], strict=True):
+            if row is not None:
+                self._offer(slot, row)
+
+    def _offer(self, slot: int, row: tuple[Any, int, Any]) -> None:
+        best = self.best[slot]
+        if best is None:
+            self.best[slot] = row
+        elif row[0] == best[0]:
+            if row[1] < best[1]:
+                self.best[slot] = row
+        elif (row[0] > best[0]) == self._greatest:
+            self.best[slot] = row
+
+    def finish(self, slots: Int64s) -> Vector:
+        found = [self.best[slot] for slot in slots.tolist()]
+        valid = np.fromiter((row is not None for row in found), np.bool_, len(found))
+        values = np.full(len(found), FILLERS[self._type], DTYPES[self._type])
+        for at, row in enumerate(found):
+            if row is not None:
+                values[at] = row[2]
+        return values, _mask(valid), None
+
+    def save(self, count: int) -> Any:
+        return [None if row is None else list(row) for row in self.best[:count]]
+
+    def restore(self, data: Any) -> None:
+        for slot, row in enumerate(data):
+            self.best[slot] = None if row is None else tuple(row)
+
+    @property
+    def nbytes(self) -> int:
+        return 8 * len(self.best)
+
+
+# -- vectors of results ------------------------------------------------------------------------------------------------
+
+
+def _mask(valid: Bools) -> Bools | None:
+    return None if valid.all() else valid
+
+
+def _finite(values: Values, valid: Bools) -> Vector:
+    faults: Faults | None = faults_where(valid & ~np.isfinite(values), Fault.DOUBLE_RANGE)
+    return np.where(valid, values, 0.0), _mask(valid), faults
+
+
+def _filled(values: Values, valid: Bools, type: Type) -> Vector:
+    if valid.all():
+        return values, None, None
+    filled = np.full(len(values), FILLERS[type], DTYPES[type])
+    filled[valid] = values[valid]
+    return filled, valid, None

@@ -1,0 +1,76 @@
+"""approx_quantile: a t-digest for each group, by the DataSketches library.
+
+A digest is deterministic, can be merged and saved, and takes an array at a time. It buffers values until it is asked
+or saved, which would make its later answers depend on whether somebody looked: so it is compressed after each array,
+and then asking and saving change nothing. `docs/decisions/windows-and-aggregates.md` says what else was looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Self
+
+import numpy as np
+from datasketches import tdigest_double
+
+from millrace.values.aggregates.accumulator import Accumulator
+from millrace.values.batch import Int64s, Values
+from millrace.values.functions.vectors import Vector
+
+# Centroids; the error in rank is well below 1/100 in the middle and falls towards both ends.
+SIZE: Final = 200
+# What a digest holds, about, for the account of memory.
+WEIGHT: Final = 1_000
+
+
+class Quantile(Accumulator):
+    """The value below which a share of the values lies, about."""
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self.digests: list[Any] = []
+
+    def reserve(self, room: int) -> None:
+        self.digests += [None] * (room - len(self.digests))
+
+    def clear(self, slots: Int64s) -> None:
+        for slot in slots.tolist():
+            self.digests[slot] = None
+
+    def update(self, slots: Int64s, columns: Sequence[Values], ts: Int64s) -> None:
+        order = np.argsort(slots, kind="stable")
+        ordered, values = slots[order], columns[0].astype(np.float64, copy=False)[order]
+        starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+        for slot, part in zip(ordered[starts].tolist(), np.split(values, starts[1:]), strict=True):
+            digest = self._digest(slot)
+            digest.update(part)
+            digest.compress()
+
+    def _digest(self, slot: int) -> Any:
+        if self.digests[slot] is None:
+            self.digests[slot] = tdigest_double(SIZE)
+        return self.digests[slot]
+
+    def merge(self, other: Self, slots: Int64s, start: int, stop: int) -> None:
+        for slot, digest in zip(slots.tolist(), other.digests[start:stop], strict=True):
+            if digest is not None:
+                own = self._digest(slot)
+                own.merge(digest)
+                own.compress()
+
+    def finish(self, slots: Int64s) -> Vector:
+        digests = [self.digests[slot] for slot in slots.tolist()]
+        valid = np.fromiter((digest is not None for digest in digests), np.bool_, len(digests))
+        values = [0.0 if digest is None else digest.get_quantile(self._share) for digest in digests]
+        return np.array(values, np.float64), None if valid.all() else valid, None
+
+    def save(self, count: int) -> Any:
+        return [None if digest is None else digest.serialize() for digest in self.digests[:count]]
+
+    def restore(self, data: Any) -> None:
+        for slot, saved in enumerate(data):
+            self.digests[slot] = None if saved is None else tdigest_double.deserialize(saved)
+
+    @property
+    def nbytes(self) -> int:
+        return 8 * len(self.digests) + WEIGHT * sum(digest is not None for digest in self.digests)

@@ -1,0 +1,153 @@
+"""The table of functions and operators: name, argument types, result, and how to make it.
+
+One row per signature; an operator such as `+` is a function whose name is `+`. The binder finds a row by name and
+argument types (`resolve`), the plan keeps the row's `key`, the evaluator makes it (`make`). Functions that a user
+registers become rows of the same table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from millrace.protocol import Type
+from millrace.values.batch import Batch, Bools, Values
+from millrace.values.functions.vectors import (
+    Faults,
+    Operand,
+    Run,
+    Vector,
+    both,
+    fill,
+    first_fault,
+    only,
+    per_row,
+    scalar,
+)
+from millrace.values.signatures import Signatures
+
+Make = Callable[[Sequence[Operand]], Run]
+# Whether the result may be null, from whether each argument may.
+Nullability = Callable[[Sequence[bool]], bool]
+
+NEVER: Nullability = lambda _: False  # noqa: E731
+ALWAYS: Nullability = lambda _: True  # noqa: E731
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """One signature.
+
+    `variadic` repeats the last argument type any number of times (also not at all). `nullable` defaults to: null if any
+    argument is.
+    """
+
+    name: str
+    arguments: tuple[Type, ...]
+    result: Type
+    make: Make
+    variadic: bool = False
+    nullable: Nullability = any
+
+    @property
+    def key(self) -> str:
+        """What a plan calls this row: the signature as people write it."""
+        more = ", ..." if self.variadic else ""
+        return f"{self.name}({', '.join(map(str, self.arguments))}{more})"
+
+    def expected(self, count: int) -> tuple[Type, ...] | None:
+        """The types it wants of so many arguments, or None if it does not take so many."""
+        if not self.variadic:
+            return self.arguments if count == len(self.arguments) else None
+        extra = count - len(self.arguments)
+        return self.arguments + self.arguments[-1:] * extra if extra >= 0 else None
+
+
+class Library(Signatures[Function]):
+    """The functions."""
+
+    noun: ClassVar[str] = "a function"
+
+
+# -- ways to make a row of the table -----------------------------------------------------------------------------------
+
+
+def strict(result: Type, compute: Callable[..., tuple[Values, Faults | None]]) -> Make:
+    """A function over whole arrays that is null where any argument is.
+
+    `compute` takes the arrays (a constant comes without dimensions) and gives a new array with the faults. It also
+    sees the fillers under nulls, and what it says of them is dropped.
+    """
+
+    def make(operands: Sequence[Operand]) -> Run:
+        if all(operand.known for operand in operands):
+            getters = [operand.run for operand in operands]
+        else:
+            getters = [_scalar_run(operand) if operand.known else operand.run for operand in operands]
+
+        def run(batch: Batch) -> Vector:
+            arrays = []
+            valid: Bools | None = None
+            faults: Faults | None = None
+            for getter in getters:
+                array, there, failed = getter(batch)
+                arrays.append(array)
+                valid = both(valid, there)
+                faults = first_fault(faults, failed)
+            values, own = compute(*arrays)
+            if valid is not None:
+                fill(values, valid, result)
+                own = only(own, valid)
+            return values, valid, first_fault(faults, own)
+
+        return run
+
+    return make
+
+
+def each_row(result: Type, compute: Callable[..., Any]) -> Make:
+    """A function of one row's Python values, called for the rows in which no argument is null.
+
+    It gives None for null and raises RowFault for a row that fails.
+    """
+
+    def make(operands: Sequence[Operand]) -> Run:
+        runs = [operand.run for operand in operands]
+
+        def run(batch: Batch) -> Vector:
+            columns: list[list[Any]] = []
+            valid: Bools | None = None
+            faults: Faults | None = None
+            for one in runs:
+                array, there, failed = one(batch)
+                columns.append(array.tolist())
+                valid = both(valid, there)
+                faults = first_fault(faults, failed)
+            wanted = valid if faults is None else both(valid, faults == 0)
+            values, there, own = per_row(result, compute, columns, wanted, len(batch))
+            return values, there, first_fault(faults, own)
+
+        return run
+
+    return make
+
+
+def _scalar_run(operand: Operand) -> Run:
+    value = scalar(operand.type, operand.value)
+
+    def run(batch: Batch) -> Vector:
+        return value, None, None
+
+    return run
+
+
+def no_faults(compute: Callable[..., Any]) -> Callable[..., tuple[Values, None]]:
+    """An array function that cannot fail, in the shape `strict` wants."""
+
+    def computed(*arrays: Values) -> tuple[Values, None]:
+        return np.asarray(compute(*arrays)), None
+
+    return computed
