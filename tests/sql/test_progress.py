@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.engine.plan import QueryPlan
+from millrace.operators.join.bands import close_bands, contradict
 from millrace.operators.spec import Band
 from millrace.sql import Catalog, parse, plan_all
-from millrace.sql.progress import ahead, contradict, join_lags
+from millrace.sql.progress import join_lags
 from millrace.sql.queries import facts_of
 from tests.depth import examples
 from tests.running import run_events
@@ -98,7 +99,7 @@ def test_conclusions_from_bands_hold_for_all_times(bounds: list[Any], times: lis
     ):
         return
     assert not contradict(bands, 4)
-    for first, most in enumerate(ahead(bands, 4)):
+    for first, most in enumerate(close_bands(bands, 4)):
         assert all(bound is None or times[second] - times[first] <= bound for second, bound in enumerate(most))
     for first, (low, high) in enumerate(join_lags(bands, 4)):
         assert low == 0

@@ -12,6 +12,7 @@ from math import gcd
 from typing import Any, Final
 
 from millrace.engine.plan import Node, QueryPlan, origin_of
+from millrace.operators.join.bands import close_bands
 from millrace.operators.queues.edge import EdgeSpec
 from millrace.operators.spec import (
     AggregateCall,
@@ -38,7 +39,6 @@ from millrace.protocol.timestamps import format_timestamp
 from millrace.protocol.units import UNITS
 from millrace.sql.parser import written
 from millrace.sql.planned import Catalog
-from millrace.sql.progress import ahead
 from millrace.sql.updates import depends_on_steps, sheds
 from millrace.values import expression as e
 from millrace.values.intervals import format_interval
@@ -277,7 +277,7 @@ def _kept_words(spec: JoinSpec, at: int, names: Sequence[str]) -> str:
     name, count = names[at], len(names)
     if spec.rows is not None and spec.rows[at] is not None:
         return f"the newest {spec.rows[at]} of {name}"
-    most = ahead(spec.bands, count)[at]
+    most = close_bands(spec.bands, count)[at]
     bounds = [bound for bound in most if bound is not None]
     if len(bounds) < count:
         return f"{name} forever"

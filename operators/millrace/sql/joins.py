@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from millrace.operators.join.bands import close_bands, contradict
 from millrace.operators.spec import JoinSpec, MapSpec, SelectSpec, Spec
 from millrace.protocol import Type
 from millrace.sql import syntax as s
@@ -22,7 +23,6 @@ from millrace.sql.conditions import Conditions, Wide, all_of, call, conjuncts, n
 from millrace.sql.dialects import find_join
 from millrace.sql.edges import settle_edge
 from millrace.sql.grouped import WHERE
-from millrace.sql.progress import ahead, contradict
 from millrace.sql.sequences import latest, plan_followed_by
 from millrace.sql.sides import Picks, Side, Table, shifted
 from millrace.sql.updates import read_of
@@ -435,7 +435,7 @@ class FromPlanner:
         if contradict(spec.bands, len(sides)):
             self.planner.warnings.append("no rows can match: the ranges and conditions on time contradict each other")
             return
-        bounds = ahead(spec.bands, len(sides))
+        bounds = close_bands(spec.bands, len(sides))
         endless = [
             side.title
             for at, side in enumerate(sides)

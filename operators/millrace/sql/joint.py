@@ -11,12 +11,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millrace.engine.plan import Node
+from millrace.operators.join.bands import close_bands
 from millrace.operators.spec import JoinSpec, SelectSpec, TimeWindow
 from millrace.sql import syntax as s
 from millrace.sql.binder import Relation
 from millrace.sql.errors import SqlError
 from millrace.sql.grouped import GroupedSelect
-from millrace.sql.progress import EXACT, SPANS, ahead, name_of
+from millrace.sql.progress import EXACT, SPANS, name_of
 from millrace.sql.windows import Window
 from millrace.values import expression as e
 from millrace.values.functions.times import unit_named
@@ -77,7 +78,7 @@ def _cut(planner: QueryPlanner, key: e.Expression, node: Node) -> tuple[int, _Cu
 
 def _follow(cuts: dict[int, _Cut], spec: JoinSpec, count: int) -> None:
     """Rows of equal time are in the same group."""
-    most = ahead(spec.bands, count)
+    most = close_bands(spec.bands, count)
     missing = {1 - at for at in spec.outer}
     for source in range(count):
         for other in range(count):

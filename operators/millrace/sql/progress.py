@@ -8,9 +8,9 @@ time - column, as its minimum and its maximum.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import product
 from typing import Final
 
+from millrace.operators.join.bands import close_bands
 from millrace.operators.spec import (
     AggregateSpec,
     Band,
@@ -219,39 +219,10 @@ def _picked_lags(columns: Sequence[Picked], inputs: Sequence[Lags], of_inputs: S
 # -- joins -------------------------------------------------------------------------------------------------------------
 
 
-def ahead(bands: Sequence[Band], count: int) -> list[list[int | None]]:
-    """By pairs of inputs: how much later the second row can be than the first, as implied by all bands."""
-    most: list[list[int | None]] = [
-        [0 if first == second else None for second in range(count)] for first in range(count)
-    ]
-    for band in bands:
-        low = None if band.low_us is None else -band.low_us
-        _tighten(most, band.left, band.right, band.high_us)
-        _tighten(most, band.right, band.left, low)
-    for middle, first, second in product(range(count), repeat=3):
-        if first != second:
-            _tighten(most, first, second, plus(most[first][middle], most[middle][second]))
-    return most
-
-
-def contradict(bands: Sequence[Band], count: int) -> bool:
-    """Whether the bands contradict each other, so that no rows can match."""
-    most = ahead(bands, count)
-    return any(
-        (plus(most[first][second], most[second][first]) or 0) < 0 for first in range(count) for second in range(first)
-    )
-
-
-def _tighten(most: list[list[int | None]], first: int, second: int, bound: int | None) -> None:
-    known = most[first][second]
-    if bound is not None and (known is None or bound < known):
-        most[first][second] = bound
-
-
 def join_lags(bands: Sequence[Band], count: int) -> list[Lag]:
     """How much earlier each input's time may be than the joined row's time, which is the latest of them."""
     lags: list[Lag] = []
-    for bounds in ahead(bands, count):
+    for bounds in close_bands(bands, count):
         known = [bound for bound in bounds if bound is not None]
         lags.append((0, max(0, *known) if len(known) == count else None))
     return lags

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from millrace.backfill.flow import Flow
 from millrace.engine.plan import Node
+from millrace.operators.join.bands import close_bands
 from millrace.operators.spec import (
     AggregateSpec,
     FilterSpec,
@@ -32,7 +33,7 @@ from millrace.operators.spec import (
     WindowSpec,
     undecided,
 )
-from millrace.sql.progress import Lags, ahead, join_lags, plus
+from millrace.sql.progress import Lags, join_lags, plus
 
 
 class Reach(NamedTuple):
@@ -119,7 +120,7 @@ def _join_reaches(spec: JoinSpec, count: int) -> list[Reach]:
     if not spec.outer:
         return [Reach(back, 0) for back in backs]
     # A row that is given alone stands at its own time, and all of the other input that could match it must be there.
-    most = ahead(spec.bands, count)
+    most = close_bands(spec.bands, count)
     found = [Reach(back, 0) for back in backs]
     for at in spec.outer:
         before, after = most[1 - at][at], most[at][1 - at]

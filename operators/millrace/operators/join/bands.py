@@ -7,9 +7,39 @@ and c at most 1 s after b, then c is at most 3 s after a.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 from millrace.operators.spec import Band
 from millrace.values.eventtime import MAX_TIME, MIN_TIME, UNBOUNDED_US
+
+
+def close_bands(bands: Sequence[Band], inputs: int) -> list[list[int | None]]:
+    """By pairs of inputs: the most by which a row of the second may be later than a matching row of the first.
+
+    None means unbounded. Bounds that contradict each other stay contradictory: nothing matches.
+    """
+    reach: list[list[int | None]] = [[0 if a == b else None for b in range(inputs)] for a in range(inputs)]
+    for band in bands:
+        _tighten(reach, band.left, band.right, band.high_us)
+        _tighten(reach, band.right, band.left, None if band.low_us is None else -band.low_us)
+    for via, a, b in product(range(inputs), repeat=3):
+        first, second = reach[a][via], reach[via][b]
+        if a != b and first is not None and second is not None:
+            _tighten(reach, a, b, first + second)
+    return reach
+
+
+def _tighten(reach: list[list[int | None]], a: int, b: int, bound: int | None) -> None:
+    known = reach[a][b]
+    if bound is not None and (known is None or bound < known):
+        reach[a][b] = bound
+
+
+def contradict(bands: Sequence[Band], inputs: int) -> bool:
+    """Whether the bands contradict each other, so that no rows can match."""
+    reach = close_bands(bands, inputs)
+    pairs = ((reach[a][b], reach[b][a]) for a in range(inputs) for b in range(a))
+    return any(after is not None and before is not None and before + after < 0 for after, before in pairs)
 
 
 class Bands:
@@ -17,28 +47,11 @@ class Bands:
 
     def __init__(self, inputs: int, bands: Sequence[Band]) -> None:
         self.inputs = inputs
-        self.reach = [[0 if a == b else UNBOUNDED_US for b in range(inputs)] for a in range(inputs)]
-        for band in bands:
-            if band.high_us is not None:
-                self._bound(band.left, band.right, band.high_us)
-            if band.low_us is not None:
-                self._bound(band.right, band.left, -band.low_us)
-        self._close()
-
-    def _bound(self, a: int, b: int, most: int) -> None:
-        self.reach[a][b] = min(self.reach[a][b], most)
-
-    def _close(self) -> None:
-        """Shortest paths. Bounds that contradict each other stay contradictory on every pair: nothing matches."""
-        reach = self.reach
-        for via in range(self.inputs):
-            for a in range(self.inputs):
-                for b in range(self.inputs):
-                    if a != b and reach[a][via] < UNBOUNDED_US and reach[via][b] < UNBOUNDED_US:
-                        reach[a][b] = min(reach[a][b], reach[a][via] + reach[via][b])
-        for row in reach:
-            row[:] = [max(-UNBOUNDED_US, min(UNBOUNDED_US, most)) for most in row]
-        self._others = [[(b, most) for b, most in enumerate(row) if b != a] for a, row in enumerate(reach)]
+        self.reach = [
+            [UNBOUNDED_US if most is None else max(-UNBOUNDED_US, min(UNBOUNDED_US, most)) for most in row]
+            for row in close_bands(bands, inputs)
+        ]
+        self._others = [[(b, most) for b, most in enumerate(row) if b != a] for a, row in enumerate(self.reach)]
 
     def width(self, a: int, b: int) -> int:
         """How long the interval is in which rows of b may match one of a."""
