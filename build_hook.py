@@ -35,6 +35,7 @@ SCHEDULER = [
     Path("operators/millrace/engine/engine.py"),
     Path("operators/millrace/engine/scheduler/rules.py"),
     Path("operators/millrace/operators/frame/buffer.py"),
+    Path("operators/millrace/operators/frame/inlet.py"),
     Path("operators/millrace/operators/frame/operator.py"),
 ]
 SQL = Path("operators/millrace/sql")

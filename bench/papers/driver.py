@@ -30,7 +30,7 @@ from millrace.engine.events import (
 from millrace.offline.driver import Driver, Instant, Price
 from millrace.offline.report import Measures
 from millrace.offline.script import plan_script
-from millrace.operators.frame.buffer import Reader
+from millrace.operators.frame.inlet import Inlet
 from millrace.protocol import Schema
 from millrace.values.batch import Batch
 
@@ -110,7 +110,7 @@ class Tally:
     def __init__(self, measures: Measures) -> None:
         self.measures = measures
         self.driver: Driver | None = None
-        self.readers: Sequence[Reader] = ()
+        self.readers: Sequence[Inlet] = ()
         self.rows = 0
         self.waited_us = Fraction(0)
         self.peak_queue = 0

@@ -30,7 +30,7 @@ from millrace.engine.events import (
 )
 from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.operators.queues.edge import EdgeSpec
-from millrace.operators.queues.reader import QueueReader
+from millrace.operators.queues.inlet import QueueInlet
 from millrace.operators.spec import AggregateCall, AggregateSpec, TimeWindow
 from millrace.protocol import Schema, Type
 from millrace.values.batch import Batch
@@ -72,9 +72,9 @@ def audit(name: str = "audit") -> QueryPlan:
     return plan(name, ("A", select(), ["s.source"]), schema=TICKS)
 
 
-def queue_of(bench: Bench, operator: str = "d.Q") -> QueueReader:
+def queue_of(bench: Bench, operator: str = "d.Q") -> QueueInlet:
     reader = bench.engine.graph.operators[operator].inputs[0]
-    assert isinstance(reader, QueueReader)
+    assert isinstance(reader, QueueInlet)
     return reader
 
 

@@ -10,7 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from millrace.operators.frame.buffer import Buffer, Gauge, Reader
+from millrace.operators.frame.buffer import Buffer, Gauge
+from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.punctuation_grain import EVERY
 from millrace.protocol import Schema
 from millrace.values.batch import Batch
@@ -30,7 +31,7 @@ def buffer(*, ordered: bool = False) -> Buffer:
     return made
 
 
-def taken(reader: Reader, limit: int) -> list[int]:
+def taken(reader: Inlet, limit: int) -> list[int]:
     found = reader.take(limit)
     return [] if found is None else [row[0] for row in found.rows()]
 
@@ -41,7 +42,7 @@ class Arcs(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.buffer = buffer()
-        self.readers: list[tuple[Reader, list[int]]] = []
+        self.readers: list[tuple[Inlet, list[int]]] = []
         self.count = 0
 
     @rule(size=st.integers(0, 5))

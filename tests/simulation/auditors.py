@@ -23,13 +23,14 @@ from millrace.engine.events import (
 from millrace.engine.plan import StreamDefinition
 from millrace.engine.shadow import shadow_of
 from millrace.engine.time.watermarks import WatermarkCoordinator
-from millrace.operators.frame.buffer import Buffer, Reader
+from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.idle_waiting import IdleWaiting
+from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import Operator
 from millrace.operators.frame.waiting import Waiting
 from millrace.operators.join.join import Join
 from millrace.operators.project.map import Map
-from millrace.operators.queues.reader import QueueReader
+from millrace.operators.queues.inlet import QueueInlet
 from millrace.operators.sink.sink import Sink
 from millrace.operators.source.feeds import Feed
 from millrace.operators.source.source import Source
@@ -293,7 +294,7 @@ class Books:
         queued = sum(len(batch) for buffer in buffers.values() for batch in buffer.segments)
         queued += sum(o.held_tuples() for o in engine.graph.operators.values() if isinstance(o, IdleWaiting))
         readers = [reader for operator in engine.graph.operators.values() for reader in operator.inputs]
-        queued += sum(reader.queue.waiting for reader in readers if isinstance(reader, QueueReader))
+        queued += sum(reader.queue.waiting for reader in readers if isinstance(reader, QueueInlet))
         if queued != engine.gauge.tuples:
             raise Broken(f"the gauge says {engine.gauge.tuples} queued tuples, counting says {queued}")
 
@@ -311,7 +312,7 @@ def _had(operator: Operator) -> int:
     return had
 
 
-def _taken(reader: Reader, start: int) -> int:
+def _taken(reader: Inlet, start: int) -> int:
     return reader.taken - start - reader.skipped
 
 

@@ -12,8 +12,8 @@ import pytest
 from millrace.engine.graph import replacing
 from millrace.engine.time.watermarks import WatermarkCoordinator
 from millrace.operators.aggregate.aggregate import WindowAggregate
-from millrace.operators.frame.buffer import Reader
 from millrace.operators.frame.ets_arcs import Arc
+from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.punctuation_grain import PunctuationGrain
 from millrace.operators.frame.waiting import Waiting
 from millrace.operators.join.bands import Bands
@@ -63,7 +63,7 @@ def test_fresh_worlds(kind):
 
 
 def test_a_fresh_world_that_fails_says_how_to_play_it_again(monkeypatch):
-    monkeypatch.setattr(Reader, "low_water", lambda self: self.promise)
+    monkeypatch.setattr(Inlet, "low_water", lambda self: self.promise)
     monkeypatch.setitem(FRESH, "graphs", 200)
     with pytest.raises(Broken) as failure:
         test_fresh_worlds("graphs")
@@ -194,7 +194,7 @@ def test_worlds_are_worth_playing():
     [
         (3, Source, "_marks_met", lambda self, feed, ts: ts - 1),
         (0, Waiting, "horizon", lambda self: max(reader.promise for reader in self.inputs)),
-        (0, Reader, "low_water", lambda self: self.promise),
+        (0, Inlet, "low_water", lambda self: self.promise),
         (2, PunctuationGrain, "above", lambda self, value_us: value_us + (1 if self.every else 50)),
         (19, WindowAggregate, "paced", False),
         (0, replacing, "unchanged", lambda before, after, *, read: {}),

@@ -52,7 +52,7 @@ from millrace.engine.events import (
 from millrace.offline.script import plan_script
 from millrace.operators.fork.fork import Fork
 from millrace.operators.queues.appending import SheddingQueue
-from millrace.operators.queues.reader import QueueReader
+from millrace.operators.queues.inlet import QueueInlet
 from millrace.operators.queues.update import UpdateQueue
 from millrace.operators.queues.windows import WindowQueue
 from millrace.operators.sink.sink import Sink
@@ -502,9 +502,9 @@ class UpdatePlay:
 
     # -- laws --------------------------------------------------------------------------------------------------------
 
-    def _readers(self) -> list[tuple[str, Any, QueueReader]]:
+    def _readers(self) -> list[tuple[str, Any, QueueInlet]]:
         operators = self.engine.graph.operators.values()
-        return [(o.name, o, reader) for o in operators for reader in o.inputs if isinstance(reader, QueueReader)]
+        return [(o.name, o, reader) for o in operators for reader in o.inputs if isinstance(reader, QueueInlet)]
 
     def _audit(self) -> None:
         for _, _, reader in self._readers():
@@ -522,7 +522,7 @@ class UpdatePlay:
 
     def _conserves(self, operator: Any) -> None:
         """Given = processed + superseded + shed + skipped + waiting, over all its inputs."""
-        readers = [reader for reader in operator.inputs if isinstance(reader, QueueReader)]
+        readers = [reader for reader in operator.inputs if isinstance(reader, QueueInlet)]
         if any(isinstance(reader.queue, WindowQueue) or reader.buffer is not reader.home for reader in readers):
             return  # windows are counted otherwise; in a pause, what passes is counted when it ends
         given = sum(reader.home.end for reader in operator.inputs) - self._starts.get(operator.name, 0)

@@ -69,8 +69,9 @@ from millrace.engine.scheduler.table import Strategy
 from millrace.engine.time.watermarks import WatermarkCoordinator
 from millrace.engine.why import why
 from millrace.operators.build import build
-from millrace.operators.frame.buffer import Buffer, Gauge, Reader
+from millrace.operators.frame.buffer import Buffer, Gauge
 from millrace.operators.frame.idle_waiting import IdleWaiting
+from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import Operator, StepClock
 from millrace.operators.join.join import Join, Order
 from millrace.operators.sink.sink import Sink
@@ -112,7 +113,7 @@ class Query:
     plan: QueryPlan
     operators: list[Operator]
     sink: Sink
-    entries: list[Reader] = field(default_factory=list)
+    entries: list[Inlet] = field(default_factory=list)
     paused: str | None = None
     failed: bool = False
     lost: int = 0
@@ -122,7 +123,7 @@ class Query:
     def __post_init__(self) -> None:
         self.become(self.plan, self.operators, self.entries)
 
-    def become(self, plan: QueryPlan, operators: list[Operator], entries: list[Reader]) -> None:
+    def become(self, plan: QueryPlan, operators: list[Operator], entries: list[Inlet]) -> None:
         self.plan, self.operators, self.entries = plan, operators, entries
         self.remembers = any(type(one).state_tuples is not Operator.state_tuples for one in self.operators)
 
@@ -625,7 +626,7 @@ class Engine:
         elif self.share and chosen is None:
             found = sharing.common(self, plan)
         made = dict(found.operators)
-        entries: list[Reader] = []
+        entries: list[Inlet] = []
         self.build_nodes(plan, made, entries, found.since)
         output = plan.output
         sink = Sink(plan.sink, plan.name, made[output].output.attach(found.since.get(output)))
@@ -647,7 +648,7 @@ class Engine:
         self,
         plan: QueryPlan,
         made: dict[str, Operator],
-        entries: list[Reader],
+        entries: list[Inlet],
         shared: Mapping[str, int | None] | None = None,
     ) -> None:
         """Build the operators of a plan that are not made yet, in plan order; who reads from outside is an entry.
@@ -659,7 +660,7 @@ class Engine:
         inside = {node.name for node in plan.nodes}
         kept = dict(made)
         made.clear()
-        attached: list[Reader] = []
+        attached: list[Inlet] = []
         since: dict[str, int | None] = {}
         try:
             for node in plan.nodes:
@@ -687,7 +688,7 @@ class Engine:
             made.clear()
             raise
 
-    def became(self, query: Query, plan: QueryPlan, operators: list[Operator], entries: list[Reader]) -> None:
+    def became(self, query: Query, plan: QueryPlan, operators: list[Operator], entries: list[Inlet]) -> None:
         """A query has another plan and other operators, which stand in the graph already; queries stand in the order of
         their operators, as they will in a restored engine."""
         query.become(plan, operators, entries)
@@ -776,7 +777,7 @@ class Engine:
         costs = {name: self.costs.pop(name) for name in names_after if name in self.costs}
         self.costs |= {after: costs[name] for name, after in names_after.items() if after and name in costs}
 
-    def _enter(self, name: str, node: Node, position: int, start: Literal["newest", "watermark"] = "newest") -> Reader:
+    def _enter(self, name: str, node: Node, position: int, start: Literal["newest", "watermark"] = "newest") -> Inlet:
         """A new query's reader. It reads a stream from one microsecond above the newest time taken in so far, or from
         the stream's mark; it reads a query's rows, of operators shared with an older query none older than its start.
         """

@@ -14,7 +14,7 @@ from millrace.operators.fork.fork import Fork
 from millrace.operators.frame.idle_waiting import IdleWaiting
 from millrace.operators.frame.operator import Operator
 from millrace.operators.join.join import Join
-from millrace.operators.queues.reader import QueueReader
+from millrace.operators.queues.inlet import QueueInlet
 from millrace.operators.sink.sink import Sink
 from millrace.operators.source.source import Source
 from millrace.operators.spec import SampleSpec
@@ -238,7 +238,7 @@ def operator(engine: Engine, found: Operator, queries: list[str]) -> dict[str, A
         "break": None if isinstance(found, Fork | Sink) else engine.graph.broken(found),
         "chain": _link(engine, found),
         "reads": [engine.graph.producer(reader).name for reader in found.inputs],
-        "queues": [reader.edge.kind if isinstance(reader, QueueReader) else "append" for reader in found.inputs],
+        "queues": [reader.edge.kind if isinstance(reader, QueueInlet) else "append" for reader in found.inputs],
         "input_tuples": found.counts.input_tuples,
         "output_tuples": found.counts.output_tuples,
         "executions": found.counts.executions,

@@ -10,7 +10,8 @@ from millrace.operators.aggregate.running import build_running
 from millrace.operators.aggregate.windowing import RowWindowing, Windowing
 from millrace.operators.filter.filter import Filter
 from millrace.operators.filter.select import Select
-from millrace.operators.frame.buffer import Buffer, Gauge, Reader
+from millrace.operators.frame.buffer import Buffer, Gauge
+from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import Operator, StepClock
 from millrace.operators.gate.gate import Gate
 from millrace.operators.join.join import Join
@@ -44,7 +45,7 @@ from millrace.operators.union.union import ArrivalUnion, OrderedUnion, YoungestU
 
 
 def build(
-    name: str, spec: Spec, inputs: Sequence[Reader], gauge: Gauge, clock: StepClock, since_us: int | None = None
+    name: str, spec: Spec, inputs: Sequence[Inlet], gauge: Gauge, clock: StepClock, since_us: int | None = None
 ) -> Operator:
     """The operator that a spec describes. Its output begins with the promise that its inputs allow.
 

@@ -10,10 +10,11 @@ from millrace.engine.events import Measured
 from millrace.engine.plan import Node, QueryPlan, names
 from millrace.operators.build import gives_order
 from millrace.operators.filter.select import Select
-from millrace.operators.frame.buffer import Buffer, Reader
+from millrace.operators.frame.buffer import Buffer
+from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import Operator
 from millrace.operators.queues.edge import QueueKind
-from millrace.operators.queues.reader import QueueReader
+from millrace.operators.queues.inlet import QueueInlet
 from millrace.operators.sample.sample import Sample
 from millrace.operators.source.source import Source
 from millrace.protocol import Refuse, Schema
@@ -46,14 +47,14 @@ def _schema(engine: Engine, schemas: dict[str, Schema], name: str, plan: QueryPl
     return engine.named(name).output.schema
 
 
-def attach(engine: Engine, node: Node, position: int, output: Buffer, since_us: int | None) -> Reader:
+def attach(engine: Engine, node: Node, position: int, output: Buffer, since_us: int | None) -> Inlet:
     """The reader of a node's input."""
     edge = node.edge(position)
     if edge.plain:
         return output.attach(since_us, edge.columns)
     # Two edges must not draw the same lots; the same edge draws the same ones in every run.
     seed = zlib.crc32(f"{node.name}:{position}".encode())
-    reader = QueueReader(output, edge, engine.clock, since_us, timed=engine.stopwatch is not None, seed=seed)
+    reader = QueueInlet(output, edge, engine.clock, since_us, timed=engine.stopwatch is not None, seed=seed)
     output.admit(reader)
     return reader
 
@@ -73,7 +74,7 @@ def measured(engine: Engine, event: Measured) -> None:
     taken, _ = engine.costs[operator.name]
     us = sum(engine.costs.get(other.name, (0, 0.0))[1] for query in queries for other in query.operators)
     for reader in operator.inputs:
-        if isinstance(reader, QueueReader):
+        if isinstance(reader, QueueInlet):
             reader.queue.measured(event.us, engine.clock.now_us)
             if taken:
                 reader.queue.costs(us / taken)
@@ -97,10 +98,10 @@ def exchange(engine: Engine, name: str, position: int, kind: QueueKind) -> dict[
     disordered = _disordered(engine, operator) if edge.updates else []
     _refuse_disorder(engine, disordered)
     superseded, shed = _losses(reader)
-    if isinstance(reader, QueueReader):
+    if isinstance(reader, QueueInlet):
         reader.exchange(edge)
     else:
-        made = QueueReader.instead_of(reader, edge, engine.clock, timed=engine.stopwatch is not None)
+        made = QueueInlet.instead_of(reader, edge, engine.clock, timed=engine.stopwatch is not None)
         operator.inputs[position] = made
         query.entries = [made if entry is reader else entry for entry in query.entries]
     for other in disordered:
@@ -118,8 +119,8 @@ def exchange(engine: Engine, name: str, position: int, kind: QueueKind) -> dict[
     }
 
 
-def _losses(reader: Reader) -> tuple[int, int]:
-    return (reader.superseded, reader.shed) if isinstance(reader, QueueReader) else (0, 0)
+def _losses(reader: Inlet) -> tuple[int, int]:
+    return (reader.superseded, reader.shed) if isinstance(reader, QueueInlet) else (0, 0)
 
 
 def _find(engine: Engine, name: str, position: int) -> tuple[Operator, Node, Query]:
@@ -199,9 +200,9 @@ def _refuse_disorder(engine: Engine, disordered: list[Operator]) -> None:
 # -- showing -----------------------------------------------------------------------------------------------------------
 
 
-def queue_of(reader: Reader, now_us: int) -> dict[str, Any] | None:
+def queue_of(reader: Inlet, now_us: int) -> dict[str, Any] | None:
     """What is to be seen of an input's queue, or None if it has none of its own."""
-    if not isinstance(reader, QueueReader):
+    if not isinstance(reader, QueueInlet):
         return None
     queue, edge = reader.queue, reader.edge
     paging, stale = queue.paging, queue.staleness(now_us)
@@ -243,7 +244,7 @@ def stale(engine: Engine, stream: str, worst: int) -> list[dict[str, Any]]:
         staleness(engine, operator.name, at, worst)
         for operator in operators
         for at, reader in enumerate(operator.inputs)
-        if isinstance(reader, QueueReader) and reader.edge.updates and engine.graph.producer(reader) in reached
+        if isinstance(reader, QueueInlet) and reader.edge.updates and engine.graph.producer(reader) in reached
     ]
 
 
@@ -251,7 +252,7 @@ def staleness(engine: Engine, name: str, position: int, worst: int) -> dict[str,
     """The staleness of an input's update queue, with histograms and the keys that have waited longest."""
     operator, _, _ = _find(engine, name, position)
     reader = operator.inputs[position]
-    if not isinstance(reader, QueueReader) or not reader.edge.updates:
+    if not isinstance(reader, QueueInlet) or not reader.edge.updates:
         raise Refuse(f"operator {name}, input {position}: it is not an update queue", code="no_update_queue")
     found = reader.queue.staleness(engine.clock.now_us, worst)
     fields = [reader.schema.fields[at].name for at in reader.edge.key]
@@ -279,7 +280,7 @@ def older(engine: Engine, query: str, now_us: int, than_us: int) -> list[tuple[t
     found = []
     for operator in () if running is None else running.operators:
         for reader in operator.inputs:
-            edge = reader.edge if isinstance(reader, QueueReader) else None
+            edge = reader.edge if isinstance(reader, QueueInlet) else None
             names = [reader.schema.fields[at].name for at in edge.key] if edge is not None else []
             for key, age in reader.older(now_us, than_us):
                 found.append((tuple(zip(names, key, strict=False)), age))

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 from millrace.engine.events import InsertOperator, RemoveOperator, ReplaceOperator
 from millrace.engine.plan import Edit, Node, QueryPlan
 from millrace.operators.build import build
-from millrace.operators.frame.buffer import Reader
 from millrace.operators.frame.idle_waiting import IdleWaiting
+from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import Operator
 from millrace.operators.queues.edge import APPEND, EdgeSpec
-from millrace.operators.queues.reader import QueueReader
+from millrace.operators.queues.inlet import QueueInlet
 from millrace.operators.sink.sink import Sink
 from millrace.operators.spec import (
     AggregateSpec,
@@ -194,7 +194,7 @@ def _became(
     query: Query,
     nodes: Sequence[Node],
     operators: list[Operator],
-    entries: list[Reader],
+    entries: list[Inlet],
     edit: Edit,
 ) -> None:
     plan = replace(query.plan, nodes=tuple(nodes), edits=_logged(query.plan.edits, edit))
@@ -240,7 +240,7 @@ def remove(engine: Engine, command: RemoveOperator) -> dict[str, Any]:
         )
     waiting = own.take(own.waiting)
     entries = [entry for entry in query.entries if entry is not own]
-    edges: dict[Reader, Reader] = {}
+    edges: dict[Inlet, Inlet] = {}
     for reader in list(operator.output.readers):
         edges[reader] = moved = _move(engine, reader, own, waiting)
         if own in query.entries:
@@ -270,7 +270,7 @@ def _reading(node: Node, gone: str, instead: str, operator: Operator) -> Node:
         if name == gone:
             node = replace(node, inputs=_with(node.inputs, position, instead))
             reader = operator.inputs[position]
-            edge = reader.edge if isinstance(reader, QueueReader) else EdgeSpec(columns=reader.columns)
+            edge = reader.edge if isinstance(reader, QueueInlet) else EdgeSpec(columns=reader.columns)
             node = node.with_edge(position, edge)
     return node
 
@@ -280,21 +280,21 @@ def _edge(node: Node) -> str:
     return f"at most {edge.shed} tuples" if edge.shed is not None else f"an update queue, {edge.kind}"
 
 
-def _move(engine: Engine, reader: Reader, own: Reader, waiting: Batch | None) -> Reader:
+def _move(engine: Engine, reader: Inlet, own: Inlet, waiting: Batch | None) -> Inlet:
     """A reader of an operator's output goes on where the operator has read, after what waits for both of them."""
     before, after, promise = reader.home, own.home, reader.promise
     columns = _through(own.columns, reader.columns)
-    if not reader.waiting and waiting is None and not isinstance(reader, QueueReader):
+    if not reader.waiting and waiting is None and not isinstance(reader, QueueInlet):
         before.detach(reader)
         moved = after.attach(own.since_us, columns)
         moved.consumer, moved.peak, moved.skipped = reader.consumer, reader.peak, reader.skipped + own.skipped
         moved.ignored = reader.ignored + own.ignored
     else:
-        if isinstance(reader, QueueReader):
+        if isinstance(reader, QueueInlet):
             moved = reader
         else:
             edge = EdgeSpec(queued=True, columns=reader.columns)
-            moved = QueueReader.instead_of(reader, edge, engine.clock, timed=engine.stopwatch is not None)
+            moved = QueueInlet.instead_of(reader, edge, engine.clock, timed=engine.stopwatch is not None)
         if waiting is not None:
             moved.absorb(waiting)
         before.part_from(moved)

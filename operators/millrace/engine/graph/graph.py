@@ -16,9 +16,9 @@ from millrace.engine.scheduler.component import Component
 from millrace.engine.scheduler.rules import RULES, encore
 from millrace.engine.scheduler.table import Link, Next, Row, Strategy, StrategyKind, role_of
 from millrace.operators.fork.fork import Fork
-from millrace.operators.frame.buffer import Reader
 from millrace.operators.frame.ets_arcs import Arc
 from millrace.operators.frame.idle_waiting import IdleWaiting
+from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import Operator
 from millrace.operators.frame.punctuation_grain import EVERY, PunctuationGrain, union_of
 from millrace.operators.sink.sink import Sink
@@ -68,7 +68,7 @@ class Graph:
         self._components: list[Component] = []
         self._forks: dict[Operator, Fork] = {}
         self._component_of: dict[Operator, Component] = {}
-        self._consumers: dict[Reader, Operator] = {}
+        self._consumers: dict[Inlet, Operator] = {}
         self._producers: dict[int, Operator] = {}
         self._unconnected = self._underived = False
 
@@ -328,7 +328,7 @@ class Graph:
             raise Refuse(f"operator {name} does not exist", code="unknown_operator")
         return found
 
-    def producer(self, reader: Reader) -> Operator:
+    def producer(self, reader: Inlet) -> Operator:
         """The operator that fills what this reader reads."""
         return self._producers[id(reader.home)]
 
@@ -384,7 +384,7 @@ class Graph:
         component = self._component_of.get(operator)
         return component.strategy if component is not None else DEFAULT
 
-    def _scheduled(self, operator: Operator) -> list[Reader]:
+    def _scheduled(self, operator: Operator) -> list[Inlet]:
         """The readers of an operator's output that have turns: sinks have none."""
         return [reader for reader in operator.output.readers if not isinstance(self._consumers[reader], Sink)]
 
@@ -526,7 +526,7 @@ class Graph:
             if isinstance(operator, Source | IdleWaiting):
                 operator.ets_arcs = () if operator in through else tuple(self._arcs_from(operator, ()))
 
-    def _arcs_from(self, operator: Operator, between: tuple[Reader, ...]) -> Iterator[Arc]:
+    def _arcs_from(self, operator: Operator, between: tuple[Inlet, ...]) -> Iterator[Arc]:
         for reader in operator.output.readers:
             consumer = self._consumers[reader]
             if consumer.declares() is None:
@@ -560,7 +560,7 @@ class Graph:
         link = self.links.get(operator.name) if strategy.kind is StrategyKind.CHAIN else None
         return Row(operator, preds, succs, readers, sinks, role, strategy, moves, leaves, self._leaps(operator), link)
 
-    def _leaps(self, operator: Operator) -> tuple[tuple[Reader, Next], ...]:
+    def _leaps(self, operator: Operator) -> tuple[tuple[Inlet, Next], ...]:
         """The moves along an operator's ETS arcs; a register at a sink is nobody's turn."""
         if not isinstance(operator, Source | IdleWaiting):
             return ()
@@ -570,18 +570,18 @@ class Graph:
             if not isinstance(arc.target, Sink)
         )
 
-    def _pred(self, reader: Reader) -> Operator | None:
+    def _pred(self, reader: Inlet) -> Operator | None:
         producer = self.producer(reader)
         if producer in self._forks:
             return self._forks[producer]
         return None if self.broken(producer) else producer
 
-    def _succs(self, operator: Operator, readers: Sequence[Reader]) -> tuple[Operator, ...]:
+    def _succs(self, operator: Operator, readers: Sequence[Inlet]) -> tuple[Operator, ...]:
         if self.broken(operator) or not readers:
             return ()
         return (self._forks[operator],) if operator in self._forks else (self._consumers[readers[0]],)
 
-    def _entries(self, operator: Operator, readers: Sequence[Reader]) -> tuple[Operator, ...]:
+    def _entries(self, operator: Operator, readers: Sequence[Inlet]) -> tuple[Operator, ...]:
         """Where a cycle may begin when something is put into the operator's output."""
         broken = self.broken(operator)
         if broken == "chain":

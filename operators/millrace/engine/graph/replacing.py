@@ -13,8 +13,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from millrace.engine.plan import Node, QueryPlan, names
-from millrace.operators.frame.buffer import Buffer, Reader
+from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.idle_waiting import IdleWaiting
+from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import Operator
 from millrace.operators.queues.edge import EdgeSpec
 from millrace.operators.sink.sink import Sink
@@ -118,7 +119,7 @@ def _check_circle(engine: Engine, plan: QueryPlan) -> None:
             todo += engine.query(name).plan.reads_queries
 
 
-def _readers(engine: Engine, query: Query) -> dict[Reader, Query]:
+def _readers(engine: Engine, query: Query) -> dict[Inlet, Query]:
     """The readers by which other queries read this one, also those that are away."""
     output = engine.named(query.plan.output).output
     return {
@@ -132,7 +133,7 @@ def _readers(engine: Engine, query: Query) -> dict[Reader, Query]:
 
 
 def _check_readers(
-    query: Query, plan: QueryPlan, before: Operator, after: Operator, readers: Mapping[Reader, Query]
+    query: Query, plan: QueryPlan, before: Operator, after: Operator, readers: Mapping[Inlet, Query]
 ) -> None:
     """Who reads the query has been built for its rows as they are."""
     reason = None
@@ -171,8 +172,8 @@ def _exchange(
     old: Mapping[str, Operator],
     kept: Mapping[str, Operator],
     made: Mapping[str, Operator],
-    entries: list[Reader],
-    readers: list[Reader],
+    entries: list[Inlet],
+    readers: list[Inlet],
 ) -> None:
     before, after = old[query.plan.output], made[plan.output]
     if before is not after:
@@ -218,7 +219,7 @@ def _arranged(engine: Engine, query: Query, block: list[Operator]) -> list[Opera
 
 
 def _hand_over(
-    query: Query, plan: QueryPlan, before: Operator, after: Operator, readers: list[Reader], *, fresh: bool
+    query: Query, plan: QueryPlan, before: Operator, after: Operator, readers: list[Inlet], *, fresh: bool
 ) -> None:
     """The sink and the other queries read another operator from now on; what lies unread they read first."""
     old, new, sink = before.output, after.output, query.sink

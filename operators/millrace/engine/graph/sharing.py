@@ -23,7 +23,7 @@ from millrace.engine import events as e
 from millrace.engine.plan import Node, QueryPlan
 from millrace.engine.saving import pack, unpack
 from millrace.operators.build import build
-from millrace.operators.frame.buffer import Reader
+from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import Operator
 from millrace.operators.sink.sink import Sink
 from millrace.operators.source.source import Source
@@ -293,7 +293,7 @@ def unshare(engine: Engine, query: Query, nodes: Sequence[str] | None = None, *,
 
 def _twin(engine: Engine, node: Node, operator: Operator, remembering: bool) -> Operator:
     """The same operator once more, with a reader at each place where the first one reads."""
-    inputs: list[Reader] = []
+    inputs: list[Inlet] = []
     for reader in operator.inputs:
         inputs.append(reader.home.attach(reader.since_us, reader.columns))
         inputs[-1].restore(unpack(pack(reader.save())))
@@ -305,7 +305,7 @@ def _twin(engine: Engine, node: Node, operator: Operator, remembering: bool) -> 
     return made
 
 
-def _begin(operator: Operator, readers: Sequence[Reader]) -> None:
+def _begin(operator: Operator, readers: Sequence[Inlet]) -> None:
     """What all its readers refuse as older than their beginning, it need not take: who reads it later gets no more."""
     times = [reader.since_us for reader in readers]
     known = [time for time in times if time is not None]
@@ -314,9 +314,9 @@ def _begin(operator: Operator, readers: Sequence[Reader]) -> None:
             reader.since_us = max(min(known), min(known) if reader.since_us is None else reader.since_us)
 
 
-def _readers(engine: Engine, query: Query, name: str, twins: Mapping[Operator, Operator]) -> list[Reader]:
+def _readers(engine: Engine, query: Query, name: str, twins: Mapping[Operator, Operator]) -> list[Inlet]:
     """Who reads an operator under the name that it has in the query's plan: the query itself, and those over it."""
-    found: dict[Reader, None] = {}
+    found: dict[Inlet, None] = {}
     for other in engine.queries_by_name.values():
         for node, operator in zip(other.plan.nodes, other.operators, strict=True):
             own = twins.get(operator, operator) if other is query else operator
@@ -345,7 +345,7 @@ def _rename(
     engine.graph.strategies |= {name: strategy for name, strategy in strategies.items() if strategy is not None}
 
 
-def entries(engine: Engine, query: Query) -> list[Reader]:
+def entries(engine: Engine, query: Query) -> list[Inlet]:
     """The readers by which a query takes from outside, or from what it shares."""
     own = {operator for operator in query.operators if len(engine.owners(operator)) == 1}
     outputs = {id(operator.output) for operator in own}

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Final
 
 from millrace.operators.fork.fork import Fork
-from millrace.operators.frame.buffer import Reader
+from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import Operator
 from millrace.operators.sink.sink import Sink
 from millrace.operators.source.source import Source
@@ -135,13 +135,13 @@ class Row:
     operator: Operator
     preds: tuple[Operator | None, ...]
     succs: tuple[Operator, ...]
-    readers: tuple[Reader, ...]
+    readers: tuple[Inlet, ...]
     sinks: tuple[Sink, ...]
     role: Role
     strategy: Strategy
     moves: tuple[Move, ...]
     leaves: bool
-    ets_arcs: tuple[tuple[Reader, Next], ...] = ()
+    ets_arcs: tuple[tuple[Inlet, Next], ...] = ()
     link: Link | None = None
     limit: int = field(init=False)
     ahead: Next | None = field(init=False)

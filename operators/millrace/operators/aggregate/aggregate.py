@@ -20,8 +20,9 @@ from millrace.operators.aggregate.panes import Ages, Panes, Windows
 from millrace.operators.aggregate.row_positions import RowPositions
 from millrace.operators.aggregate.sessionrows import SessionRows
 from millrace.operators.aggregate.sessions import Sessions
-from millrace.operators.frame.buffer import Buffer, Reader
+from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.idle_waiting import IdleWaiting
+from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import StepClock
 from millrace.operators.frame.punctuation_grain import EVERY, PunctuationGrain, union_of
 from millrace.operators.frame.reorder import Reorder, merge_by_time
@@ -77,7 +78,7 @@ class WindowAggregate(IdleWaiting):
         self,
         name: str,
         spec: AggregateSpec,
-        inputs: Sequence[Reader],
+        inputs: Sequence[Inlet],
         output: Buffer,
         clock: StepClock,
         since_us: int | None,
@@ -204,7 +205,7 @@ class OrderedWindowAggregate(WindowAggregate):
         self,
         name: str,
         spec: AggregateSpec,
-        inputs: Sequence[Reader],
+        inputs: Sequence[Inlet],
         output: Buffer,
         clock: StepClock,
         since_us: int | None,
@@ -298,7 +299,7 @@ class RowAggregate(WindowAggregate):
         self,
         name: str,
         spec: AggregateSpec,
-        inputs: Sequence[Reader],
+        inputs: Sequence[Inlet],
         output: Buffer,
         clock: StepClock,
         since_us: int | None,

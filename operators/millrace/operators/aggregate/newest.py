@@ -13,12 +13,13 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from millrace.operators.aggregate.groups import UNTOUCHED, ComputedRows, Grouping, Table
-from millrace.operators.frame.buffer import Buffer, Reader
+from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.idle_waiting import IdleWaiting
+from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import StepClock
 from millrace.operators.frame.punctuation_grain import PunctuationGrain, windows_of
+from millrace.operators.queues.inlet import QueueInlet
 from millrace.operators.queues.queue import Key
-from millrace.operators.queues.reader import QueueReader
 from millrace.operators.queues.windows import FinishedWindow, WindowQueue, update_keys
 from millrace.operators.spec import AggregateSpec, TimeWindow
 from millrace.values.batch import DTYPES, FILLERS, Batch, Int64s, object_array
@@ -48,11 +49,11 @@ class NewestWindowAggregate(IdleWaiting):
     shifts_time: ClassVar[bool] = True
 
     def __init__(
-        self, name: str, spec: AggregateSpec, inputs: Sequence[Reader], output: Buffer, clock: StepClock
+        self, name: str, spec: AggregateSpec, inputs: Sequence[Inlet], output: Buffer, clock: StepClock
     ) -> None:
         super().__init__(name, inputs, output, clock)
         (reader,) = inputs
-        assert isinstance(reader, QueueReader)
+        assert isinstance(reader, QueueInlet)
         assert isinstance(reader.queue, WindowQueue)
         assert isinstance(spec.window, TimeWindow)
         self.spec = spec

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from millrace.operators.frame.buffer import Reader
+from millrace.operators.frame.inlet import Inlet
 from millrace.values.batch import Batch, Int64s
 from millrace.values.evaluate import compile_predicate
 from millrace.values.expression import Expression
@@ -19,7 +19,7 @@ class RowPositions:
     here, not by the reader. `failed` is told how many rows could not be tested, and why.
     """
 
-    def __init__(self, reader: Reader, where: Expression | None, failed: Callable[[int, str], None]) -> None:
+    def __init__(self, reader: Inlet, where: Expression | None, failed: Callable[[int, str], None]) -> None:
         self._reader = reader
         self.since_us = reader.since_us
         reader.since_us = None

@@ -17,7 +17,8 @@ import numpy as np
 
 from millrace.operators.aggregate.current import CurrentTotals
 from millrace.operators.aggregate.groups import ComputedRows, Grouping, Table
-from millrace.operators.frame.buffer import Buffer, Reader
+from millrace.operators.frame.buffer import Buffer
+from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import Operator, StepClock
 from millrace.operators.frame.punctuation_grain import EVERY, PunctuationGrain
 from millrace.operators.spec import AggregateSpec
@@ -148,7 +149,7 @@ class RunningAggregate(Stateful):
     kind: ClassVar[str] = "aggregate"
 
     def __init__(
-        self, name: str, spec: AggregateSpec, inputs: Sequence[Reader], output: Buffer, clock: StepClock
+        self, name: str, spec: AggregateSpec, inputs: Sequence[Inlet], output: Buffer, clock: StepClock
     ) -> None:
         super().__init__(name, inputs, output)
         self.state = _totals(spec, self)
@@ -184,7 +185,7 @@ class OrderedRunningAggregate(OrderedStateful):
     kind: ClassVar[str] = "aggregate"
 
     def __init__(
-        self, name: str, spec: AggregateSpec, inputs: Sequence[Reader], output: Buffer, clock: StepClock
+        self, name: str, spec: AggregateSpec, inputs: Sequence[Inlet], output: Buffer, clock: StepClock
     ) -> None:
         super().__init__(name, inputs, output, clock)
         self.state = _totals(spec, self)
@@ -208,7 +209,7 @@ def _totals(spec: AggregateSpec, operator: Operator) -> State:
 
 
 def build_running(
-    name: str, spec: AggregateSpec, inputs: Sequence[Reader], output: Buffer, clock: StepClock
+    name: str, spec: AggregateSpec, inputs: Sequence[Inlet], output: Buffer, clock: StepClock
 ) -> Operator:
     """The running total that a spec asks for."""
     if spec.ordered:

@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from millrace.operators.aggregate.row_positions import RowPositions
-from millrace.operators.frame.buffer import Buffer, Reader
+from millrace.operators.frame.buffer import Buffer
+from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import RowWise
 from millrace.operators.spec import RowWindow, TimeWindow, WindowSpec
 from millrace.values.batch import Batch, Int64s
@@ -26,9 +27,7 @@ class Windowing(RowWise):
 
     kind: ClassVar[str] = "map"
 
-    def __init__(
-        self, name: str, spec: WindowSpec, inputs: Sequence[Reader], output: Buffer, since: int | None
-    ) -> None:
+    def __init__(self, name: str, spec: WindowSpec, inputs: Sequence[Inlet], output: Buffer, since: int | None) -> None:
         super().__init__(name, inputs, output)
         self._spec = spec
         self._since = since if spec.partial == "skip" else None
@@ -74,9 +73,7 @@ class Windowing(RowWise):
 class RowWindowing(Windowing):
     """The same for windows of rows, whose places are their positions on the source's arc."""
 
-    def __init__(
-        self, name: str, spec: WindowSpec, inputs: Sequence[Reader], output: Buffer, since: int | None
-    ) -> None:
+    def __init__(self, name: str, spec: WindowSpec, inputs: Sequence[Inlet], output: Buffer, since: int | None) -> None:
         assert isinstance(spec.window, RowWindow)
         reader = inputs[0]
         self._positions = RowPositions(reader, spec.where, self.failed)

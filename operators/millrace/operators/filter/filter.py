@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from millrace.operators.frame.buffer import Buffer, Reader
+from millrace.operators.frame.buffer import Buffer
+from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import Operator
 from millrace.operators.spec import FilterSpec
 from millrace.operators.updates import kernel as replacing
@@ -25,7 +26,7 @@ class Filter(Stateful):
 
     kind: ClassVar[str] = "select"
 
-    def __init__(self, name: str, spec: FilterSpec, inputs: Sequence[Reader], output: Buffer) -> None:
+    def __init__(self, name: str, spec: FilterSpec, inputs: Sequence[Inlet], output: Buffer) -> None:
         super().__init__(name, inputs, output)
         self.state = Shown(spec, self)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from millrace.operators.frame.buffer import Buffer, Reader
+from millrace.operators.frame.buffer import Buffer
+from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import RowWise
 from millrace.operators.spec import SelectSpec
 from millrace.values.batch import Batch
@@ -20,7 +21,7 @@ class Select(RowWise):
 
     kind: ClassVar[str] = "select"
 
-    def __init__(self, name: str, spec: SelectSpec, inputs: Sequence[Reader], output: Buffer) -> None:
+    def __init__(self, name: str, spec: SelectSpec, inputs: Sequence[Inlet], output: Buffer) -> None:
         super().__init__(name, inputs, output)
         self._test = compile_predicate(spec.predicate)
 

@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
+from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.punctuation_grain import EVERY, PunctuationGrain
 from millrace.protocol import Schema, Type
 from millrace.values.batch import Batch
@@ -46,286 +47,6 @@ class Gauge:
             self.peak_tuples = self.tuples
         if self.bytes > self.peak_bytes:
             self.peak_bytes = self.bytes
-
-
-class Reader:
-    """One operator's head pointer on a buffer.
-
-    `unseen` is the papers' yield, seen from below: something lies here that its operator has not looked at. `told` is
-    the last value that an ETS arc has set here, past the operators in between (the papers' register with its active
-    flag). `grain` is what its operator, and whoever reads that one, declares to have a use for.
-
-    absorbs   whether it takes what is put at once, into a queue of its own (queues/reader.py)
-    columns   positions of the fields that it reads, if the arc has got more since its operator was made
-    schema    of what it takes
-    skipped   tuples that it has not taken: those it ignored, and those that passed while it was away
-    ignored   tuples that came after it did and are older than `since_us`
-    """
-
-    __slots__ = (
-        "_offset",
-        "_segment",
-        "buffer",
-        "columns",
-        "consumer",
-        "grain",
-        "home",
-        "ignored",
-        "passed",
-        "peak",
-        "punctuations",
-        "schema",
-        "since_us",
-        "skipped",
-        "taken",
-        "told",
-        "unseen",
-    )
-
-    absorbs: ClassVar[bool] = False
-
-    def __init__(self, buffer: Buffer, since_us: int | None = None, columns: tuple[int, ...] | None = None) -> None:
-        self.home = buffer
-        self.buffer = buffer
-        self.schema = buffer.schema
-        self.columns: tuple[int, ...] | None = None
-        if columns is not None:
-            self.narrow(columns)
-        self.consumer: Operator | None = None
-        self.grain = EVERY
-        self.passed = self.told = MIN_TIME
-        self.peak = 0
-        self.skipped = self.ignored = 0
-        self.since_us = since_us
-        self.jump()
-
-    def narrow(self, columns: tuple[int, ...]) -> None:
-        """Read these fields of the arc and no other."""
-        fields = self.home.schema.fields
-        self.columns = columns
-        self.schema = Schema(tuple(fields[at] for at in columns))
-
-    def jump(self) -> None:
-        """To the end of the buffer: nothing that is there now will be read, its promise holds."""
-        self.taken = self.buffer.end
-        self._segment = self.buffer.first + len(self.buffer.segments)
-        self._offset = 0
-        self.punctuations: deque[tuple[int, int]] = deque()
-        self.passed = max(self.passed, self.buffer.promise)
-        self.unseen = False
-
-    def leave(self) -> None:
-        """Read nothing more until it comes back. Meanwhile it reads a buffer in which nothing ever happens."""
-        home = self.home
-        home.detach(self)
-        self.buffer = Buffer(home.schema, ordered=home.ordered, gauge=home.gauge)
-        self._stand_still(self.taken, home.promise)
-        self._segment = self._offset = 0
-        self.punctuations.clear()
-        self.unseen = False
-
-    def absent_since(self, taken: int) -> None:
-        """It left when so many tuples had been put: what the arc has received since then counts as missed."""
-        self.taken = self.buffer.end = taken
-
-    def come_back(self) -> None:
-        """Go on at the end of the arc; what was missed is counted as skipped."""
-        self.skipped += self.home.end - self.taken
-        self.buffer = self.home
-        self.jump()
-        self.unseen = True  # its operator has to pass on what was promised meanwhile
-        self.home.admit(self)
-
-    @property
-    def away(self) -> bool:
-        """Whether it has left its arc, to come back."""
-        return self.buffer is not self.home
-
-    @property
-    def missed(self) -> int:
-        """What it has skipped so far, with what goes by while it is away."""
-        return self.skipped + self.home.end - self.taken if self.away else self.skipped
-
-    def absorb(self, batch: Batch) -> None:
-        """Take what was put, at once (those that absorb do)."""
-        raise AssertionError("a head pointer reads what the buffer holds")
-
-    def let_go(self) -> None:
-        """Let go of what it alone holds, when it leaves the arc."""
-
-    @property
-    def ordered(self) -> bool:
-        """Whether what it takes comes in order of time."""
-        return self.home.ordered
-
-    @property
-    def latent(self) -> bool:
-        """Whether its tuples have no time until an operator gives them one."""
-        return self.promise == LATENT
-
-    @property
-    def drained(self) -> bool:
-        """Whether it has nothing more to give before something is put."""
-        return self.taken == self.buffer.end
-
-    @property
-    def presses(self) -> bool:
-        """Whether what waits for it is a reason to slow feeds down."""
-        return True
-
-    def _stand_still(self, taken: int, promise: int) -> None:
-        self.buffer.end = taken
-        self.buffer.promise = promise
-
-    @property
-    def waiting(self) -> int:
-        """Tuples queued for this reader."""
-        return self.buffer.end - self.taken
-
-    @property
-    def promise(self) -> int:
-        """What holds behind everything that is queued: no later tuple is below it."""
-        promise = self.buffer.promise
-        return promise if promise > self.told else self.told
-
-    def forget(self) -> None:
-        """Nobody has asked what was promised here, and another operator will promise anew."""
-        self.passed = self.told = MIN_TIME
-        self.punctuations.clear()
-
-    def tell(self, value_us: int) -> bool:
-        """Set the register from an ETS arc; say whether that is of any use here.
-
-        Whoever calls it knows that nothing is under way to here.
-        """
-        of_use = value_us >= self.grain.above(self.promise)
-        self.told = value_us
-        if of_use:
-            self.unseen = True
-            assert self.consumer is not None
-            self.buffer.ready[self.consumer] = None
-        return of_use
-
-    def take(self, limit: int) -> Batch | None:
-        """The next tuples, at most `limit`; small batches come out as one."""
-        buffer = self.buffer
-        count = min(buffer.end - self.taken, limit)
-        if count <= 0:
-            return None
-        segments = buffer.segments
-        index = self._segment - buffer.first
-        batch = segments[index]
-        left = len(batch.ts) - self._offset
-        if count == left and not self._offset:
-            # One whole batch: the way of nearly every tuple of a stream that is not in a hurry.
-            self._segment += 1
-            self.taken += count
-            if len(buffer.readers) == 1:
-                segments.popleft()
-                buffer.first += 1
-                buffer.gauge.tuples -= count
-                buffer.gauge.bytes -= count * buffer.width
-            else:
-                buffer.release()
-            return batch if self.since_us is None and self.columns is None else self._admitted(batch)
-        if count < left:
-            batch = batch.slice(self._offset, self._offset + count)
-            self._offset += count
-            self._advance(count)
-            return self._admitted(batch)
-        pieces = [batch.slice(self._offset, len(batch)) if self._offset else batch]
-        self._offset = 0
-        missing = count - left
-        while True:
-            index += 1
-            if not missing:
-                break
-            batch = segments[index]
-            if len(batch) > missing:
-                pieces.append(batch.slice(0, missing))
-                self._offset = missing
-                break
-            pieces.append(batch)
-            missing -= len(batch)
-        self._segment = self.buffer.first + index
-        self._advance(count)
-        return self._admitted(pieces[0] if len(pieces) == 1 else Batch.concat(pieces))
-
-    def _advance(self, count: int) -> None:
-        self.taken += count
-        self.buffer.release()
-
-    def _admitted(self, batch: Batch) -> Batch:
-        """Without the tuples older than the reader's own beginning, and without the fields that it does not know."""
-        if self.columns is not None:
-            batch = batch.narrowed(self.schema, self.columns)
-        if self.since_us is None:
-            return batch
-        fresh = batch.ts >= self.since_us
-        if fresh.all():
-            return batch
-        kept = batch.take(fresh)
-        self.ignored += len(batch) - len(kept)
-        self.skipped += len(batch) - len(kept)
-        return kept
-
-    def pass_punctuations(self) -> None:
-        """Take the punctuation that the head pointer has reached."""
-        while self.punctuations and self.punctuations[0][0] <= self.taken:
-            self.passed = self.punctuations.popleft()[1]
-
-    def look(self) -> None:
-        """Its operator has looked at all that lies here. What it left is unseen again."""
-        if self.punctuations:
-            self.pass_punctuations()
-        self.unseen = self.taken != self.buffer.end or bool(self.punctuations)
-
-    def last_told(self) -> int:
-        """The last punctuation that it was given."""
-        return self.punctuations[-1][1] if self.punctuations else self.passed
-
-    def older(self, now_us: int, than_us: int) -> list[tuple[tuple[Any, ...], int]]:
-        """What has waited for longer, by update key if one is known here: the age of the oldest."""
-        if self.buffer.end == self.taken:
-            return []
-        arrival = self.buffer.segments[self._segment - self.buffer.first].arrival
-        age = now_us - int(arrival[self._offset])
-        return [((), age)] if age > than_us else []
-
-    def low_water(self) -> int:
-        """What holds for every tuple that this reader has not taken."""
-        if self.buffer.end == self.taken:
-            return self.promise
-        if self.buffer.ordered:
-            return int(self.buffer.segments[self._segment - self.buffer.first].ts[self._offset])
-        return self.passed
-
-    def save(self) -> list[Any]:
-        return [
-            self.taken,
-            self._segment,
-            self._offset,
-            self.passed,
-            [list(item) for item in self.punctuations],
-            self.unseen,
-            self.since_us,
-            self.skipped,
-            self.ignored,
-            self.peak,
-            self.told,
-            self.buffer.promise if self.away else None,
-        ]
-
-    def restore(self, data: Sequence[Any]) -> None:
-        (self.taken, self._segment, self._offset, self.passed, punctuations, self.unseen, *rest) = data
-        self.punctuations = deque((position, value) for position, value in punctuations)
-        self.since_us, self.skipped, self.ignored, self.peak, self.told, still = rest
-        if still is not None:
-            self._stand_still(self.taken, still)
-
-    @property
-    def segment(self) -> int:
-        return self._segment
 
 
 class Buffer:
@@ -370,8 +91,8 @@ class Buffer:
         self.gauge = gauge if gauge is not None else Gauge()
         self.width = 16 + 8 * len(schema)
         self.texts = has_texts(schema)
-        self.readers: list[Reader] = []
-        self.absorbers: tuple[Reader, ...] = ()
+        self.readers: list[Inlet] = []
+        self.absorbers: tuple[Inlet, ...] = ()
         self.segments: deque[Batch] = deque()
         self.first = 0
         self.end = 0
@@ -386,31 +107,35 @@ class Buffer:
 
     # -- readers -------------------------------------------------------------------------------------------------------
 
-    def attach(self, since_us: int | None = None, columns: tuple[int, ...] | None = None) -> Reader:
+    def attach(self, since_us: int | None = None, columns: tuple[int, ...] | None = None) -> Inlet:
         """A new reader, which begins at the end."""
-        reader = Reader(self, since_us, columns)
+        reader = Inlet(self, since_us, columns)
         self.readers.append(reader)
         return reader
 
-    def admit(self, reader: Reader) -> None:
+    def empty(self) -> Buffer:
+        """An arc like this one that nothing is ever put into."""
+        return Buffer(self.schema, ordered=self.ordered, gauge=self.gauge)
+
+    def admit(self, reader: Inlet) -> None:
         """Let a reader read that was made for this buffer, or has been away."""
         self.readers.append(reader)
         if reader.absorbs:
             self.absorbers = (*self.absorbers, reader)
 
-    def detach(self, reader: Reader) -> None:
+    def detach(self, reader: Inlet) -> None:
         """Take a reader away; what it alone had still to read is freed."""
         self.part_from(reader)
         reader.let_go()
         self.release()
 
-    def part_from(self, reader: Reader) -> None:
+    def part_from(self, reader: Inlet) -> None:
         """The reader goes, with what it holds itself."""
         self.readers.remove(reader)
         if reader.absorbs:
             self.absorbers = tuple(other for other in self.absorbers if other is not reader)
 
-    def succeed(self, old: Buffer, readers: Sequence[Reader]) -> None:
+    def succeed(self, old: Buffer, readers: Sequence[Inlet]) -> None:
         """Take over readers of another arc: what they have not read there yet they find here, before all else.
 
         Nothing has been put here so far. Positions are counted on from the old arc's.

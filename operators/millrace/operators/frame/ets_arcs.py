@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from millrace.operators.frame.buffer import Buffer, Reader
+from millrace.operators.frame.buffer import Buffer
+from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import Operator
 
 
@@ -20,9 +21,9 @@ from millrace.operators.frame.operator import Operator
 class Arc:
     """The register at the end, the operator that has it, and the readers of the operators in between."""
 
-    register: Reader
+    register: Inlet
     target: Operator
-    between: tuple[Reader, ...]
+    between: tuple[Inlet, ...]
 
     def drained(self) -> bool:
         """Whether nothing is under way to the register."""

@@ -10,8 +10,9 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from millrace.operators.frame.buffer import Buffer, Reader
+from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.ets_arcs import Arc, announce
+from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import Operator, StepClock
 from millrace.operators.frame.punctuation_grain import EVERY, PunctuationGrain
 
@@ -27,7 +28,7 @@ class IdleWaiting(Operator):
 
     waits: ClassVar[bool] = True
 
-    def __init__(self, name: str, inputs: Sequence[Reader], output: Buffer, clock: StepClock) -> None:
+    def __init__(self, name: str, inputs: Sequence[Inlet], output: Buffer, clock: StepClock) -> None:
         super().__init__(name, inputs, output)
         self.clock = clock
         self.ets_arcs: tuple[Arc, ...] = ()

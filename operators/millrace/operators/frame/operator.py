@@ -11,7 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from millrace.operators.frame.buffer import Buffer, Reader
+from millrace.operators.frame.buffer import Buffer
+from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.punctuation_grain import PunctuationGrain
 from millrace.values.batch import Batch
 
@@ -59,7 +60,7 @@ class Operator(ABC):
     paced: bool = False
     shifts_time: ClassVar[bool] = False
 
-    def __init__(self, name: str, inputs: Sequence[Reader], output: Buffer) -> None:
+    def __init__(self, name: str, inputs: Sequence[Inlet], output: Buffer) -> None:
         self.name = name
         self.inputs = list(inputs)
         for reader in self.inputs:
@@ -143,7 +144,7 @@ class Operator(ABC):
         """What holds for every tuple it will still give."""
         return min(reader.low_water() for reader in self.inputs)
 
-    def lacking(self, need_us: int) -> list[Reader]:
+    def lacking(self, need_us: int) -> list[Inlet]:
         """The inputs that must promise more before it can promise this itself."""
         return [reader for reader in self.inputs if reader.promise < need_us]
 

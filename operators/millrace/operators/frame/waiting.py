@@ -18,8 +18,9 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from millrace.operators.frame.buffer import Buffer, Reader
+from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.idle_waiting import IdleWaiting
+from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import StepClock
 from millrace.operators.frame.reorder import Reorder, merge_by_time
 from millrace.values.batch import Batch
@@ -29,7 +30,7 @@ from millrace.values.eventtime import MAX_TIME
 class Lines(IdleWaiting):
     """An operator whose tuples may have to stand in line: one line per input, in order of time."""
 
-    def __init__(self, name: str, inputs: Sequence[Reader], output: Buffer, clock: StepClock) -> None:
+    def __init__(self, name: str, inputs: Sequence[Inlet], output: Buffer, clock: StepClock) -> None:
         super().__init__(name, inputs, output, clock)
         self.waiting = [Reorder() for _ in inputs]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from millrace.operators.frame.buffer import Buffer, Reader
+from millrace.operators.frame.buffer import Buffer
+from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import RowWise
 from millrace.operators.frame.punctuation_grain import PunctuationGrain
 from millrace.values.batch import Batch
@@ -20,7 +21,7 @@ class Gate(RowWise):
 
     kind: ClassVar[str] = "gate"
 
-    def __init__(self, name: str, inputs: Sequence[Reader], output: Buffer) -> None:
+    def __init__(self, name: str, inputs: Sequence[Inlet], output: Buffer) -> None:
         super().__init__(name, inputs, output)
         self.closed = True
 

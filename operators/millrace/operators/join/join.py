@@ -21,7 +21,8 @@ from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 
-from millrace.operators.frame.buffer import Buffer, Reader
+from millrace.operators.frame.buffer import Buffer
+from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import StepClock
 from millrace.operators.frame.reorder import Reorder, merge_by_time, shares
 from millrace.operators.frame.waiting import Lines
@@ -54,7 +55,7 @@ class Join(Lines):
 
     kind: ClassVar[str] = "join"
 
-    def __init__(self, name: str, spec: JoinSpec, inputs: Sequence[Reader], output: Buffer, clock: StepClock) -> None:
+    def __init__(self, name: str, spec: JoinSpec, inputs: Sequence[Inlet], output: Buffer, clock: StepClock) -> None:
         super().__init__(name, inputs, output, clock)
         self.spec = spec
         self.matcher = Matcher(spec, [reader.schema for reader in inputs], output.schema)
@@ -305,7 +306,7 @@ class Join(Lines):
         if self.output.wanted:
             self.announce(gave, self._low_water(lows))
 
-    def _execute_row(self, position: int, reader: Reader, other: Reader) -> None:
+    def _execute_row(self, position: int, reader: Inlet, other: Inlet) -> None:
         """`execute`, for a row that comes when nothing else waits: every row of streams that are not in a hurry."""
         counts = self.counts
         counts.executions += 1

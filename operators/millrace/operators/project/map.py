@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from millrace.operators.frame.buffer import Buffer, Reader
+from millrace.operators.frame.buffer import Buffer
+from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import RowWise
 from millrace.operators.spec import MapSpec
 from millrace.operators.updates.updates import blanked, gone_of
@@ -23,7 +24,7 @@ class Map(RowWise):
 
     kind: ClassVar[str] = "map"
 
-    def __init__(self, name: str, spec: MapSpec, inputs: Sequence[Reader], output: Buffer) -> None:
+    def __init__(self, name: str, spec: MapSpec, inputs: Sequence[Inlet], output: Buffer) -> None:
         super().__init__(name, inputs, output)
         self._columns = compile_columns([expression for _, expression in spec.columns])
         copied = [isinstance(column, Column) and column.position >= 0 for _, column in spec.columns]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from millrace.operators.frame.buffer import Buffer, Reader
+from millrace.operators.frame.buffer import Buffer
+from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import RowWise
 from millrace.operators.frame.punctuation_grain import EVERY, PunctuationGrain
 from millrace.operators.spec import RetimeSpec
@@ -24,7 +25,7 @@ class Retime(RowWise):
     kind: ClassVar[str] = "map"
     shifts_time: ClassVar[bool] = True
 
-    def __init__(self, name: str, spec: RetimeSpec, inputs: Sequence[Reader], output: Buffer) -> None:
+    def __init__(self, name: str, spec: RetimeSpec, inputs: Sequence[Inlet], output: Buffer) -> None:
         super().__init__(name, inputs, output)
         self._position = spec.position
         self._lag_us = spec.lag_us

@@ -7,7 +7,8 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from millrace.operators.frame.buffer import Buffer, Reader
+from millrace.operators.frame.buffer import Buffer
+from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import RowWise
 from millrace.operators.spec import SampleSpec
 from millrace.values.batch import Batch
@@ -27,7 +28,7 @@ class Sample(RowWise):
 
     kind: ClassVar[str] = "select"
 
-    def __init__(self, name: str, spec: SampleSpec, inputs: Sequence[Reader], output: Buffer) -> None:
+    def __init__(self, name: str, spec: SampleSpec, inputs: Sequence[Inlet], output: Buffer) -> None:
         super().__init__(name, inputs, output)
         # 2 ** 64 is no 64-bit number: a share of all keeps what is at most the greatest.
         self._below = np.uint64(min(int(spec.share * 2.0**64), 2**64 - 1))

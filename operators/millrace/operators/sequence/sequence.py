@@ -16,7 +16,8 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from millrace.operators.frame.buffer import Buffer, Reader
+from millrace.operators.frame.buffer import Buffer
+from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import StepClock
 from millrace.operators.frame.reorder import least_of_each
 from millrace.operators.frame.waiting import Waiting
@@ -35,7 +36,7 @@ _NONE: Final[Int64s] = np.zeros(0, np.int64)
 
 
 def build_sequence(
-    name: str, spec: SequenceSpec, inputs: Sequence[Reader], output: Buffer, clock: StepClock
+    name: str, spec: SequenceSpec, inputs: Sequence[Inlet], output: Buffer, clock: StepClock
 ) -> FollowedBy:
     """The operator that a spec asks for."""
     kind = Absence if spec.absent else Following
@@ -48,7 +49,7 @@ class FollowedBy(Waiting):
     kind: ClassVar[str] = "sequence"
 
     def __init__(
-        self, name: str, spec: SequenceSpec, inputs: Sequence[Reader], output: Buffer, clock: StepClock
+        self, name: str, spec: SequenceSpec, inputs: Sequence[Inlet], output: Buffer, clock: StepClock
     ) -> None:
         super().__init__(name, inputs, output, clock)
         self._spec = spec
@@ -245,7 +246,7 @@ class Following(FollowedBy):
         promise = self.inputs[1].promise
         return promise if head is None else min(head, promise)
 
-    def lacking(self, need_us: int) -> list[Reader]:
+    def lacking(self, need_us: int) -> list[Inlet]:
         first, second = self.inputs
         head = self.waiting[1].head_us()
         found = []
@@ -324,7 +325,7 @@ class Absence(FollowedBy):
     paced = True
 
     def __init__(
-        self, name: str, spec: SequenceSpec, inputs: Sequence[Reader], output: Buffer, clock: StepClock
+        self, name: str, spec: SequenceSpec, inputs: Sequence[Inlet], output: Buffer, clock: StepClock
     ) -> None:
         super().__init__(name, spec, inputs, output, clock)
         assert spec.within_us is not None, f"{name}: an absence needs within_us"
@@ -384,7 +385,7 @@ class Absence(FollowedBy):
         least = min(time for time in begun if time is not None)
         return self._end(least)
 
-    def lacking(self, need_us: int) -> list[Reader]:
+    def lacking(self, need_us: int) -> list[Inlet]:
         found = []
         first, second = self.inputs
         open_us = self._store.next_time()

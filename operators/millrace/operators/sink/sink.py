@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from millrace.operators.frame.buffer import Reader
+from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import Operator
 from millrace.operators.frame.punctuation_grain import EVERY, PunctuationGrain
 from millrace.values.batch import Batch
@@ -21,7 +21,7 @@ class Sink(Operator):
 
     kind: ClassVar[str] = "sink"
 
-    def __init__(self, name: str, query: str, reader: Reader) -> None:
+    def __init__(self, name: str, query: str, reader: Inlet) -> None:
         super().__init__(name, (reader,), reader.buffer)
         self.query = query
         self.sequence = 0

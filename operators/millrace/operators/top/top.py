@@ -11,8 +11,9 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 
-from millrace.operators.frame.buffer import Buffer, Reader
+from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.idle_waiting import IdleWaiting
+from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import Operator, StepClock
 from millrace.operators.spec import Rank, TopSpec
 from millrace.operators.top.contest import Changes, Contest
@@ -76,7 +77,7 @@ class Top(Stateful):
 
     kind: ClassVar[str] = "top"
 
-    def __init__(self, name: str, spec: TopSpec, inputs: Sequence[Reader], output: Buffer) -> None:
+    def __init__(self, name: str, spec: TopSpec, inputs: Sequence[Inlet], output: Buffer) -> None:
         super().__init__(name, inputs, output)
         self.state = PlacedRows(spec, self)
 
@@ -86,12 +87,12 @@ class OrderedTop(OrderedStateful):
 
     kind: ClassVar[str] = "top"
 
-    def __init__(self, name: str, spec: TopSpec, inputs: Sequence[Reader], output: Buffer, clock: StepClock) -> None:
+    def __init__(self, name: str, spec: TopSpec, inputs: Sequence[Inlet], output: Buffer, clock: StepClock) -> None:
         super().__init__(name, inputs, output, clock)
         self.state = PlacedRows(spec, self)
 
 
-def build_top(name: str, spec: TopSpec, inputs: Sequence[Reader], output: Buffer, clock: StepClock) -> Operator:
+def build_top(name: str, spec: TopSpec, inputs: Sequence[Inlet], output: Buffer, clock: StepClock) -> Operator:
     """The operator that a spec asks for."""
     if spec.closes_at is not None:
         return FinalTop(name, spec, inputs, output, clock)
@@ -446,7 +447,7 @@ class FinalTop(IdleWaiting):
     kind: ClassVar[str] = "top"
     paced = True
 
-    def __init__(self, name: str, spec: TopSpec, inputs: Sequence[Reader], output: Buffer, clock: StepClock) -> None:
+    def __init__(self, name: str, spec: TopSpec, inputs: Sequence[Inlet], output: Buffer, clock: StepClock) -> None:
         super().__init__(name, inputs, output, clock)
         self._spec = spec
         self._windows: dict[int, PlacedRows] = {}

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from millrace.operators.frame.buffer import Buffer, Reader
+from millrace.operators.frame.buffer import Buffer
+from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import Operator, StepClock
 from millrace.operators.frame.waiting import Merging
 from millrace.operators.updates import kernel as replacing
@@ -28,7 +29,7 @@ class OrderedUnion(Merging):
 
     kind: ClassVar[str] = "union"
 
-    def __init__(self, name: str, inputs: Sequence[Reader], output: Buffer, clock: StepClock) -> None:
+    def __init__(self, name: str, inputs: Sequence[Inlet], output: Buffer, clock: StepClock) -> None:
         super().__init__(name, inputs, output, clock)
         self.last_us = MIN_TIME  # the time of the last row given
 
@@ -69,7 +70,7 @@ class ArrivalUnion(Operator):
 
     kind: ClassVar[str] = "union"
 
-    def __init__(self, name: str, inputs: Sequence[Reader], output: Buffer) -> None:
+    def __init__(self, name: str, inputs: Sequence[Inlet], output: Buffer) -> None:
         super().__init__(name, inputs, output)
         self._turn = 0
         self._renames = [reader.schema != output.schema for reader in inputs]
@@ -154,7 +155,7 @@ class YoungestUnion(ArrivalUnion):
     the last one delivered. Of two inputs' rows of one key and time only the first to come is delivered.
     """
 
-    def __init__(self, name: str, key: Sequence[int], inputs: Sequence[Reader], output: Buffer) -> None:
+    def __init__(self, name: str, key: Sequence[int], inputs: Sequence[Inlet], output: Buffer) -> None:
         super().__init__(name, inputs, output)
         self._youngest = Youngest(output.schema, key)
 

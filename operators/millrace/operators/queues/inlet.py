@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from millrace.operators.frame.buffer import Buffer, Reader
+from millrace.operators.frame.buffer import Buffer
+from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import StepClock
 from millrace.operators.queues.edge import EdgeSpec, build_queue
 from millrace.operators.queues.queue import Queue, TupleQueue
@@ -23,7 +24,7 @@ from millrace.operators.queues.windows import WindowQueue
 from millrace.values.batch import Batch
 
 
-class QueueReader(Reader):
+class QueueInlet(Inlet):
     """One operator's queue on an arc.
 
     edge      what it keeps
@@ -205,7 +206,7 @@ class QueueReader(Reader):
         self.taken = buffer.end - self.queue.waiting
 
     @classmethod
-    def instead_of(cls, reader: Reader, edge: EdgeSpec, clock: StepClock, *, timed: bool) -> QueueReader:
+    def instead_of(cls, reader: Inlet, edge: EdgeSpec, clock: StepClock, *, timed: bool) -> QueueInlet:
         """A reader that goes on where a plain one stands, with what that one has not taken yet."""
         home = reader.home
         made = cls(home, edge, clock, timed=timed)
