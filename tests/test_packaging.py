@@ -29,6 +29,7 @@ PACKAGES = [
     "operators/millrace/functions",
     "operators/millrace/operators",
     "operators/millrace/sql",
+    "operators/millrace/values",
     "protocol/millrace/client",
     "protocol/millrace/protocol",
 ]
@@ -194,9 +195,10 @@ def test_with_a_compiler_only_changed_kernels_are_compiled_again(tree):
 
 
 def test_the_scheduler_is_compiled_next_to_its_source(tree):
-    folder = tree / "operators/millrace/engine"
-    folder.mkdir()
-    (folder / "__init__.py").touch()
+    folder = tree / "operators/millrace/engine/scheduler"
+    folder.mkdir(parents=True)
+    for package in (folder, folder.parent):
+        (package / "__init__.py").touch()
     (folder / "rules.py").write_text("def last(row: list[int], at: int) -> int:\n    return row[at] + 2**70\n")
     (folder / "views.py").write_text("")
     *progress, line = build(tree).splitlines()
@@ -204,7 +206,7 @@ def test_the_scheduler_is_compiled_next_to_its_source(tree):
     assert [report.partition(" (")[0] for report in progress] == ["kernels: compiled 1/2", "kernels: compiled 2/2"]
     compiled = [path for path in folder.iterdir() if path.suffix in (".so", ".pyd")]
     assert [path.name.partition(".")[0] for path in compiled] == ["rules"]
-    code = "from millrace.engine import rules; print(rules.__file__, rules.last([1, 2], -1) == 2 + 2**70)"
+    code = "from millrace.engine.scheduler import rules; print(rules.__file__, rules.last([1, 2], -1) == 2 + 2**70)"
     environment = os.environ | {"PYTHONPATH": str(tree / "operators")}
     completed = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True

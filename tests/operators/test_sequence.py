@@ -105,7 +105,7 @@ TESTS: dict[str, tuple[Expression | None, oracle.Test]] = {
 def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways of running the kernels, and stores that are swept all the time."""
     load = uncompiled if request.param == "uncompiled" else installed
-    following = load("following")
+    following = load("sequence")
     monkeypatch.setattr(groups, "grouping", load("grouping"))
     monkeypatch.setattr(sequence_store, "kernel", following)
     monkeypatch.setattr(sequence, "kernel", following)
