@@ -13,7 +13,9 @@ SMALLEST: Final = 16
 
 
 def resized(array: Array, room: int, filler: Any = None) -> Array:
-    """A copy with more room, which holds the filler, or else None among objects and zero elsewhere."""
+    """A copy of this length; new places hold the filler, or else None among objects and zero elsewhere."""
+    if room <= len(array):
+        return array[:room].copy()
     larger = np.full(room, None, object) if array.dtype.hasobject else np.zeros(room, array.dtype)
     if filler is not None:
         larger[len(array) :] = filler

@@ -13,10 +13,12 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from millrace.operators.queues import kernel as updating
-from millrace.operators.queues.pages import SLOTS, Pages, resized
+from millrace.operators.queues.pages import SLOTS, Pages
 from millrace.operators.queues.queue import Floor, Paging, TupleQueue
 from millrace.protocol import Schema
-from millrace.values.batch import Batch
+from millrace.values.arrays import resized
+from millrace.values.batch import Batch, Int64s
+from millrace.values.splitmix import draws, state_after
 
 # Numbers of a waiting tuple and of the line, as the kernel has them.
 ENTRY: Final = 3
@@ -110,12 +112,26 @@ class SheddingQueue(TupleQueue):
         self._floor.met(int(batch.ts.min()))
         rows, locations = np.empty((2, count), np.int64)
         entered = updating.append(
-            count, self.limit, self._pages.allocate(room), self._entries, self._line, rows, locations
+            count,
+            self.limit,
+            self._pages.allocate(room),
+            self._drawn(count - room),
+            self._entries,
+            self._line,
+            rows,
+            locations,
         )
         if entered == count:
             self._pages.write(locations, batch)
         elif entered:
             self._pages.write(locations[:entered], batch.take(rows[:entered]))
+
+    def _drawn(self, count: int) -> Int64s:
+        """Numbers from 0 to the limit: the waiting tuple to shed, or at the limit the new one."""
+        state = self._line.item(CHANCE)
+        self._line[CHANCE] = state_after(state, count)
+        scaled = (draws(state, count) >> np.uint64(33)) * np.uint64(self.limit + 1)
+        return (scaled >> np.uint64(31)).astype(np.int64)
 
     def dequeue(self, limit: int, now_us: int) -> Batch | None:
         count = min(limit, self.waiting)

@@ -470,45 +470,12 @@ def in_line(
 # -- random load shedding ----------------------------------------------------------------------------------------------
 
 # Numbers of a waiting tuple; its place among the entries says nothing of its place in line. The line of an appending
-# queue has FIRST, END and COUNT as above, then how many were shed and the state of the generator that chooses.
+# queue has FIRST, END and COUNT as above, then how many were shed.
 BEFORE_IT = cython.declare(cython.int, 0)
 AFTER_IT = cython.declare(cython.int, 1)
 LIES_AT = cython.declare(cython.int, 2)
 ENTRY = cython.declare(cython.int, 3)
 SHED = cython.declare(cython.int, 3)
-CHANCE = cython.declare(cython.int, 4)
-GOLDEN = cython.declare(cython.ulonglong, 0x9E3779B97F4A7C15)
-MIX_1 = cython.declare(cython.ulonglong, 0xBF58476D1CE4E5B9)
-MIX_2 = cython.declare(cython.ulonglong, 0x94D049BB133111EB)
-
-
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def draw(state: cython.longlong, below: cython.longlong) -> cython.longlong:
-    """A number from 0 up to, not including, `below` (less than 2**31), from the state of a generator (SplitMix64)."""
-    z: cython.ulonglong
-    if cython.compiled:
-        z = cython.cast(cython.ulonglong, state)
-        z = (z ^ (z >> 30)) * MIX_1
-        z = (z ^ (z >> 27)) * MIX_2
-        z = z ^ (z >> 31)
-        return cython.cast(cython.longlong, ((z >> 33) * cython.cast(cython.ulonglong, below)) >> 31)
-    z = state & (2**64 - 1)
-    z = ((z ^ (z >> 30)) * MIX_1) & (2**64 - 1)
-    z = ((z ^ (z >> 27)) * MIX_2) & (2**64 - 1)
-    z = z ^ (z >> 31)
-    return ((z >> 33) * below) >> 31
-
-
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def advanced(state: cython.longlong) -> cython.longlong:
-    """The generator's next state."""
-    if cython.compiled:
-        return cython.cast(cython.longlong, cython.cast(cython.ulonglong, state) + GOLDEN)
-    return ((state + GOLDEN + 2**63) & (2**64 - 1)) - 2**63
 
 
 @cython.cfunc
@@ -532,22 +499,24 @@ def append(
     count: cython.Py_ssize_t,
     limit: cython.longlong,
     fresh: cython.const[cython.longlong][:],
+    drawn: cython.const[cython.longlong][:],
     entries: cython.longlong[:],
     line: cython.longlong[:],
     rows: cython.longlong[:],
     locations: cython.longlong[:],
 ) -> cython.Py_ssize_t:
-    """Let `count` rows get in line; above `limit` one of those waiting or the one just come is shed, each as likely.
+    """Put `count` rows in line. Above `limit`, the next of the `drawn` numbers sheds a waiting tuple, or the new one.
 
-    The first that find room lie at the `fresh` locations, the others where one was shed. Gives the rows that got in
-    and where each belongs (a later row may want the place of an earlier one); says how many.
+    The first rows lie at the `fresh` locations, the others where a tuple was shed. Returns the number of rows that
+    entered, with each row and its location (a later row may take the place of an earlier one).
     """
     i: cython.Py_ssize_t
     entered: cython.Py_ssize_t = 0
     used: cython.Py_ssize_t = 0
+    shed: cython.Py_ssize_t = 0
     entry: cython.longlong
     if not cython.compiled:
-        fresh, entries, line = memoryview(fresh), memoryview(entries), memoryview(line)
+        fresh, drawn, entries, line = memoryview(fresh), memoryview(drawn), memoryview(entries), memoryview(line)
         rows, locations = memoryview(rows), memoryview(locations)
     for i in range(count):
         if line[COUNT] < limit:
@@ -557,8 +526,8 @@ def append(
             used += 1
         else:
             line[SHED] += 1
-            line[CHANCE] = advanced(line[CHANCE])
-            entry = draw(line[CHANCE], limit + 1)
+            entry = drawn[shed]
+            shed += 1
             if entry == limit:
                 continue
             leave_line(entries, line, entry)

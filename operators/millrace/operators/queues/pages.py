@@ -16,6 +16,7 @@ import numpy as np
 
 from millrace.operators.queues import kernel as updating
 from millrace.protocol import Schema
+from millrace.values.arrays import resized
 from millrace.values.batch import DTYPES, FILLERS, Batch, Bools, Int64s, Values
 
 # 256 slots of a few columns are some pages of the machine's memory.
@@ -231,12 +232,3 @@ class Pages:
         self.columns = [np.array(column) for column in columns]
         self.valid = [None if mask is None else np.array(mask) for mask in masks]
         self._masked = any(mask is not None for mask in masks)
-
-
-def resized(array: Values, length: int, filler: Any = 0) -> Values:
-    """The same beginning in an array of this length; new places hold the filler."""
-    if length <= len(array):
-        return array[:length].copy()
-    made: Values = np.full(length, filler, array.dtype)
-    made[: len(array)] = array
-    return made

@@ -13,10 +13,11 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from millrace.operators.queues import kernel as updating
-from millrace.operators.queues.pages import SLOTS, Pages, resized
+from millrace.operators.queues.pages import SLOTS, Pages
 from millrace.operators.queues.queue import Floor, Paging, Staleness, TupleQueue
 from millrace.operators.updates.key_index import KeyIndex
 from millrace.protocol import Schema
+from millrace.values.arrays import resized
 from millrace.values.batch import Batch, Int64s
 from millrace.values.eventtime import MAX_TIME, MIN_TIME
 
