@@ -20,9 +20,9 @@ from millrace.values import expression as e
 from millrace.values.batch import Batch
 from millrace.values.evaluate import compile_expression
 from millrace.values.functions import LIBRARY
+from millrace.values.functions.comparison import MIRRORED
 
 _COMPARED: Final = {"<", "<=", "=", ">=", ">"}
-_FLIPPED: Final[Mapping[str, str]] = {"<": ">", "<=": ">=", "=": "=", ">=": "<=", ">": "<"}
 _TIMES: Final = (Type.TIMESTAMP, Type.INTERVAL)
 
 
@@ -245,7 +245,7 @@ def _sum(sign: str, parts: Sequence[_Linear]) -> _Linear:
 def _absolute_comparison(sign: str, left: e.Expression, right: e.Expression) -> tuple[e.Expression, int] | None:
     """A comparison of the form abs(difference) <= limit."""
     if sign in (">", ">="):
-        sign, left, right = _FLIPPED[sign], right, left
+        sign, left, right = MIRRORED[sign], right, left
     if sign == "=" or not (isinstance(left, e.Call) and name_of(left) == "abs" and left.type is Type.INTERVAL):
         return None
     limit = None if any(columns_of(right)) else constant(right)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from millrace.engine.plan import Node
 from millrace.operators.spec import (
@@ -30,11 +30,10 @@ from millrace.sql.aggregation import free_name
 from millrace.sql.binder import Ranking, Relation
 from millrace.sql.windowed import conjoin, conjuncts
 from millrace.values import expression as e
+from millrace.values.functions.comparison import MIRRORED
 
 if TYPE_CHECKING:
     from millrace.sql.queries import QueryPlanner
-
-_MIRRORED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
 
 
 def row_numbers(select: s.Select) -> list[s.FunctionCall]:
@@ -184,9 +183,9 @@ def _with_most(planner: QueryPlanner, relation: Relation, ranking: Ranking, most
 def _most(node: s.Expr, name: str | None, relation: Relation) -> int | None:
     """The number of rows that a condition admits, if it is an upper limit of the number alone."""
     match node:
-        case s.FunctionCall(operator=True, name=s.Name(text=sign), arguments=(left, right)) if sign in _MIRRORED:
+        case s.FunctionCall(operator=True, name=s.Name(text=sign), arguments=(left, right)) if sign in MIRRORED:
             if _is_number(right, name, relation):
-                left, right, sign = right, left, _MIRRORED[sign]
+                left, right, sign = right, left, MIRRORED[sign]
             count = right.value if isinstance(right, s.Constant) else None
             if not _is_number(left, name, relation) or type(count) is not int or abs(count) >= MAX_INT64:
                 return None

@@ -26,7 +26,8 @@ COMPARISONS: dict[str, Compare] = {
     ">": np.greater,
     ">=": np.greater_equal,
 }
-_MIRRORED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+# The same comparison with its sides swapped.
+MIRRORED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _ZERO = np.zeros((), np.int8)
 # Every whole number up to here is a double.
 EXACT_INTEGERS = 2**53
@@ -62,7 +63,7 @@ def as_bigint(value: float) -> int | None:
 def comparison(name: str, left: Type, right: Type) -> Make:
     compare = COMPARISONS[name]
     if {left, right} == {Type.BIGINT, Type.DOUBLE}:
-        mixed, mirrored = _mixed(compare), _mixed(COMPARISONS[_MIRRORED[name]])
+        mixed, mirrored = _mixed(compare), _mixed(COMPARISONS[MIRRORED[name]])
         compare = mixed if left is Type.BIGINT else (lambda a, b: mirrored(b, a))
 
     def make(operands: Sequence[Operand]) -> Run:
@@ -71,7 +72,7 @@ def comparison(name: str, left: Type, right: Type) -> Make:
             return _against_constant(name, compare, first, second)
         if first.known and not second.constant:
             flipped: Compare = lambda a, b: compare(b, a)  # noqa: E731
-            return _against_constant(_MIRRORED[name], flipped, second, first)
+            return _against_constant(MIRRORED[name], flipped, second, first)
         return compared(compare, first.run, second.run)
 
     return make
