@@ -640,10 +640,6 @@ class Binder:
             return bound
         return e.Call(Type.BOOLEAN, bound.nullable, self._library.named("not")[0].key, (bound,))
 
-    def both(self, left: e.Expression | None, right: e.Expression | None) -> e.Expression | None:
-        """The conjunction of two conditions, of which either may be missing."""
-        return self._logic("and", left, right) if left is not None and right is not None else left or right
-
     # -- conversions -----------------------------------------------------------------------------------------------
 
     def _convert(self, node: s.Expr, bound: e.Expression, type: Type) -> e.Expression:

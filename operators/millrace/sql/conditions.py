@@ -7,12 +7,13 @@ bounds of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from millrace.operators.spec import Band, Equal
 from millrace.protocol import Field, Schema, Type
+from millrace.sql import syntax as s
 from millrace.sql.aggregation import columns_of
 from millrace.sql.binder import TIME_NAME, Named, Relation
 from millrace.sql.progress import Lag, lag_of, minus, name_of, plus
@@ -24,6 +25,9 @@ from millrace.values.functions.comparison import MIRRORED
 
 _COMPARED: Final = {"<", "<=", "=", ">=", ">"}
 _TIMES: Final = (Type.TIMESTAMP, Type.INTERVAL)
+
+# A parsed condition, or a bound one.
+_Condition = TypeVar("_Condition", s.Expr, e.Expression)
 
 
 class Wide:
@@ -86,13 +90,20 @@ class Wide:
         return lag_of(self.over_input(expression), self.inputs[sources.pop()].lags)
 
 
-def conjuncts(condition: e.Expression) -> Iterator[e.Expression]:
+def conjuncts(condition: _Condition) -> Iterator[_Condition]:
     """The operands of a chain of ANDs."""
-    if isinstance(condition, e.Call) and name_of(condition) == "and":
-        for part in condition.arguments:
-            yield from conjuncts(part)
+    if _is_and(condition):
+        operands: Sequence[_Condition] = condition.arguments  # type: ignore[attr-defined]
+        for operand in operands:
+            yield from conjuncts(operand)
     else:
         yield condition
+
+
+def _is_and(condition: s.Expr | e.Expression) -> bool:
+    if isinstance(condition, e.Call):
+        return name_of(condition) == "and"
+    return isinstance(condition, s.FunctionCall) and condition.operator and condition.name.text == "and"
 
 
 @dataclass(slots=True)
@@ -298,8 +309,9 @@ def call(name: str, *arguments: e.Expression) -> e.Call:
     return e.Call(function.result, nullable, function.key, arguments)
 
 
-def all_of(terms: Sequence[e.Expression]) -> e.Expression | None:
-    """The conjunction of several conditions."""
+def all_of(conditions: Iterable[e.Expression | None]) -> e.Expression | None:
+    """The conjunction of several conditions, some of which may be missing."""
+    terms = [condition for condition in conditions if condition is not None]
     if len(terms) < 2:
         return terms[0] if terms else None
     half = len(terms) // 2

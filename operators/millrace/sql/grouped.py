@@ -15,6 +15,7 @@ from millrace.operators.spec import AggregateSpec, RowWindow, SessionWindow
 from millrace.sql import syntax as s
 from millrace.sql.aggregation import Calls, Output, Ungrouped, columns_of, has_bound, is_bound
 from millrace.sql.binder import Relation
+from millrace.sql.conditions import all_of
 from millrace.sql.errors import SqlError
 from millrace.sql.parser import written
 from millrace.sql.updates import filter_rows, map_rows
@@ -249,7 +250,7 @@ class GroupedSelect:
             spec,
             keys=tuple((name, over(key)) for name, key in spec.keys),
             calls=tuple(calls),
-            where=self._binder.both(where, None if spec.where is None else over(spec.where)),
+            where=all_of([where, None if spec.where is None else over(spec.where)]),
         )
 
     def _update_key(

@@ -29,6 +29,7 @@ from millrace.protocol import GONE, TOMBSTONE_NAMES, Refuse, Schema, Type
 from millrace.sql import syntax as s
 from millrace.sql.aggregation import Calls
 from millrace.sql.binder import MAX_DEPTH, MAX_PARTS, TIME_NAME, Binder, Relation, readings
+from millrace.sql.conditions import all_of
 from millrace.sql.edges import apply_edge, pass_rows
 from millrace.sql.errors import SqlError, did_you_mean
 from millrace.sql.grouped import WHERE, GroupedSelect, aggregates, distinct
@@ -675,7 +676,7 @@ class QueryPlanner:
         for node in reversed(path):
             sizes = self._substituted_extents(node.spec, sizes, place)
             if isinstance(node.spec, SelectSpec):
-                where = self.binder(None).both(where, e.substitute(node.spec.predicate, columns))
+                where = all_of([where, e.substitute(node.spec.predicate, columns)])
             elif isinstance(node.spec, MapSpec):
                 columns = [e.substitute(column, columns) for _, column in node.spec.columns]
         lags = stream_lags(stream, self.catalog)

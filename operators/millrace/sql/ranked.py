@@ -28,7 +28,8 @@ from millrace.protocol import MAX_INT64, Schema
 from millrace.sql import syntax as s
 from millrace.sql.aggregation import free_name
 from millrace.sql.binder import Ranking, Relation
-from millrace.sql.windowed import conjoin, conjuncts
+from millrace.sql.conditions import conjuncts
+from millrace.sql.windowed import conjoin
 from millrace.values import expression as e
 from millrace.values.functions.comparison import MIRRORED
 

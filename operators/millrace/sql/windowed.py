@@ -17,6 +17,7 @@ from millrace.operators.spec import AggregateSpec, MapSpec, RowWindow, SelectSpe
 from millrace.sql import syntax as s
 from millrace.sql.aggregation import columns_of, free_name, has_bound
 from millrace.sql.binder import Relation
+from millrace.sql.conditions import conjuncts
 from millrace.sql.windows import BOUNDS, Window
 from millrace.values import expression as e
 
@@ -130,15 +131,6 @@ def _split(planner: QueryPlanner, where: s.Expr | None, relation: Relation) -> t
         else:
             before = conjoin(before, part)
     return before, after
-
-
-def conjuncts(node: s.Expr) -> Iterator[s.Expr]:
-    """The operands of a chain of ANDs."""
-    if isinstance(node, s.FunctionCall) and node.operator and node.name.text == "and":
-        for argument in node.arguments:
-            yield from conjuncts(argument)
-    else:
-        yield node
 
 
 def conjoin(left: s.Expr | None, right: s.Expr) -> s.Expr:
