@@ -7,6 +7,7 @@ import io
 import json
 import os
 import shutil
+import threading
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -23,7 +24,7 @@ from millrace.server.sinkfiles import Disk, Folder, LineFile, StandardOutput
 from millrace.server.writers import csv_lines, csv_names, json_lines
 from millrace.values.batch import Batch
 from tests.cli.conftest import Server
-from tests.patience import wait_until
+from tests.patience import HANG_SECONDS, wait_until
 from tests.server.harness import lines, served, until
 from tests.server.test_api import get
 from tests.warm.start import COLD
@@ -324,6 +325,36 @@ def test_standard_output_is_not_torn(monkeypatch):
             rows = rows.slice(output.taken, len(rows))
             room[0] = 7
     assert [json.loads(line)["k"] for line in written.decode().splitlines()] == list(range(5))
+
+
+@pytest.mark.parametrize("bounded_by", ["rows", "bytes"])
+def test_rows_being_written_leave_the_newest_rows_their_place(bounded_by):
+    """A write in flight cannot be undone, so `drop_oldest` drops the oldest of the other rows."""
+    written, may_write = [], threading.Event()
+
+    class Stuck(StandardOutput):
+        def write(self, sequence, batch):
+            assert may_write.wait(HANG_SECONDS)
+            written.extend(k for k, _ in batch.rows())
+            self.taken = len(batch)
+
+        def flush(self): ...
+
+    first = batch([(k, "x") for k in range(3)])
+    slow = Slow("drop_oldest", 3) if bounded_by == "rows" else Slow("drop_oldest", 100, first.weight)
+
+    async def play():
+        sink = WriterSink("f", slow, Stuck())
+        sink.put(0, first)
+        for k in range(3, 20):
+            sink.put(k, batch([(k, "x")]))
+        may_write.set()
+        await sink.close()
+        return sink.dropped
+
+    dropped = asyncio.run(play())
+    assert written == [0, 1, 2, *range(3 + dropped, 20)]
+    assert len(written) > 3
 
 
 def test_an_error_that_is_no_disks_ends_the_sink():

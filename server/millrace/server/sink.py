@@ -101,10 +101,10 @@ class Counts:
 class Consumer:
     """Takes rows at its own pace.
 
-    `held` and `held_bytes` count the tuples that it has not passed on. Under `drop_oldest` they never exceed the
-    limits; under `wait` they may by the rows that the query emits for credit that its feeds still have: they get no
-    more. Under `latest` it holds the newest row of each key, and no limit matters. `obstacle` says why it takes no
-    rows, if known: a consumer that cannot write keeps its rows and sets it, and nothing else makes feeds wait.
+    `held` and `held_bytes` count the tuples that it has not passed on. Under `drop_oldest` they exceed the limits at
+    most by the rows that are being written; under `wait`, by the rows that the query emits for the credit that its
+    feeds still have. Under `latest` it holds the newest row of each key, and no limit applies. `obstacle` says why a
+    consumer takes no rows, if known: it keeps its rows, and only that makes feeds wait.
     """
 
     def __init__(self, name: str, slow: Slow, label: str) -> None:
@@ -122,6 +122,8 @@ class Consumer:
         self._queue: deque[tuple[int, Batch]] = deque()
         # Bytes of the rows in the queue, and of those that were taken and have not left.
         self._queued_bytes = 0
+        # Rows and bytes that are being written.
+        self._in_flight = (0, 0)
 
     @property
     def held_bytes(self) -> int:
@@ -239,8 +241,9 @@ class Consumer:
             dropped = self.dropped
             self._drop_oldest()
             tuples = self.dropped - dropped
-            text = "a consumer is too slow; its oldest rows are dropped"
-            sparing.warning(text, self.name, tuples, unit="tuples", consumer=self.name)
+            if tuples:
+                text = "a consumer is too slow; its oldest rows are dropped"
+                sparing.warning(text, self.name, tuples, unit="tuples", consumer=self.name)
         elif self.slow.policy == "disconnect":
             held = f"{counted(self.held, 'row')} ({counted(self.held_bytes, 'byte')})"
             limit = f"{counted(self.slow.limit, 'row')} or {counted(self.slow.most_bytes, 'byte')}"
@@ -248,13 +251,16 @@ class Consumer:
             self.ended("too_slow", f"{held} waited for {self.name}, more than the limit of {limit}")
 
     def _drop_oldest(self) -> None:
-        """Drop as few rows as bring what is held back to the limit; those that are being written cannot be dropped."""
-        while self._queue and self.too_slow:
+        """Drop as few rows as bring the queue back to the limit. Rows that are being written have left the queue."""
+        writing, writing_bytes = self._in_flight
+        while self._queue:
             batch = self._queue[0][1]
-            rows = self.held - self.slow.limit
-            excess = self.held_bytes - self.slow.most_bytes
+            rows = self.held - writing - self.slow.limit
+            excess = self.held_bytes - writing_bytes - self.slow.most_bytes
             if excess > 0:
                 rows = max(rows, -(-excess * len(batch) // batch.weight))
+            if rows <= 0:
+                return
             self._drop(min(rows, len(batch)))
 
     def _drop(self, tuples: int) -> None:
@@ -653,6 +659,7 @@ class WriterSink(Consumer):
             parts.append(taken)
             most -= len(taken[1])
         self._being_written = [batch for _, batch in parts]
+        self._in_flight = sum(map(len, self._being_written)), sum(batch.weight for batch in self._being_written)
         self._writer.history = self.history
         self._writing = asyncio.get_running_loop().run_in_executor(self._thread, self._write, parts)
         self._writing.add_done_callback(lambda writing: self._written(writing, parts))
@@ -672,7 +679,7 @@ class WriterSink(Consumer):
         return taken, None
 
     def _written(self, writing: asyncio.Future[tuple[int, Exception | None]], parts: Sequence[Part]) -> None:
-        self._writing, self._being_written = None, ()
+        self._writing, self._being_written, self._in_flight = None, (), (0, 0)
         if writing.cancelled():
             return
         tuples, error = writing.result()
