@@ -26,9 +26,9 @@ EVERYTHING = Call(
 def plan() -> QueryPlan:
     count = AggregateSpec(TimeWindow(WINDOW_US, WINDOW_US), KEY, (("n", AggregateCall(Type.BIGINT, False, "count()")),))
     nodes = (
-        Node("q.select1", SelectSpec(EVERYTHING), ("s.source",)),
-        Node("q.select2", SelectSpec(EVERYTHING), ("q.select1",)),
-        Node("q.aggregate1", count, ("q.select2",)),
+        Node("q.filter1", SelectSpec(EVERYTHING), ("s.source",)),
+        Node("q.filter2", SelectSpec(EVERYTHING), ("q.filter1",)),
+        Node("q.aggregate1", count, ("q.filter2",)),
     )
     return QueryPlan("q", nodes, "q.aggregate1", count.schema([SCHEMA]), reads_streams=("s",))
 

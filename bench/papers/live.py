@@ -94,7 +94,7 @@ async def _read(subscription: Any, begin: float, shown: list[tuple[float, Int64s
 
 async def _shown(server: Daemon) -> dict[str, Any]:
     """The server's figures for the query's operator."""
-    figures: dict[str, Any] = await asyncio.to_thread(server.get, "/api/v1/operators/board.map1")
+    figures: dict[str, Any] = await asyncio.to_thread(server.get, "/api/v1/operators/board.project1")
     return figures
 
 

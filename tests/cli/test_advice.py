@@ -63,7 +63,7 @@ SINK = {
 }
 INPUT = {"from": "s.source", "queue_tuples": 0}
 OPERATOR = {
-    "name": "q.map1",
+    "name": "q.project1",
     "queries": ["q"],
     "queues": ["append"],
     "inputs": [INPUT],
@@ -263,14 +263,14 @@ def test_nothing_is_advised_where_all_is_well() -> None:
         ),
         (
             "append_edge",
-            "q.map1",
-            "50000 updates of stream s wait at q.map1",
-            "millrace operator queue q.map1 inplace",
+            "q.project1",
+            "50000 updates of stream s wait at q.project1",
+            "millrace operator queue q.project1 inplace",
             {"stream": {"update_key": ["k"]}, "operator": {"inputs": [{**INPUT, "queue_tuples": 50_000}]}},
         ),
         (
             "join_flaps",
-            "q.map1",
+            "q.project1",
             "4 times in the last minute",
             "millrace query order q filter",
             {"operator": {"join": join(*(NOW - at * SECOND for at in (40, 30, 20, 10)))}},
@@ -402,7 +402,7 @@ def test_nothing_is_advised_where_all_is_well() -> None:
         ),
         (
             "rows_failed",
-            "q.map1",
+            "q.project1",
             "dropped 2 rows that it could not compute: division by zero.",
             "millrace explain q",
             {"operator": {"errors": 2, "last_error": "division by zero"}},

@@ -55,14 +55,14 @@ def test_the_state_table_is_printed_as_in_the_papers(server):
     printed = server.millrace("component", "table", "a")
     rows = [line.split() for line in printed.stdout.splitlines()]
     assert rows[0] == ["state", "pred", "succ", "transition"]
-    assert ["a.source", "-", "q.select1", "DFS-Source"] in rows
+    assert ["a.source", "-", "q.filter1", "DFS-Source"] in rows
     union = next(row for row in rows if row[0] == "q.union1")
-    assert union == ["q.union1", "q.select1", "-", "DFS-IWP"]
+    assert union == ["q.union1", "q.filter1", "-", "DFS-IWP"]
     assert rows[rows.index(union) + 1] == ["b.source"]
     with_rules = server.millrace("component", "table", "a", "--rules").stdout
     assert with_rules.startswith(printed.stdout)
     assert "forward, leap, encore" in with_rules
-    assert server.json("component", "table", "a")["rows"][0]["succ"] == ["q.select1"]
+    assert server.json("component", "table", "a")["rows"][0]["succ"] == ["q.filter1"]
 
 
 def test_a_fork_has_a_line_per_successor():
@@ -73,12 +73,12 @@ def test_a_fork_has_a_line_per_successor():
 def test_strategies_and_break_points(server):
     assert server.millrace("strategy", "set", "a", "bfs").stderr == "a now runs bfs\n"
     assert server.json("strategy", "show", "a")["strategy"] == "bfs"
-    assert server.millrace("strategy", "set", "a", "dfs(2)", "--operator", "q.select1").returncode == 0
-    assert "q.select1  dfs(2)" in server.millrace("strategy", "show", "a").stdout
+    assert server.millrace("strategy", "set", "a", "dfs(2)", "--operator", "q.filter1").returncode == 0
+    assert "q.filter1  dfs(2)" in server.millrace("strategy", "show", "a").stdout
     assert server.millrace("strategy", "set", "a", "dfs").returncode == 0
-    assert server.millrace("break", "set", "q.select1").returncode == 0
-    assert "q.select1" in server.json("component", "show", "a")["breaks"]
-    assert server.millrace("break", "unset", "q.select1").returncode == 0
+    assert server.millrace("break", "set", "q.filter1").returncode == 0
+    assert "q.filter1" in server.json("component", "show", "a")["breaks"]
+    assert server.millrace("break", "unset", "q.filter1").returncode == 0
 
 
 def test_trying_a_strategy(server):
@@ -345,7 +345,7 @@ def test_pause_resume_drop(server):
         (("query", "drop", "qq"), "query qq does not exist"),
         (("component", "table", "x"), "component x does not exist"),
         (("strategy", "set", "a", "fastest"), "fastest"),
-        (("break", "set", "q.selct1"), "did you mean q.select1?"),
+        (("break", "set", "q.filtr1"), "did you mean q.filter1?"),
         (("tail", "qq"), "query qq does not exist"),
         (("tail", "q", "--from", "999999"), "query q does not have sequence 999999. It retains "),
         (("feed", "t", "/dev/null"), "stream t does not exist"),
@@ -367,9 +367,9 @@ def test_wrong_usage_exits_2(server):
     for arguments, words in (
         (("feed", "a", "--format", "xml"), "'xml' is not one of"),
         (("sql", " -- nothing"), "it contains no statement"),
-        (("operator", "insert", "q.map1"), "--where or --sample"),
-        (("operator", "insert", "q.map1", "--where", "true", "--sample", "0.5"), "not both"),
-        (("operator", "insert", "q.map1", "--where", "true", "--seed", "1"), "draws at random"),
+        (("operator", "insert", "q.project1"), "--where or --sample"),
+        (("operator", "insert", "q.project1", "--where", "true", "--sample", "0.5"), "not both"),
+        (("operator", "insert", "q.project1", "--where", "true", "--seed", "1"), "draws at random"),
     ):
         done = server.millrace(*arguments)
         assert (done.returncode, done.stdout) == (2, ""), done
@@ -434,7 +434,7 @@ def test_a_plan_lists_a_shared_operator_once_and_a_rename_completely(server, tmp
         "would replace query second",
     ]
     operators = [line for line in done.stdout.splitlines() if line.startswith("operator ")]
-    assert sum("one.select1" in line for line in operators) == 1
+    assert sum("one.filter1" in line for line in operators) == 1
     assert len(operators) == len(set(operators))
     server.millrace("sql", "DROP QUERY two; DROP QUERY one")
 

@@ -129,7 +129,7 @@ def test_every_kind_of_a_server_is_shown_without_other_properties(server, kind):
         "CREATE STREAM door (ts TIMESTAMP) WITH (time = 'ts'); CREATE QUERY diary AS SELECT ts FROM door;"
         "CREATE SINK alerts FROM diary WITH (type = 'file', path = 'alerts.jsonl')",
     )
-    name = {"query": "diary", "sink": "alerts", "operator": "diary.map1"}.get(kind, "door")
+    name = {"query": "diary", "sink": "alerts", "operator": "diary.project1"}.get(kind, "door")
     for flags in ((), ("--all",)):
         shown = server.millrace(kind, "show", name, *flags)
         assert shown.stdout.startswith(f"{kind} {name}\n"), shown

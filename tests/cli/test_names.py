@@ -61,7 +61,7 @@ def test_a_name_of_the_expected_kind_needs_no_further_request(server):
         (("sink", "show", "diary"), "diary is a query; did you mean sink alerts?"),
         (("sink", "drop", "late_shift"), "late_shift is a query, and no sink receives its rows"),
         (("operator", "show", "door"), "door is a stream; did you mean operator door.source?"),
-        (("break", "set", "late_shift"), "late_shift is a query; did you mean operator late_shift.map1?"),
+        (("break", "set", "late_shift"), "late_shift is a query; did you mean operator late_shift.project1?"),
         (("why", "dor"), "query dor does not exist; did you mean stream door?"),
         (("component", "show", "diarry"), "component diarry does not exist; did you mean query diary?"),
         (("sink", "show", "dairy"), "sink dairy does not exist; did you mean query diary?"),

@@ -53,35 +53,35 @@ def component(name="c", **more):
 def two_looks():
     before = [
         operator("s.source", "source"),
-        operator("q.select1", inputs=[given_input()]),
+        operator("q.filter1", inputs=[given_input()]),
         operator("q.union1", "union", waits=True, inputs=[given_input(0, 100), given_input(0, 0)]),
         operator("q.sink1", "sink", inputs=[given_input()]),
     ]
     now = [
         operator("s.source", "source", input_tuples=2_000, output_tuples=2_000),
-        operator("q.select1", input_tuples=2_000, output_tuples=500, busy_us=4_000.0, inputs=[given_input(7)]),
+        operator("q.filter1", input_tuples=2_000, output_tuples=500, busy_us=4_000.0, inputs=[given_input(7)]),
         operator(
             "q.union1", "union", waits=True, blocked=True, state_tuples=3,
             inputs=[given_input(1, 500_100), given_input(2, 1_500_000)],
         ),
         operator("q.sink1", "sink", input_tuples=400, output_tuples=400, inputs=[given_input()]),
-        operator("r.select1", input_tuples=5, inputs=[given_input()]),
+        operator("r.filter1", input_tuples=5, inputs=[given_input()]),
     ]  # fmt: skip
     return (
         Snapshot(1_000_000, [component(steps=100)], before),
-        Snapshot(3_000_000, [component(steps=300, queued=9, strategies={"q.select1": "bfs", "x": "dfs"})], now),
+        Snapshot(3_000_000, [component(steps=300, queued=9, strategies={"q.filter1": "bfs", "x": "dfs"})], now),
     )
 
 
 def test_rows_are_the_differences_between_two_samples():
     rows = {row["name"]: row for row in operator_rows(*two_looks())}
-    select_row = rows["q.select1"]
+    select_row = rows["q.filter1"]
     assert (select_row["in"], select_row["out"]) == (1_000.0, 250.0)
     assert (select_row["selectivity"], select_row["cost_us"], select_row["busy"]) == (0.25, 2.0, 0.002)
     assert (select_row["queue"], select_row["idle"]) == (7, None)
     assert (rows["q.union1"]["queue"], rows["q.union1"]["idle"], rows["q.union1"]["selectivity"]) == (3, 0.75, None)
     assert rows["q.sink1"]["cost_us"] is None
-    assert (rows["r.select1"]["in"], rows["r.select1"]["queue"]) == (None, 0)  # the time is unknown
+    assert (rows["r.filter1"]["in"], rows["r.filter1"]["queue"]) == (None, 0)  # the time is unknown
     (row,) = component_rows(*two_looks())
     wanted = {"strategy": "dfs +1", "in": 1_000.0, "out": 200.0, "steps": 100.0, "queue": 9, "idle": 0.75, "blocked": 1}
     assert {key: row[key] for key in wanted} == wanted
@@ -91,7 +91,7 @@ def test_rows_are_the_differences_between_two_samples():
 def test_the_first_look_has_no_rates_yet_and_a_new_operator_of_an_old_name_neither():
     before, now = two_looks()
     for rows in (operator_rows(None, now), operator_rows(now, before), operator_rows(now, now)):
-        assert [row["in"] for row in rows if row["name"] in ("s.source", "q.select1")] == [None, None]
+        assert [row["in"] for row in rows if row["name"] in ("s.source", "q.filter1")] == [None, None]
     assert component_rows(None, now)[0]["steps"] is None
 
 
@@ -100,7 +100,7 @@ def test_staleness_is_shown_where_there_is_any():
     assert "staleness_us" not in [column.key for column in columns("operators", operator_rows(before, now), 200)]
     shedding = {"key": [], "application_staleness_us": 9_000}
     newest = {"key": ["k"], "application_staleness_us": 2_500}
-    stale = [operator("q.select1", inputs=[{**given_input(), "queue": kind} for kind in (shedding, newest)])]
+    stale = [operator("q.filter1", inputs=[{**given_input(), "queue": kind} for kind in (shedding, newest)])]
     rows = operator_rows(before, Snapshot(5, [], stale))
     (column,) = [column for column in columns("operators", rows, 200) if column.key == "staleness_us"]
     assert cell(column, rows[0]) == "2 ms"
@@ -139,9 +139,9 @@ def pressed(view, *names):
 def test_going_down_and_up():
     view = View()
     assert pressed(view) == ["c"]
-    assert pressed(view, "enter") == ["s.source", "q.select1", "q.union1", "q.sink1", "r.select1"]
+    assert pressed(view, "enter") == ["s.source", "q.filter1", "q.union1", "q.sink1", "r.filter1"]
     pressed(view, "down", "j", "up", "enter")
-    assert (view.level, view.operator) == ("operator", "q.select1")
+    assert (view.level, view.operator) == ("operator", "q.filter1")
     pressed(view, "down", "s", "/")  # nothing to select there
     assert (view.cursor, view.typing, view.level) == (1, False, "operator")
     assert pressed(view, "escape")[0] == "s.source"
@@ -156,12 +156,12 @@ def test_sorting():
     assert pressed(view, "r") == sorted(pressed(view), reverse=True)
     while view.sort["operators"][0] != "queue":
         pressed(view, ">")
-    assert pressed(view)[:2] == ["q.select1", "q.union1"]
-    assert pressed(view, "r")[-2:] == ["q.union1", "q.select1"]
+    assert pressed(view)[:2] == ["q.filter1", "q.union1"]
+    assert pressed(view, "r")[-2:] == ["q.union1", "q.filter1"]
     while view.sort["operators"][0] != "in":
         pressed(view, "<")
-    assert pressed(view)[-1] == "r.select1"  # unknown values are last in both directions
-    assert pressed(view, "r")[-1] == "r.select1"
+    assert pressed(view)[-1] == "r.filter1"  # unknown values are last in both directions
+    assert pressed(view, "r")[-1] == "r.filter1"
 
 
 def test_filtering():
@@ -243,7 +243,7 @@ def test_once(server):
         components, operators = printed.stdout.split("\n\n")
         assert components.split("\n")[0].split()[:3] == ["component", "strategy", "ops"]
         assert [line.split()[0] for line in components.split("\n")[1:]] == ["a", "b"]
-        assert "q.select1" in operators
+        assert "q.filter1" in operators
     found = server.json("top", "--interval", "0.1")
     assert {row["name"] for row in found["components"]} == {"a", "b"}
     assert found["operators"][0]["in"] == 0.0
@@ -346,7 +346,7 @@ def test_on_a_terminal(server):
         screen.press(b"a/sel")
         assert "filter: sel_" in "\n".join(screen.until("filter: sel_"))
         screen.press(b"\r\r")
-        picture = screen.until("all operators > q.select1")
+        picture = screen.until("all operators > q.filter1")
         assert any(line.strip().startswith("input 1") and "a.source" in line for line in picture)
         assert len(picture) <= 24
         screen.press(b"p")

@@ -89,7 +89,7 @@ def test_a_query_is_replaced_while_it_runs(demo: Demo) -> None:
     change = str(ROOT / "examples" / "demo-change.sql")
     assert f"millrace apply {change}" in demo.output
     planned = demo.millrace(f"millrace apply {change} --plan")
-    assert re.search(r"alarms.sequence1 +stays +kept, \d+ tuples", planned), planned
+    assert re.search(r"alarms.latest_join1 +stays +kept, \d+ tuples", planned), planned
     before = demo.millrace("millrace query show alarms --all")
     demo.millrace(f"millrace apply {change}")
     after = demo.millrace("millrace query show alarms --all")

@@ -81,17 +81,17 @@ def test_an_operator_goes_in_front_of_an_input_and_out_again() -> None:
     bench = Bench("s")
     bench.query(path("q", 2))
     answer = bench.do(InsertOperator("q.Q2", BELOW_5, where="v < 5"))
-    assert answer == {"operator": "q.select1", "before": "q.Q2", "input": 0}
-    assert operators(bench, "q") == ["Q1", "select1", "Q2"]
-    assert [row["state"] for row in bench.engine.table("s")["rows"]] == ["s.source", "q.Q1", "q.select1", "q.Q2"]
-    shown = seen(bench, "q.select1")
+    assert answer == {"operator": "q.filter1", "before": "q.Q2", "input": 0}
+    assert operators(bench, "q") == ["Q1", "filter1", "Q2"]
+    assert [row["state"] for row in bench.engine.table("s")["rows"]] == ["s.source", "q.Q1", "q.filter1", "q.Q2"]
+    shown = seen(bench, "q.filter1")
     assert (shown["inserted"], shown["where"], shown["sample"]) == (True, "v < 5", None)
     same(bench)
     assert rows(bench.run(arrive("s", 1, 7, 4, 9)), "q") == [(1,), (4,)]
-    bench.do(ReplaceOperator("q.select1", SelectSpec(compare(">", 5)), "v > 5"))
-    assert seen(bench, "q.select1")["where"] == "v > 5"
+    bench.do(ReplaceOperator("q.filter1", SelectSpec(compare(">", 5)), "v > 5"))
+    assert seen(bench, "q.filter1")["where"] == "v > 5"
     assert rows(bench.run(arrive("s", 1, 7)), "q") == [(7,)]
-    assert bench.do(RemoveOperator("q.select1")) == {"operator": "q.select1", "removed": True}
+    assert bench.do(RemoveOperator("q.filter1")) == {"operator": "q.filter1", "removed": True}
     assert operators(bench, "q") == ["Q1", "Q2"]
     assert bench.engine.queries_by_name["q"].plan.edits == ()
     assert rows(bench.run(arrive("s", 1, 7)), "q") == [(1,), (7,)]
@@ -111,7 +111,7 @@ def test_what_waits_stays_and_is_not_looked_at_again(position: str) -> None:
     bench.do(SetStrategy("s", "bfs"))
     bench.step(arrive("s", 3, 6), executions=2)
     bench.step(arrive("s", 9, 8), executions=0)
-    bench.do(RemoveOperator("q.select1"))
+    bench.do(RemoveOperator("q.filter1"))
     same(bench)
     given = rows(bench.run(), "q") + rows(bench.run(arrive("s", 5)), "q")
     assert given[:1] == [(3,)]
@@ -167,7 +167,7 @@ def test_a_join_keeps_what_it_remembers() -> None:
     assert seen(bench, "q.J")["state_tuples"] == 2
     assert sorted(rows(bench.run(give_tv("b", 110, 160)), "q")) == [(100, 110), (101, 110)]
     same(bench)
-    bench.do(RemoveOperator("q.select1"))
+    bench.do(RemoveOperator("q.filter1"))
     assert sorted(rows(bench.run(give_tv("b", 170)), "q")) == [(100, 170), (101, 170)]
 
 
@@ -182,8 +182,8 @@ def test_a_sample_keeps_a_share_by_its_seed_and_counts_the_rest() -> None:
             kept += [row[0] for row in rows(bench.run(arrive("s", *range(first, first + size))), "q")]
             first += size
             same(bench)
-        assert seen(bench, "q.select1")["shed"] == first - len(kept)
-        assert seen(bench, "q.select1")["sample"] == 0.25
+        assert seen(bench, "q.filter1")["shed"] == first - len(kept)
+        assert seen(bench, "q.filter1")["sample"] == 0.25
         return kept
 
     assert sampled(7, 4_000) == sampled(7, 1, 1_500, 2_499)
@@ -198,7 +198,7 @@ def test_a_queue_stays_with_its_input(kind: Any) -> None:
     bench.do(SetQueue("q.A", kind))
     bench.step(tick(("a", 1, 1), ("b", 2, 2)), executions=0)
     bench.do(InsertOperator("q.A", SelectSpec(compare("<", 4, TICKS_V))))
-    assert (seen(bench, "q.A")["queues"], seen(bench, "q.select1")["queues"]) == ([kind], ["append"])
+    assert (seen(bench, "q.A")["queues"], seen(bench, "q.filter1")["queues"]) == ([kind], ["append"])
     bench.step(tick(("a", 3, 3), ("b", 4, 4)), executions=0)
     same(bench)
     # The queue is the input's own: what the select passes supersedes what waits there.
@@ -208,7 +208,7 @@ def test_a_queue_stays_with_its_input(kind: Any) -> None:
     bench.do(SetQueue("q.A", "append"))
     bench.do(SetQueue("q.A", "linecutting"))
     bench.step(tick(("a", 5, 3), ("a", 6, 2)), budget=0)
-    bench.do(RemoveOperator("q.select1"))
+    bench.do(RemoveOperator("q.filter1"))
     same(bench)
     assert [row[2] for row in rows(bench.run(tick(("b", 7, 9))), "q")] in ([2, 9], [9, 2], [3, 2, 9], [2, 3, 9])
 
@@ -231,9 +231,9 @@ def test_what_cannot_be_changed_is_refused_and_changes_nothing() -> None:
         (InsertOperator("u.U", SampleSpec(1.5, 0)), "between 0 and 1, got 1.5"),
         (InsertOperator("z.Q1", ALL), "is paused"),
         (InsertOperator("u.U", ALL, name="p.Q1"), "operator p.Q1 already exists"),
-        (InsertOperator("u.U", ALL, name="p.select1"), "is called u.select"),
-        (InsertOperator("u.U", ALL, name="u.fork1"), "is called u.select"),
-        (InsertOperator("u.U", ALL, name="u."), "is called u.select"),
+        (InsertOperator("u.U", ALL, name="p.filter1"), "is called u.filter"),
+        (InsertOperator("u.U", ALL, name="u.fork1"), "is called u.filter"),
+        (InsertOperator("u.U", ALL, name="u."), "is called u.filter"),
         (RemoveOperator("u.A"), None),
         (RemoveOperator("u.U"), "is a union that creates rows"),
         (RemoveOperator("p.Q1"), "is a map"),
@@ -252,15 +252,15 @@ def test_what_cannot_be_changed_is_refused_and_changes_nothing() -> None:
 
 def test_names_never_collide_and_a_replaced_query_forgets_what_was_put_in() -> None:
     bench = Bench("s")
-    made = plan("q", ("select1", select(), ["s.source"]), ("B", identity(), ["select1"]))
+    made = plan("q", ("filter1", select(), ["s.source"]), ("B", identity(), ["filter1"]))
     bench.query(made)
     names = [bench.do(InsertOperator("q.B", ALL))["operator"] for _ in range(3)]
-    assert names == ["q.select2", "q.select3", "q.select4"]
-    bench.do(RemoveOperator("q.select3"))
-    bench.do(RemoveOperator("q.select1"))
-    assert bench.do(InsertOperator("q.B", ALL))["operator"] == "q.select5"
+    assert names == ["q.filter2", "q.filter3", "q.filter4"]
+    bench.do(RemoveOperator("q.filter3"))
+    bench.do(RemoveOperator("q.filter1"))
+    assert bench.do(InsertOperator("q.B", ALL))["operator"] == "q.filter5"
     bench.do(ReplaceQuery(made))
-    assert operators(bench, "q") == ["select1", "B"]
+    assert operators(bench, "q") == ["filter1", "B"]
     assert bench.engine.queries_by_name["q"].plan.edits == ()
     same(bench)
 
@@ -270,12 +270,12 @@ def test_it_is_planned_and_whole_like_every_change() -> None:
     bench.query(path("q", 2))
     before = bench.engine.save()
     shown = bench.engine.plan([InsertOperator("q.Q2", BELOW_5)])
-    assert [row["state"] for row in shown["table"]["after"]] == ["q.Q1", "q.select1", "q.Q2"]
-    wrong: tuple[CommandBody, ...] = (InsertOperator("q.Q2", BELOW_5), RemoveOperator("q.select2"))
-    assert "operator q.select2 does not exist" in refusal(bench, Change(wrong))
+    assert [row["state"] for row in shown["table"]["after"]] == ["q.Q1", "q.filter1", "q.Q2"]
+    wrong: tuple[CommandBody, ...] = (InsertOperator("q.Q2", BELOW_5), RemoveOperator("q.filter2"))
+    assert "operator q.filter2 does not exist" in refusal(bench, Change(wrong))
     assert bench.engine.save() == before
     bench.do(Change((InsertOperator("q.Q2", BELOW_5), AddStream(StreamDefinition("t", V)))))
-    assert operators(bench, "q") == ["Q1", "select1", "Q2"]
+    assert operators(bench, "q") == ["Q1", "filter1", "Q2"]
 
 
 def test_the_state_of_what_is_exchanged_is_forgotten_and_said() -> None:
@@ -299,7 +299,7 @@ def test_what_waited_when_an_operator_went_does_not_say_what_is_newer(
     bench.do(InsertOperator("q.Q", SelectSpec(Constant(Type.BOOLEAN, False, True))))
     if waiting:
         bench.step(tick(("a", 1, 1), ("b", 2, 2), ("a", 3, 3)), executions=0)
-    commands: list[CommandBody] = [RemoveOperator("q.select1"), SetQueue("q.Q", "append"), SetQueue("q.Q", "inplace")]
+    commands: list[CommandBody] = [RemoveOperator("q.filter1"), SetQueue("q.Q", "append"), SetQueue("q.Q", "inplace")]
     bodies = [Change(tuple(commands))] if at_once else commands
     if not update_key:
         for body in bodies[:-1]:

@@ -137,9 +137,9 @@ def test_parts_of_one_stream_may_follow_each_other(strategy: str) -> None:
     bench.query(
         plan(
             "q",
-            ("select1", SelectSpec(compare("<", 10, value)), ["a.source"]),
-            ("select2", SelectSpec(compare(">=", 10, value)), ["a.source"]),
-            ("sequence1", spec, ["select1", "select2"]),
+            ("filter1", SelectSpec(compare("<", 10, value)), ["a.source"]),
+            ("filter2", SelectSpec(compare(">=", 10, value)), ["a.source"]),
+            ("sequence1", spec, ["filter1", "filter2"]),
             schema=spec.schema([KV, KV]),
         ),
         strategy,
@@ -266,8 +266,8 @@ def chain(one: SequenceSpec = CHAIN_1, other: SequenceSpec = CHAIN_2, between: b
     inner = one.schema([KV, KV])
     nodes: list[tuple[str, Any, Iterable[str]]] = [("sequence1", one, ["a.source", "b.source"])]
     if between:
-        nodes.append(("select1", SelectSpec(compare(">=", -(2**62), Column(Type.BIGINT, True, 0, "k"))), ["sequence1"]))
-    nodes.append(("sequence2", other, ["select1" if between else "sequence1", "c.source"]))
+        nodes.append(("filter1", SelectSpec(compare(">=", -(2**62), Column(Type.BIGINT, True, 0, "k"))), ["sequence1"]))
+    nodes.append(("sequence2", other, ["filter1" if between else "sequence1", "c.source"]))
     return plan("q", *nodes, schema=other.schema([inner, KV]))
 
 

@@ -434,7 +434,7 @@ def test_what_has_a_queue_of_its_own_is_not_shared():
     made.query(query("p", "plain"))
     made.do(InsertOperator("p.M", ABOVE))
     made.step(give_tv("s", 2, 3), executions=0)
-    made.do(RemoveOperator("p.select1"))
+    made.do(RemoveOperator("p.filter1"))
     made.run()
     made.query(query("q", "plain"))
     assert operators(made, "map") == ["p.M", "q.M"]

@@ -35,18 +35,18 @@ def test_a_burst_through_two_operators_costs_as_much_as_in_the_paper(tmp_path, n
 def test_the_order_of_operators(tmp_path):
     depth = run_events(PATH, burst(3), tmp_path, strategy="dfs(1)", trace=True)
     breadth = run_events(PATH, burst(3), tmp_path, strategy="bfs(1)", trace=True)
-    assert worked(depth) == ["select1", "select2"] * 3
-    assert worked(breadth) == ["select1"] * 3 + ["select2"] * 3
+    assert worked(depth) == ["filter1", "filter2"] * 3
+    assert worked(breadth) == ["filter1"] * 3 + ["filter2"] * 3
 
 
 def test_a_trace_has_the_time_before_each_execution(tmp_path):
     result = run_events(PATH, burst(2), tmp_path, strategy="dfs(1)", trace=True, cost="10")
     steps = [(line["at"], line["operator"], line["next"]) for line in result.trace if line.get("took")]
     assert steps == [
-        (1_000, "q.select1", "q.select2"),
-        (1_010, "q.select2", "q.select1"),
-        (1_020, "q.select1", "q.select2"),
-        (1_030, "q.select2", None),
+        (1_000, "q.filter1", "q.filter2"),
+        (1_010, "q.filter2", "q.filter1"),
+        (1_020, "q.filter1", "q.filter2"),
+        (1_030, "q.filter2", None),
     ]
     # No operator is executed for the end of the stream: it passes to the sink directly.
     assert [line["step"] for line in result.trace if "step" in line] == [1, 2, 3, 4]
@@ -60,7 +60,7 @@ def test_tuples_that_arrive_during_an_execution_enter_before_the_next(tmp_path):
         {"at": 17, "stream": "s", "tuple": {"v": 2}},
     ]
     result = run_events(PATH, events, tmp_path, strategy="bfs(1)", trace=True, cost="10")
-    assert worked(result) == ["select1", "select2", "select1", "select1", "select2", "select2"]
+    assert worked(result) == ["filter1", "filter2", "filter1", "filter1", "filter2", "filter2"]
     assert [line["at"] for line in result.trace if line.get("took")] == [0, 10, 20, 30, 40, 50]
     latency = result.report["queries"]["q"]["latency_us"]
     assert latency == {"mean": (20 + 35 + 43) / 3, "p50": 35, "p99": 43, "max": 43}

@@ -170,7 +170,7 @@ def test_rows_that_cannot_be_computed_are_reported(folder):
     done = folder.millrace("zero.sql", "--input", "s=s.jsonl")
     assert done.stdout == '{"x":-1}\n{"x":0}\n'
     late = "millrace: 2 rows; 1 tuple late in s (write them with --late s=FILE)\n"
-    assert done.stderr == late + "millrace: q.map1: 1 row dropped because of an error: division by zero\n"
+    assert done.stderr == late + "millrace: q.project1: 1 row dropped because of an error: division by zero\n"
     assert done.returncode == 0
 
 

@@ -58,8 +58,8 @@ async def test_lists_and_items(daemon):
     assert (await get(daemon, "/api/v1/streams/s"))["fields"][0] == ["k", "bigint", True]
     assert (await get(daemon, "/api/v1/queries/q"))["state"] == "running"
     assert (await get(daemon, "/api/v1/components"))[0]["strategy"] == "dfs"
-    assert (await get(daemon, "/api/v1/operators/q.select1"))["kind"] == "select"
-    assert "q.select1" in (await get(daemon, "/api/v1/queries/q/explain"))["text"]
+    assert (await get(daemon, "/api/v1/operators/q.filter1"))["kind"] == "select"
+    assert "q.filter1" in (await get(daemon, "/api/v1/queries/q/explain"))["text"]
     rows = (await get(daemon, "/api/v1/components/s/table"))["rows"]
     assert [set(row) for row in rows] == [{"state", "pred", "succ", "transition"}] * len(rows)
     assert rows[0]["state"] == "s.source"
@@ -75,7 +75,7 @@ async def test_unknown_names_are_problems(daemon):
         ("sinks/x", "unknown_sink", "there are none yet"),
         ("components/x", "unknown_component", "there is s"),
         ("components/x/table", "unknown_component", "there is s"),
-        ("operators/q.selct1", "unknown_operator", "did you mean q.select1?"),
+        ("operators/q.filtr1", "unknown_operator", "did you mean q.filter1?"),
     ]:
         status, kind, said = await ask(daemon, "GET", f"/api/v1/{path}")
         assert (status, kind) == (404, "application/problem+json")
@@ -110,7 +110,7 @@ async def test_sql_as_a_whole_or_not_at_all(daemon):
     assert (said["line"], said["column"]) == (2, 26)
     assert [stream["name"] for stream in await get(daemon, "/api/v1/streams")] == ["s"]
     assert (await sql("SELECT k FROM s"))[2]["detail"].startswith("a SELECT alone")
-    assert "q.select1" not in (await sql("EXPLAIN SELECT k FROM s"))[2]["statements"][0]["text"]
+    assert "q.filter1" not in (await sql("EXPLAIN SELECT k FROM s"))[2]["statements"][0]["text"]
     assert (await sql("CREATE STREAM a (x BIGINT); CREATE QUERY b AS SELECT x FROM a"))[0] == 200
     assert (await sql("DROP STREAM a"))[0] == 400
     assert (await ask(daemon, "DELETE", "/api/v1/streams/a"))[0] == 400
@@ -154,9 +154,9 @@ async def test_scheduling(daemon):
     status, _, said = await ask(daemon, "PUT", "/api/v1/components/s/strategy", {"strategy": "bfs"})
     assert (status, said["strategy"]) == (200, "bfs")
     assert (await get(daemon, "/api/v1/components/s/strategy"))["strategy"] == "bfs"
-    body = {"strategy": "dfs(5)", "operator": "q.select1"}
+    body = {"strategy": "dfs(5)", "operator": "q.filter1"}
     assert (await ask(daemon, "PUT", "/api/v1/components/s/strategy", body))[0] == 200
-    assert (await get(daemon, "/api/v1/components/s/strategy"))["operators"]["q.select1"] == "dfs(5)"
+    assert (await get(daemon, "/api/v1/components/s/strategy"))["operators"]["q.filter1"] == "dfs(5)"
     status, kind, said = await ask(daemon, "PUT", "/api/v1/components/s/strategy", {"strategy": "fastest"})
     assert (status, kind) == (400, "application/problem+json")
     assert (await ask(daemon, "PUT", "/api/v1/operators/s.source/break"))[0] == 200
@@ -292,9 +292,9 @@ async def test_metrics(daemon):
         'millrace_source_tuples_total{stream="s"} 3.0',
         'millrace_source_rejected_total{stream="s"} 1.0',
         'millrace_source_late_tuples_total{stream="s"} 0.0',
-        'millrace_operator_input_tuples_total{component="s",operator="q.select1"} 3.0',
-        'millrace_operator_output_tuples_total{component="s",operator="q.select1"} 2.0',
-        'millrace_operator_queue_tuples{component="s",input="s.source",operator="q.select1"} 0.0',
+        'millrace_operator_input_tuples_total{component="s",operator="q.filter1"} 3.0',
+        'millrace_operator_output_tuples_total{component="s",operator="q.filter1"} 2.0',
+        'millrace_operator_queue_tuples{component="s",input="s.source",operator="q.filter1"} 0.0',
         'millrace_component_strategy_info{component="s",strategy="dfs"} 1.0',
         'millrace_sink_delivered_tuples_total{query="q",sink="subscriptions"} 2.0',
         'millrace_query_latency_seconds_count{query="q"} 2.0',

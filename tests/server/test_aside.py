@@ -100,7 +100,7 @@ ROUTES = [
     "/api/v1/components/s/table",
     "/api/v1/components/s/graph",
     "/api/v1/operators",
-    "/api/v1/operators/q.map1",
+    "/api/v1/operators/q.project1",
 ]
 
 

@@ -45,7 +45,7 @@ async def decide(daemon):
     """Something of every kind that SQL does not say."""
     fork = next(iter(daemon.engine.graph.forks.values())).name
     await daemon.catalog.set_strategy("a", "bfs(7)", None)
-    await daemon.catalog.set_strategy("a", "dfs(3)", "q.select1")
+    await daemon.catalog.set_strategy("a", "dfs(3)", "q.filter1")
     await daemon.catalog.set_strategy("late", "dfs(2)", fork)
     await daemon.catalog.set_strategy("late.late", "rr", None)
     await daemon.catalog.set_weight("late", 5)
@@ -194,10 +194,10 @@ OPERATORS = (
     "a.source",
     "b.source",
     "a.late.source",
-    "p.select1",
+    "p.filter1",
     "q.union1",
-    "q.map1",
-    "r.select1",
+    "q.project1",
+    "r.filter1",
     "a.fork1",
     "p.fork1",
 )

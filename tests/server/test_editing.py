@@ -50,20 +50,20 @@ async def test_a_select_goes_in_front_of_a_join_and_out_again(daemon):
     await feed(daemon, ("a", 1_000, 3, 30))
     code, text = await cli(daemon, "operator", "insert", "pairs.join1", "--input", "1", "--where", "mod(w, 2) = 0")
     assert code == 0, text
-    assert text.endswith("inserted pairs.select1 in front of pairs.join1, input 1, until its query is replaced\n")
-    assert shown(daemon, "pairs.select1")["inserted"]
-    assert shown(daemon, "pairs.select1")["where"] == "mod(w, 2) = 0"
+    assert text.endswith("inserted pairs.filter1 in front of pairs.join1, input 1, until its query is replaced\n")
+    assert shown(daemon, "pairs.filter1")["inserted"]
+    assert shown(daemon, "pairs.filter1")["where"] == "mod(w, 2) = 0"
     await feed(daemon, ("b", 1_000, 3, 7), ("b", 1_001, 3, 8))
     assert shown(daemon, "pairs.sink1")["input_tuples"] == 1
-    code, text = await cli(daemon, "operator", "replace", "pairs.select1", "--sample", "0.5", "--seed", "4")
+    code, text = await cli(daemon, "operator", "replace", "pairs.filter1", "--sample", "0.5", "--seed", "4")
     assert code == 0, text
-    assert text.endswith("replaced pairs.select1 until its query is replaced\n")
-    assert shown(daemon, "pairs.select1")["sample"] == 0.5
-    assert "pairs.select1" in (await cli(daemon, "operator", "list"))[1]
+    assert text.endswith("replaced pairs.filter1 until its query is replaced\n")
+    assert shown(daemon, "pairs.filter1")["sample"] == 0.5
+    assert "pairs.filter1" in (await cli(daemon, "operator", "list"))[1]
     assert "--sample 0.5 --seed 4" in (await daemon.catalog.explain("pairs"))["text"]
-    code, text = await cli(daemon, "operator", "remove", "pairs.select1")
+    code, text = await cli(daemon, "operator", "remove", "pairs.filter1")
     assert code == 0, text
-    assert text.endswith("removed pairs.select1 until its query is replaced\n")
+    assert text.endswith("removed pairs.filter1 until its query is replaced\n")
     await feed(daemon, ("b", 1_002, 3, 9))
     assert shown(daemon, "pairs.sink1")["input_tuples"] == 2
     metrics = await get(daemon, "/metrics")
@@ -76,12 +76,12 @@ async def test_a_plan_shows_the_table_before_and_after_and_does_nothing(daemon):
     before = daemon.operators()
     code, text = await cli(daemon, "operator", "insert", "pairs.join1", "--where", "k > 0", "--plan")
     assert code == 0, text
-    assert "pairs.select1" in text
+    assert "pairs.filter1" in text
     assert "state before" in text
     assert "state after" in text
-    code, text = await cli(daemon, "operator", "remove", "some.select1", "--plan")
+    code, text = await cli(daemon, "operator", "remove", "some.filter1", "--plan")
     assert code == 0, text
-    assert "some.select1" in text.partition("state before")[2].partition("state after")[0]
+    assert "some.filter1" in text.partition("state before")[2].partition("state after")[0]
     assert [one["name"] for one in daemon.operators()] == [one["name"] for one in before]
     assert daemon.catalog.decisions().operators == ()
 
@@ -96,7 +96,7 @@ async def test_what_is_wrong_is_refused_and_changes_nothing(daemon):
         ("POST", "pairs.join1/insert", {"where": "true", "sample": 0.5}, 400, "expected either"),
         ("POST", "pairs.join1/insert", {"sample": 1.5}, 422, "sample"),
         ("POST", "pairs.join1/insert", {"where": "true", "input": 2}, 409, "from 0 to 1, got 2"),
-        ("POST", "pairs.join1/insert", {"where": "true", "name": "some.select1"}, 409, "already"),
+        ("POST", "pairs.join1/insert", {"where": "true", "name": "some.filter1"}, 409, "already"),
         ("POST", "pairs.sink1/insert", {"where": "true"}, 409, "is a sink"),
         ("POST", "nobody/insert", {"where": "true"}, 404, "nobody"),
         ("DELETE", "pairs.join1", None, 409, "creates rows"),
@@ -135,7 +135,7 @@ async def test_who_has_seen_an_older_state_changes_nothing(daemon):
 @served(SQL)
 async def test_a_select_that_shows_keys_forgets_which_and_says_so(daemon):
     await feed(daemon, ("a", 1_000, 3, 1), ("a", 1_001, 3, 1), ("a", 1_002, 4, 1))
-    name = next(one for one in names(daemon, "many") if "select" in one)
+    name = next(one for one in names(daemon, "many") if "filter" in one)
     status, _, said = await ask(daemon, "PUT", f"/api/v1/operators/{name}", {"where": "n > 0"})
     assert status == 200, said
     assert said["forgotten"] == 2
@@ -145,13 +145,13 @@ async def test_a_select_that_shows_keys_forgets_which_and_says_so(daemon):
 
 EDITS = (
     "operator insert pairs.join1 --input 1 --where 'mod(w, 2) = 0'",
-    "operator insert pairs.select1 --input 0 --sample 0.25 --seed 9",
-    'operator insert some.select2 --where "k <> 7 -- it\'s"',
-    "operator remove some.select1",
-    "operator replace some.select3 --where 'k > 1'",
-    "operator replace some.select2 --where 'k > 2'",
-    "break set pairs.select1",
-    "strategy set a bfs --operator pairs.select2",
+    "operator insert pairs.filter1 --input 0 --sample 0.25 --seed 9",
+    'operator insert some.filter2 --where "k <> 7 -- it\'s"',
+    "operator remove some.filter1",
+    "operator replace some.filter3 --where 'k > 1'",
+    "operator replace some.filter2 --where 'k > 2'",
+    "break set pairs.filter1",
+    "strategy set a bfs --operator pairs.filter2",
 )
 
 
@@ -170,13 +170,13 @@ def test_what_was_put_in_is_there_again(tmp_path, how):
                     code, text = await cli(again, *shlex.split(command)[1:])
                     assert code == 0, text
             assert described(again) == before
-            assert names(again, "pairs") == ["pairs.select2", "pairs.select1", "pairs.join1"]
-            assert names(again, "some") == ["some.map1", "some.select3", "some.select2"]
+            assert names(again, "pairs") == ["pairs.filter2", "pairs.filter1", "pairs.join1"]
+            assert names(again, "some") == ["some.project1", "some.filter3", "some.filter2"]
             assert again.catalog.export()["commands"] == exported["commands"]
             replaced = "CREATE OR REPLACE QUERY some WITH (fuse = 'off') AS SELECT k, v FROM a WHERE v > 0"
             (told,) = await again.catalog.execute(replaced)
             assert "these edits are undone" in told["warnings"][-1]
-            assert names(again, "some") == ["some.select1", "some.map1"]
+            assert names(again, "some") == ["some.filter1", "some.project1"]
             assert not [edit for edit in again.catalog.decisions().operators if edit.query == "some"]
 
     asyncio.run(play())
@@ -234,7 +234,7 @@ TWINS = "CREATE STREAM u (k BIGINT);" + ";".join(
 
 @served(TWINS)
 async def test_a_shared_operator_is_found_by_all_of_its_names(daemon):
-    assert names(daemon, "d") == names(daemon, "c") == ["c.select1"]
-    code, text = await cli(daemon, "operator", "insert", "d.select1", "--where", "k < 9")
+    assert names(daemon, "d") == names(daemon, "c") == ["c.filter1"]
+    code, text = await cli(daemon, "operator", "insert", "d.filter1", "--where", "k < 9")
     assert code == 0, text
-    assert (names(daemon, "c"), names(daemon, "d")) == (["c.select1"], ["d.select2", "d.select1"])
+    assert (names(daemon, "c"), names(daemon, "d")) == (["c.filter1"], ["d.filter2", "d.filter1"])

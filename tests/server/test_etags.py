@@ -14,7 +14,7 @@ ITEMS = {
     "query": "queries/q",
     "sink": "sinks/f",
     "component": "components/s",
-    "operator": "operators/q.select1",
+    "operator": "operators/q.filter1",
     "catalog": "catalog",
 }
 # Every change of something that exists: method, path, body, and whose tag it takes.
@@ -24,10 +24,10 @@ CHANGES = [
     ("POST", "queries/q/resume", None, "query"),
     ("PUT", "components/s/strategy", {"strategy": "bfs"}, "component"),
     ("PUT", "components/s/weight", {"weight": 3}, "component"),
-    ("PUT", "operators/q.select1/break", None, "operator"),
-    ("DELETE", "operators/q.select1/break", None, "operator"),
-    ("POST", "operators/q.select1/insert", {"where": "k > 0"}, "operator"),
-    ("PUT", "operators/q.select1", {"where": "k > 1"}, "operator"),
+    ("PUT", "operators/q.filter1/break", None, "operator"),
+    ("DELETE", "operators/q.filter1/break", None, "operator"),
+    ("POST", "operators/q.filter1/insert", {"where": "k > 0"}, "operator"),
+    ("PUT", "operators/q.filter1", {"where": "k > 1"}, "operator"),
     ("DELETE", "sinks/f", None, "sink"),
     ("DELETE", "queries/q", None, "query"),
     ("DELETE", "streams/s", None, "stream"),

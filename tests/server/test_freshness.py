@@ -106,7 +106,7 @@ async def test_what_waits_in_the_query_breaks_the_promise_too(daemon, tmp_path):
     await daemon.catalog.execute(
         f"CREATE SINK shown FROM board WITH (type = 'file', path = '{tmp_path / 'f.csv'}', freshness = '1 ms')"
     )
-    reader = daemon.engine.graph.operators["board.map1"].inputs[0]
+    reader = daemon.engine.graph.operators["board.project1"].inputs[0]
     long_ago = daemon.runner.now_us() - 10_000_000
     reader.queue.enqueue(Batch.from_rows(reader.home.schema, [("a", 1), ("b", 2)], [5, 6]), long_ago)
     (shown,) = daemon.catalog.sinks()

@@ -59,9 +59,9 @@ async def test_rows_that_fail_are_counted_and_all_else_goes_on(daemon):
         one.data(5, [[7, "a"], [10, "b"]])
         await until(lambda: daemon.queries()[0]["rows"] == 5)
     operators = {operator["name"]: operator for operator in daemon.engine.operators()}
-    assert operators["q.map1"]["errors"] == 2
-    assert operators["q.map1"]["last_error"] in ("fussy() failed: KeyError: 3",)
-    assert operators["e.map1"]["last_error"].startswith("short() failed: ValueError: expected an array of")
-    assert operators["e.map1"]["errors"] == 6
+    assert operators["q.project1"]["errors"] == 2
+    assert operators["q.project1"]["last_error"] in ("fussy() failed: KeyError: 3",)
+    assert operators["e.project1"]["last_error"].startswith("short() failed: ValueError: expected an array of")
+    assert operators["e.project1"]["errors"] == 6
     assert operators["t.aggregate1"]["last_error"] == "spread() failed: RuntimeError: seven"
     assert daemon.state == "ready"

@@ -58,7 +58,7 @@ async def test_rates_are_of_the_last_looks(daemon):
     await feed(daemon, "a", 100)
     clock[0] = 4_000_000
     now = rates.now()
-    assert (now["a.source"].output, now["q.select1"].input, now["q.select1"].selectivity) == (25.0, 25.0, 0.1)
+    assert (now["a.source"].output, now["q.filter1"].input, now["q.filter1"].selectivity) == (25.0, 25.0, 0.1)
     # What lies further back than the looks that are kept does not count any more.
     for _ in range(LOOKS):
         clock[0] += 1_000_000
@@ -68,11 +68,11 @@ async def test_rates_are_of_the_last_looks(daemon):
     assert rates.now()["a.source"].seconds == LOOKS
     # The counters of an operator that is created again start again.
     await daemon.catalog.execute("DROP QUERY r; CREATE QUERY r WITH (fuse = 'off') AS SELECT k FROM a WHERE k > 5")
-    assert "r.select1" not in rates.now()
+    assert "r.filter1" not in rates.now()
     clock[0] += 1_000_000
     rates.look()
     clock[0] += 1_000_000
-    assert rates.now()["r.select1"].input == 0.0
+    assert rates.now()["r.filter1"].input == 0.0
 
 
 @served(SQL)
@@ -90,7 +90,7 @@ async def test_a_blocked_operator_waits_although_the_engine_makes_no_steps(daemo
 async def test_the_graph_as_data(daemon):
     daemon.rates.look()
     await feed(daemon, "a", 10)
-    await daemon.catalog.set_break("q.select1", True)
+    await daemon.catalog.set_break("q.filter1", True)
     graph = await get(daemon, "/api/v1/components/a/graph")
     names = [node["name"] for node in graph["operators"]]
     assert len(names) == len(set(names))
@@ -98,10 +98,10 @@ async def test_the_graph_as_data(daemon):
     fork = next(node["name"] for node in graph["operators"] if node["kind"] == "fork")
     arcs = wanted_arcs(graph)
     assert ("a.source", fork) in arcs
-    assert (fork, "q.select1") in arcs
-    assert ("a.source", "q.select1") not in arcs
-    assert ("b.source", "q.union1") not in arcs or "q.map2" not in names
-    assert [arc["from"] for arc in graph["arcs"] if arc["break"]] == ["q.select1"]
+    assert (fork, "q.filter1") in arcs
+    assert ("a.source", "q.filter1") not in arcs
+    assert ("b.source", "q.union1") not in arcs or "q.project2" not in names
+    assert [arc["from"] for arc in graph["arcs"] if arc["break"]] == ["q.filter1"]
     union = next(node for node in graph["operators"] if node["name"] == "q.union1")
     assert union["blocked"]
     source = next(node for node in graph["operators"] if node["name"] == "a.source")
@@ -145,7 +145,7 @@ def parse_dot(text):
 @served(SQL)
 async def test_every_drawing_shows_the_same_graph(daemon, broken):
     if broken:
-        await daemon.catalog.set_break("q.select1", True)
+        await daemon.catalog.set_break("q.filter1", True)
         await daemon.catalog.set_strategy("a", "rr", None)
         daemon.rates.look()
         await feed(daemon, "a", 20)
@@ -181,14 +181,14 @@ async def test_explain_analyze(daemon):
     await feed(daemon, "a", 50)
     said = await get(daemon, "/api/v1/queries/q/explain?analyze=true")
     found = {operator["name"]: operator for operator in said["operators"]}
-    assert {"a.source", "b.source", "q.select1", "q.union1", "q.sink1"} <= set(found)
-    assert "r.select1" not in found
-    assert found["q.select1"]["selectivity"] == 0.1
-    assert found["q.select1"]["cost_us"] > 0
-    assert found["q.select1"]["input"] > found["q.select1"]["output"] > 0
+    assert {"a.source", "b.source", "q.filter1", "q.union1", "q.sink1"} <= set(found)
+    assert "r.filter1" not in found
+    assert found["q.filter1"]["selectivity"] == 0.1
+    assert found["q.filter1"]["cost_us"] > 0
+    assert found["q.filter1"]["input"] > found["q.filter1"]["output"] > 0
     assert found["q.union1"]["blocked"]
     assert 0 <= found["q.union1"]["idle"] <= 1
-    assert (found["q.select1"]["idle"], found["a.source"]["cost_us"]) == (None, None)
+    assert (found["q.filter1"]["idle"], found["a.source"]["cost_us"]) == (None, None)
     assert said["state"] == "running"
     assert "the query is running" in said["text"]
     assert said["text"].startswith((await get(daemon, "/api/v1/queries/q/explain"))["text"])
@@ -205,7 +205,7 @@ async def test_what_the_last_seconds_do_not_tell_is_told_by_the_whole_life(daemo
     daemon.rates = Rates(daemon.engine, daemon.runner.now_us)
     daemon.rates.look()
     found = {at["name"]: at for at in (await get(daemon, "/api/v1/queries/q/explain?analyze=true"))["operators"]}
-    assert (found["q.select1"]["input"], found["q.select1"]["selectivity"]) == (0.0, 0.1)
+    assert (found["q.filter1"]["input"], found["q.filter1"]["selectivity"]) == (0.0, 0.1)
 
 
 def test_which_texts_ask_for_an_analysis():

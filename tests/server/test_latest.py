@@ -40,26 +40,26 @@ async def test_the_staleness_of_a_stream_is_shown_with_its_worst_keys(daemon):
     await feed(daemon, ("a", 1), ("b", 2), ("a", 3))
     found = await get(daemon, "/api/v1/streams/s/stale")
     assert [(one["operator"], one["kind"], one["keys"]) for one in found] == [
-        ("board.map1", "inplace", 2),
-        ("above.map1", "fifo", 2),
+        ("board.project1", "inplace", 2),
+        ("above.project1", "fifo", 2),
     ]
     assert all(one["worst"] == [] for one in found), "everything was worked off"
     code, text = await cli(daemon, "stream", "show", "s", "--stale")
     assert code == 0, text
-    assert "board.map1, input 0: inplace, 2 keys, 0 queued" in text
+    assert "board.project1, input 0: inplace, 2 keys, 0 queued" in text
     await ask(daemon, "POST", "/api/v1/queries/board/pause")
     await feed(daemon, ("a", 4))
     code, text = await cli(daemon, "stream", "show", "s", "--stale")
     assert code == 0, text
-    assert "board.map1, input 0: inplace; its query is paused and skipped 1 tuple, so its rows grow stale" in text
-    assert "above.map1, input 0: fifo, 2 keys" in text
+    assert "board.project1, input 0: inplace; its query is paused and skipped 1 tuple, so its rows grow stale" in text
+    assert "above.project1, input 0: fifo, 2 keys" in text
 
 
 @served(
     "CREATE STREAM s (k BYTES, x DOUBLE, v BIGINT) WITH (update_key = 'k, x'); CREATE QUERY q AS SELECT * FROM s LATEST"
 )
 async def test_keys_that_wait_are_shown_as_json_can_say_them(daemon):
-    reader = daemon.engine.graph.operators["q.map1"].inputs[0]
+    reader = daemon.engine.graph.operators["q.project1"].inputs[0]
     rows = Batch.from_rows(reader.home.schema, [(b"\x01\xff", float("nan"), 1)], [5])
     reader.queue.enqueue(rows, 5)
     (found,) = await get(daemon, "/api/v1/streams/s/stale?worst=1")
@@ -72,8 +72,8 @@ async def test_what_cannot_be_shown_or_exchanged_is_refused(daemon):
         ("GET", "streams/t/stale", None, 404, "stream t does not exist"),
         ("GET", "streams/s/stale?worst=-1", None, 422, "worst"),
         ("PUT", "operators/nobody/queue", {"kind": "fifo"}, 404, "nobody"),
-        ("PUT", "operators/board.map1/queue", {"kind": "lifo"}, 422, "inplace"),
-        ("PUT", "operators/board.map1/queue", {"kind": "fifo", "input": 3}, 409, "from 0 to 0, got 3"),
+        ("PUT", "operators/board.project1/queue", {"kind": "lifo"}, 422, "inplace"),
+        ("PUT", "operators/board.project1/queue", {"kind": "fifo", "input": 3}, 409, "from 0 to 0, got 3"),
         ("PUT", "operators/s.source/queue", {"kind": "fifo"}, 409, "only operators of queries"),
     ):
         status, _, said = await ask(daemon, method, f"/api/v1/{path}", body)
@@ -83,17 +83,17 @@ async def test_what_cannot_be_shown_or_exchanged_is_refused(daemon):
 
 @served(SQL)
 async def test_a_queue_is_exchanged_while_it_runs(daemon):
-    code, text = await cli(daemon, "operator", "queue", "audit.map1", "linecutting")
+    code, text = await cli(daemon, "operator", "queue", "audit.project1", "linecutting")
     assert code == 0, text
-    assert queue_of(daemon, "audit.map1")["kind"] == "linecutting"
-    seen = etag("operator", next(one for one in daemon.operators() if one["name"] == "board.map1"))
-    status, _, said = await ask(daemon, "PUT", "/api/v1/operators/board.map1/queue", {"kind": "append"})
+    assert queue_of(daemon, "audit.project1")["kind"] == "linecutting"
+    seen = etag("operator", next(one for one in daemon.operators() if one["name"] == "board.project1"))
+    status, _, said = await ask(daemon, "PUT", "/api/v1/operators/board.project1/queue", {"kind": "append"})
     assert status == 200, said
     assert (said["kind"], said["superseded"]) == ("append", 0)
-    assert etag("operator", next(one for one in daemon.operators() if one["name"] == "board.map1")) != seen
-    assert (await ask(daemon, "PUT", "/api/v1/operators/board.map1/queue", {"kind": "fifo"}))[0] == 200
+    assert etag("operator", next(one for one in daemon.operators() if one["name"] == "board.project1")) != seen
+    assert (await ask(daemon, "PUT", "/api/v1/operators/board.project1/queue", {"kind": "fifo"}))[0] == 200
     await feed(daemon, ("a", 1))
-    assert queue_of(daemon, "board.map1")["kind"] == "fifo"
+    assert queue_of(daemon, "board.project1")["kind"] == "fifo"
 
 
 def test_an_exchanged_queue_is_there_again_and_exported(tmp_path):
@@ -101,16 +101,16 @@ def test_an_exchanged_queue_is_there_again_and_exported(tmp_path):
 
     async def lives():
         async with running(SQL, server={"data_dir": str(tmp_path)}) as daemon:
-            await daemon.catalog.set_queue("board.map1", "append")
-            await daemon.catalog.set_queue("above.map1", "append")
-            await daemon.catalog.set_queue("above.map1", "fifo")
+            await daemon.catalog.set_queue("board.project1", "append")
+            await daemon.catalog.set_queue("above.project1", "append")
+            await daemon.catalog.set_queue("above.project1", "fifo")
             exported = daemon.catalog.export()
         async with running(server={"data_dir": str(tmp_path)}) as daemon:
-            assert queue_of(daemon, "board.map1")["kind"] == "append"
+            assert queue_of(daemon, "board.project1")["kind"] == "append"
             assert daemon.catalog.export() == exported
         assert exported["commands"] == [
             command for command in exported["commands"] if "operator queue" not in command
-        ] + ["millrace operator queue board.map1 append --input 0"]
+        ] + ["millrace operator queue board.project1 append --input 0"]
 
     uvloop.run(lives())
 

@@ -46,7 +46,7 @@ EXISTING = (
     "CREATE QUERY r AS SELECT k, count(*) AS n FROM s GROUP BY k",
     "CREATE SINK f FROM q WITH (type = 'stdout')",
 )
-OPERATORS = ("s.source", "q.select1", "q.union1", "q.sink1", "s.fork1", "r.aggregate1")
+OPERATORS = ("s.source", "q.filter1", "q.union1", "q.sink1", "s.fork1", "r.aggregate1")
 # By the kind of thing that a path is about.
 NAMES = {
     "streams": ("s", "t", "t.late"),

@@ -210,7 +210,7 @@ async def test_a_condition_of_an_admin_is_planned_beside_the_loop(daemon, monkey
 
     monkeypatch.setattr(catalogs, "condition", noted)
     await daemon.catalog.execute("CREATE QUERY m AS SELECT k + 1 AS n FROM s")
-    status, _, _ = await ask(daemon, "POST", "/api/v1/operators/m.map1/insert", {"where": "k > 1"})
+    status, _, _ = await ask(daemon, "POST", "/api/v1/operators/m.project1/insert", {"where": "k > 1"})
     assert status == 200
     assert threads
     assert threading.get_ident() not in threads

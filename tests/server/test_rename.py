@@ -51,7 +51,7 @@ def test_everything_is_there_again_under_the_new_name(tmp_path):
     async def first_life():
         async with running(SQL, server={"data_dir": tmp_path}) as daemon:
             await daemon.catalog.execute("CREATE SINK f FROM q WITH (type = 'file', path = 'out.jsonl')")
-            await daemon.catalog.set_break("q.select1", True)
+            await daemon.catalog.set_break("q.filter1", True)
             await daemon.catalog.pause("q")
             await daemon.catalog.execute("ALTER QUERY q RENAME TO z")
             await daemon.catalog.resume("z")
@@ -69,7 +69,7 @@ def test_everything_is_there_again_under_the_new_name(tmp_path):
     assert [json.loads(line) for line in out.read_text().splitlines()] == [{"k": 5}]
     assert first == asyncio.run(second_life())
     export, breaks = first
-    assert breaks == {"z.select1": "user"}
+    assert breaks == {"z.filter1": "user"}
     assert "CREATE QUERY r AS SELECT q.k FROM z AS q;" in export["sql"]
     assert "CREATE SINK f FROM z WITH" in export["sql"]
     assert [paused["query"] for paused in export["decisions"]["paused"]] == ["z"]

@@ -65,7 +65,7 @@ async def test_a_dry_run_says_what_would_become_of_everything_and_does_nothing(d
     assert fates == {"q": "changes", "r": "goes"}
     (kept,) = (one for one in said["plan"]["queries"][0]["operators"] if one["kind"] == "aggregate")
     assert kept["state"] == "kept"
-    assert {row["state"] for row in said["plan"]["table"]["after"]} >= {"q.select1"}
+    assert {row["state"] for row in said["plan"]["table"]["after"]} >= {"q.filter1"}
     assert [one["kind"] for one in said["statements"]] == ["drop_query", "create_query"]
 
 

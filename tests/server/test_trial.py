@@ -159,14 +159,14 @@ async def test_a_trial_is_measured_and_kept(daemon):
         ({"revert_if": "queue >= 0"}, "reverted", "queue >= 0"),
         ({"revert_if": "queue > 1000000 or steps >= 0"}, "reverted", "steps >= 0"),
         ({"revert_if": "queue > 1000000"}, "kept", "no row was emitted, so nothing could be compared"),
-        ({"operator": "q.select1", "revert": True}, "reverted", "as requested"),
-        ({"operator": "q.select1"}, "kept", "as requested"),
+        ({"operator": "q.filter1", "revert": True}, "reverted", "as requested"),
+        ({"operator": "q.filter1"}, "kept", "as requested"),
     ],
 )
 @served()
 async def test_how_a_trial_ends(daemon, more, outcome, reason):
     await daemon.catalog.set_strategy("s", "dfs(5)", None)
-    await daemon.catalog.set_strategy("s", "rr(3)", "q.select1")
+    await daemon.catalog.set_strategy("s", "rr(3)", "q.filter1")
     before = strategies(daemon)
     said = await begin(daemon, **more)
     assert said["previous"] == ("rr(3)" if "operator" in more else "dfs(5)")
@@ -176,7 +176,7 @@ async def test_how_a_trial_ends(daemon, more, outcome, reason):
     if outcome == "reverted":
         assert strategies(daemon) == before
     elif "operator" in more:
-        assert strategies(daemon) == ("dfs(5)", {**before[1], "q.select1": "bfs"})
+        assert strategies(daemon) == ("dfs(5)", {**before[1], "q.filter1": "bfs"})
     else:
         assert strategies(daemon) == ("bfs", dict.fromkeys(before[1], "bfs"))
 
@@ -187,7 +187,7 @@ async def test_one_at_a_time_and_nobody_else_changes_the_strategy_meanwhile(daem
     for method, path, body in [
         ("POST", TRIAL, wish()),
         ("PUT", "/api/v1/components/s/strategy", {"strategy": "rr"}),
-        ("PUT", "/api/v1/components/s/strategy", {"strategy": "rr", "operator": "q.select1"}),
+        ("PUT", "/api/v1/components/s/strategy", {"strategy": "rr", "operator": "q.filter1"}),
     ]:
         status, _, said = await ask(daemon, method, path, body)
         assert (status, said["code"]) == (409, "trial_running")
@@ -213,7 +213,7 @@ async def test_operators_that_came_meanwhile_go_back_too(daemon):
     )
     await daemon.catalog.set_strategy("t", "rr(9)", None)
     await daemon.catalog.execute("CREATE QUERY joined AS SELECT k FROM s UNION ALL SELECT k FROM t")
-    assert strategies(daemon)[1]["more.select1"] == "bfs"
+    assert strategies(daemon)[1]["more.filter1"] == "bfs"
     await ask(daemon, "DELETE", TRIAL)
     component, rows = strategies(daemon)
     assert (component, rows.pop("t.source")) == ("dfs", "rr(9)")

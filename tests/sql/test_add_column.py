@@ -279,13 +279,13 @@ def test_a_replaced_query_keeps_the_aggregates_over_a_stream_that_got_more():
 def test_an_operator_is_put_in_front_of_one_that_reads_less_and_taken_out_again(waits):
     server = Server(named(["SELECT v, k FROM s WHERE v > 0", "SELECT v, k FROM s"]))
     server.execute(ALTER)
-    server.engine.obey(InsertOperator("q1.map1", SelectSpec(Constant(Type.BOOLEAN, False, True))))
+    server.engine.obey(InsertOperator("q1.project1", SelectSpec(Constant(Type.BOOLEAN, False, True))))
     server.save_and_restore()
     server.execute("ALTER STREAM s ADD COLUMN y TEXT")
     for at in range(waits):
         server.give("s", [(at, 1, at + 1, 0.5)], executions=1)
     server.save_and_restore()
-    server.engine.obey(RemoveOperator("q1.select1"))
+    server.engine.obey(RemoveOperator("q1.filter1"))
     server.save_and_restore()
     server.give("s", [(9, 1, 9, 0.5)])
     server.drain()

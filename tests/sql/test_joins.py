@@ -187,7 +187,7 @@ def test_conditions_are_classified_by_their_meaning() -> None:
         "SELECT a.x, c.w FROM a JOIN b ON a.k = b.k AND a.v + 1 = b.v * 2 JOIN c ON b.t = c.w AND a.v < c.k "
         "WHERE b.v > 3 AND a.x > 0.5 AND (a.v = 1 OR b.v = 2) AND TRUE AND a.x = b.v"
     )
-    assert shape(query) == "select1(a.source) select2(b.source) join1(q.select1,q.select2,c.source) map1(q.join1)"
+    assert shape(query) == "filter1(a.source) filter2(b.source) join1(q.filter1,q.filter2,c.source) project1(q.join1)"
     first, second, spec, _ = (node.spec for node in query.nodes)
     assert isinstance(first, SelectSpec)
     assert isinstance(second, SelectSpec)
@@ -245,7 +245,7 @@ def test_ranges_reach_through_a_pipeline() -> None:
 
 def test_outer_joins() -> None:
     query = planned("SELECT a.v, b.t FROM a LEFT JOIN b ON a.k = b.k AND b.v > 1 AND a.v > 2 AND a.ts = b.ts")
-    assert shape(query) == "select1(b.source) join1(a.source,q.select1)"
+    assert shape(query) == "filter1(b.source) join1(a.source,q.filter1)"
     (spec,) = joins(query)
     assert spec.outer == (0,)
     assert spec.where is not None
@@ -272,7 +272,7 @@ def test_full_joins() -> None:
 
     query = planned(f"SELECT a.v, b.t FROM a FULL JOIN b ON {on}")
     # A row that fails a test of ON has no match, but is still emitted: neither side loses rows before the join.
-    assert shape(query) == "join1(a.source,b.source) map1(q.join1)"
+    assert shape(query) == "join1(a.source,b.source) project1(q.join1)"
     assert all(field.nullable for field in query.schema)
     assert [outer(where) for where in ("TRUE", "a.v > 7", "b.t = 'x'", "a.v > 7 AND b.v > 8")] == [
         (0, 1),
@@ -282,7 +282,7 @@ def test_full_joins() -> None:
     ]
     # A condition of WHERE on one side decides nothing while rows of the other side are emitted without a match.
     assert shape(planned(f"SELECT b.t FROM a FULL JOIN b ON {on} WHERE coalesce(a.v, 0) = 0")) == (
-        "join1(a.source,b.source) select1(q.join1) map1(q.select1)"
+        "join1(a.source,b.source) filter1(q.join1) project1(q.filter1)"
     )
     endless = planned("SELECT a.v FROM a FULL JOIN b ON a.k = b.k")
     warnings = [warning for warning in endless.warnings if "without a match" in warning]
@@ -312,7 +312,7 @@ def test_where_on_the_preserved_side_of_an_outer_join_is_tested_first() -> None:
     query = planned(
         "SELECT a.v, b.t FROM a LEFT JOIN b ON a.k = b.k AND a.ts = b.ts WHERE a.v > 1 AND coalesce(b.v, 0) = 0"
     )
-    assert shape(query) == "select1(a.source) join1(q.select1,b.source) select2(q.join1) map1(q.select2)"
+    assert shape(query) == "filter1(a.source) join1(q.filter1,b.source) filter2(q.join1) project1(q.filter2)"
     first, spec, *_ = (node.spec for node in query.nodes)
     assert isinstance(first, SelectSpec)
     assert show(first.predicate) == "v > 1"
@@ -331,7 +331,7 @@ def test_a_join_in_parentheses_is_a_table() -> None:
 
 def test_rows_are_counted_before_conditions() -> None:
     query = planned("SELECT a.v FROM a [ROWS 5] JOIN b [RANGE '1 s'] ON a.k = b.k WHERE a.v > 1 AND b.v > 2")
-    assert shape(query) == "select1(b.source) join1(a.source,q.select1)"
+    assert shape(query) == "filter1(b.source) join1(a.source,q.filter1)"
     (spec,) = joins(query)
     assert spec.rows == (5, None)
     assert spec.where is not None
@@ -354,7 +354,7 @@ def test_star_selects_every_column_and_names_the_table_of_a_duplicate_name() -> 
 
 def test_ts_is_the_joined_rows_own_time_where_no_table_has_such_a_column() -> None:
     query = planned("SELECT i.n, ts FROM c JOIN i ON c.k = i.k WHERE ts > TIMESTAMP '2026-01-01'")
-    assert shape(query) == "join1(c.source,i.source) select1(q.join1) map1(q.select1)"
+    assert shape(query) == "join1(c.source,i.source) filter1(q.join1) project1(q.filter1)"
     assert planned("SELECT i.ts AS it, c.at FROM c JOIN i ON c.k = i.k").schema.names == ("it", "at")
     # A column of a table takes precedence.
     assert joins(planned("SELECT ts FROM a JOIN i ON a.k = i.k"))[0].columns == (("ts", 0, 0),)
@@ -373,7 +373,7 @@ def test_the_discipline_is_the_querys() -> None:
         query = planned(f"CREATE QUERY q WITH (order = 'event'{options}) AS SELECT a.v FROM a JOIN b ON a.ts = b.ts")
         (spec,) = joins(query)
         assert spec.order == order
-        assert query.output == "q.join1" or query.output == "q.map1"
+        assert query.output == "q.join1" or query.output == "q.project1"
         assert "sort" not in shape(query)
     assert spec.alpha == 0.5
 
@@ -465,10 +465,11 @@ def test_chains_of_sequences_are_pipelines() -> None:
         "FOLLOWED BY c CHRONICLE WITHIN '1 s' ON b.k = c.k FOLLOWED BY NO i WITHIN '2 s' ON i.k = a.k"
     )
     assert shape(query) == (
-        "sequence1(a.source,b.source) sequence2(q.sequence1,c.source) sequence3(q.sequence2,i.source) map1(q.sequence3)"
+        "followed_by1(a.source,b.source) followed_by2(q.followed_by1,c.source) "
+        "followed_by3(q.followed_by2,i.source) project1(q.followed_by3)"
     )
     both = planned("SELECT c.w FROM a JOIN b ON a.ts = b.ts FOLLOWED BY c ON a.k = c.k")
-    assert shape(both).startswith("join1(a.source,b.source) sequence1(q.join1,c.source)")
+    assert shape(both).startswith("join1(a.source,b.source) followed_by1(q.join1,c.source)")
 
 
 # -- latest ------------------------------------------------------------------------------------------------------------
@@ -480,7 +481,7 @@ def test_join_latest_takes_the_current_row() -> None:
     assert spec.columns == (("v", 1, 2), ("total", 0, 1))
     assert spec.where is not None
     query = planned("SELECT a.v FROM a JOIN LATEST ticks x ON x.symbol = 's' || a.k AND x.venue = a.k::text")
-    assert shape(query) == "sequence1(ticks.source,a.source)"
+    assert shape(query) == "latest_join1(ticks.source,a.source)"
     renamed = "(SELECT venue AS v, symbol AS s, price FROM ticks)"
     assert sequence(f"SELECT a.v FROM a JOIN LATEST {renamed} x ON x.s = a.k::text AND x.v = 'X' || a.k").keys
 

@@ -51,23 +51,26 @@ def refusal(sql: str) -> str:
 @pytest.mark.parametrize(
     ("sql", "expected"),
     [
-        ("SELECT * FROM ticks LATEST", {"q.map1": EdgeSpec("linecutting", (2,))}),
-        ("SELECT k, v FROM ticks LATEST USING FIFO WHERE v > 2", {"q.select1": EdgeSpec("fifo", (2,))}),
-        ("SELECT k FROM (SELECT * FROM ticks LATEST) WHERE v > 2", {"q.select1": EdgeSpec("linecutting", (2,))}),
-        ("SELECT k, v FROM (SELECT v, k FROM ticks) LATEST", {"q.map2": EdgeSpec("linecutting", (1,))}),
-        ("SELECT * FROM totals LATEST", {"q.map1": EdgeSpec("inplace", (0,))}),
-        ("SELECT * FROM (SELECT k, max(v) AS v FROM plain GROUP BY k) LATEST", {"q.map1": EdgeSpec("inplace", (0,))}),
+        ("SELECT * FROM ticks LATEST", {"q.project1": EdgeSpec("linecutting", (2,))}),
+        ("SELECT k, v FROM ticks LATEST USING FIFO WHERE v > 2", {"q.filter1": EdgeSpec("fifo", (2,))}),
+        ("SELECT k FROM (SELECT * FROM ticks LATEST) WHERE v > 2", {"q.filter1": EdgeSpec("linecutting", (2,))}),
+        ("SELECT k, v FROM (SELECT v, k FROM ticks) LATEST", {"q.project2": EdgeSpec("linecutting", (1,))}),
+        ("SELECT * FROM totals LATEST", {"q.project1": EdgeSpec("inplace", (0,))}),
+        (
+            "SELECT * FROM (SELECT k, max(v) AS v FROM plain GROUP BY k) LATEST",
+            {"q.project1": EdgeSpec("inplace", (0,))},
+        ),
         ("SELECT * FROM ticks LATEST USING APPEND", {}),
         ("SELECT sum(v) AS v FROM ticks LATEST USING INPLACE", {"q.aggregate1": EdgeSpec("inplace", (2,))}),
-        ("SELECT v FROM plain SHED RANDOM 7", {"q.map1": EdgeSpec(shed=7)}),
-        ("SELECT v FROM ticks SHED RANDOM 7 WHERE v > 2", {"q.select1": EdgeSpec(shed=7)}),
+        ("SELECT v FROM plain SHED RANDOM 7", {"q.project1": EdgeSpec(shed=7)}),
+        ("SELECT v FROM ticks SHED RANDOM 7 WHERE v > 2", {"q.filter1": EdgeSpec(shed=7)}),
         (
             "SELECT a.v FROM plain a SHED RANDOM 7 [RANGE '1 s'] JOIN ticks b [RANGE '1 s'] ON a.k = b.k",
-            {"q.map1": EdgeSpec(shed=7)},
+            {"q.project1": EdgeSpec(shed=7)},
         ),
         (
             "SELECT k, v FROM ticks LATEST UNION ALL SELECT k, v FROM ticks LATEST USING FIFO",
-            {"q.map1": EdgeSpec("linecutting", (2,)), "q.map2": EdgeSpec("fifo", (2,))},
+            {"q.project1": EdgeSpec("linecutting", (2,)), "q.project2": EdgeSpec("fifo", (2,))},
         ),
         (
             "SELECT k, sum(v) AS v FROM HOP(ticks, at, '1 s', '3 s') LATEST EAGER USING FIFO WHERE v > 0 GROUP BY k",
@@ -222,7 +225,7 @@ def test_under_any_load_the_newest_rows_come_out_and_an_audit_loses_nothing(
             newest[row["k"]] = row
     assert newest == final
     assert sorted(map(str, result.rows["audit"])) == sorted(map(str, rows))
-    (queued,) = (operator for operator in result.engine.operators() if operator["name"] == "d.map1")
+    (queued,) = (operator for operator in result.engine.operators() if operator["name"] == "d.project1")
     if queue == "append":
         assert len(result.rows["d"]) == len(rows)
     else:
@@ -292,7 +295,7 @@ def test_shedding_keeps_so_many_and_counts_the_rest(tmp_path: Path) -> None:
     rows = [{"at": 1, "v": number, "k": "a"} for number in range(100)]
     result = run_events(stream() + "CREATE QUERY d AS SELECT v FROM ticks SHED RANDOM 10;", events(rows), tmp_path)
     values = [row["v"] for row in result.rows["d"]]
-    (queued,) = (operator for operator in result.engine.operators() if operator["name"] == "d.map1")
+    (queued,) = (operator for operator in result.engine.operators() if operator["name"] == "d.project1")
     assert len(values) + queued["inputs"][0]["queue"]["shed"] == 100
     assert values == sorted(values)
     assert queued["inputs"][0]["queue"]["shed"] > 0

@@ -46,48 +46,53 @@ def shape(query: QueryPlan) -> str:
 
 
 SHAPES = {
-    "SELECT a, b + 1 FROM s WHERE a > 5": "q.select1(s.source) q.map1(q.select1)",
-    "SELECT * FROM s": "q.map1(s.source)",
-    "SELECT a, b, t FROM s": "q.map1(s.source)",
-    "SELECT * FROM s WHERE a > 5": "q.select1(s.source)",
-    "SELECT a, b, t FROM s WHERE a > 5": "q.select1(s.source)",
-    "SELECT b, a, t FROM s WHERE a > 5": "q.select1(s.source) q.map1(q.select1)",
-    "SELECT a, b AS c, t FROM s WHERE a > 5": "q.select1(s.source) q.map1(q.select1)",
+    "SELECT a, b + 1 FROM s WHERE a > 5": "q.filter1(s.source) q.project1(q.filter1)",
+    "SELECT * FROM s": "q.project1(s.source)",
+    "SELECT a, b, t FROM s": "q.project1(s.source)",
+    "SELECT * FROM s WHERE a > 5": "q.filter1(s.source)",
+    "SELECT a, b, t FROM s WHERE a > 5": "q.filter1(s.source)",
+    "SELECT b, a, t FROM s WHERE a > 5": "q.filter1(s.source) q.project1(q.filter1)",
+    "SELECT a, b AS c, t FROM s WHERE a > 5": "q.filter1(s.source) q.project1(q.filter1)",
     "SELECT * FROM s UNION ALL SELECT * FROM s": "q.union1(s.source,s.source)",
     "SELECT a FROM s UNION ALL SELECT a FROM p UNION ALL SELECT a FROM l": (
-        "q.map1(s.source) q.map2(p.source) q.union1(q.map1,q.map2,l.source)"
+        "q.project1(s.source) q.project2(p.source) q.union1(q.project1,q.project2,l.source)"
     ),
     "(SELECT * FROM s UNION ALL SELECT * FROM s) UNION ALL (SELECT * FROM s)": ("q.union1(s.source,s.source,s.source)"),
     "SELECT a FROM (SELECT * FROM s WHERE a > 1) WHERE a < 9": (
-        "q.select1(s.source) q.select2(q.select1) q.map1(q.select2)"
+        "q.filter1(s.source) q.filter2(q.filter1) q.project1(q.filter2)"
     ),
-    "SELECT * FROM (SELECT * FROM (SELECT a FROM s) u) v": "q.map1(s.source)",
+    "SELECT * FROM (SELECT * FROM (SELECT a FROM s) u) v": "q.project1(s.source)",
     "WITH big AS (SELECT * FROM s WHERE a > 9) SELECT a FROM big UNION ALL SELECT b FROM big": (
-        "q.select1(s.source) q.map1(q.select1) q.select2(s.source) q.map2(q.select2) q.union1(q.map1,q.map2)"
+        "q.filter1(s.source) q.project1(q.filter1) q.filter2(s.source) q.project2(q.filter2) "
+        "q.union1(q.project1,q.project2)"
     ),
-    "WITH unused AS (SELECT a FROM s WHERE a > 9) SELECT b FROM s": "q.map1(s.source)",
-    "WITH s AS (SELECT a FROM p) SELECT a + 1 AS a FROM s": "q.map1(p.source) q.map2(q.map1)",
+    "WITH unused AS (SELECT a FROM s WHERE a > 9) SELECT b FROM s": "q.project1(s.source)",
+    "WITH s AS (SELECT a FROM p) SELECT a + 1 AS a FROM s": "q.project1(p.source) q.project2(q.project1)",
     # A branch with computed columns widens them itself; another branch needs a map.
-    "SELECT a FROM s UNION ALL SELECT x FROM p": "q.map1(s.source) q.map2(p.source) q.union1(q.map1,q.map2)",
-    "SELECT * FROM l UNION ALL SELECT x FROM p": "q.map1(p.source) q.map2(l.source) q.union1(q.map2,q.map1)",
+    "SELECT a FROM s UNION ALL SELECT x FROM p": (
+        "q.project1(s.source) q.project2(p.source) q.union1(q.project1,q.project2)"
+    ),
+    "SELECT * FROM l UNION ALL SELECT x FROM p": (
+        "q.project1(p.source) q.project2(l.source) q.union1(q.project2,q.project1)"
+    ),
     # Late tuples.
-    "SELECT a FROM p.late WHERE late_by_us > 5": "q.select1(p.late.source) q.map1(q.select1)",
-    "SELECT l.a FROM p.late AS l": "q.map1(p.late.source)",
-    "SELECT late.* FROM p.late": "q.map1(p.late.source)",
+    "SELECT a FROM p.late WHERE late_by_us > 5": "q.filter1(p.late.source) q.project1(q.filter1)",
+    "SELECT l.a FROM p.late AS l": "q.project1(p.late.source)",
+    "SELECT late.* FROM p.late": "q.project1(p.late.source)",
     "SELECT a, ts FROM p UNION ALL SELECT a, ts FROM p.late": (
-        "q.map1(p.source) q.map2(p.late.source) q.union1(q.map1,q.map2)"
+        "q.project1(p.source) q.project2(p.late.source) q.union1(q.project1,q.project2)"
     ),
     # Order.
-    "CREATE QUERY q WITH (order = 'event') AS SELECT a FROM s": "q.map1(s.source)",
-    "CREATE QUERY q WITH (order = 'event') AS SELECT a FROM l": "q.map1(l.source)",
-    "CREATE QUERY q WITH (order = 'event') AS SELECT a FROM p": "q.map1(p.source) q.sort1(q.map1)",
-    "CREATE QUERY q WITH (order = 'event') AS SELECT * FROM p": "q.map1(p.source) q.sort1(q.map1)",
+    "CREATE QUERY q WITH (order = 'event') AS SELECT a FROM s": "q.project1(s.source)",
+    "CREATE QUERY q WITH (order = 'event') AS SELECT a FROM l": "q.project1(l.source)",
+    "CREATE QUERY q WITH (order = 'event') AS SELECT a FROM p": "q.project1(p.source) q.sort1(q.project1)",
+    "CREATE QUERY q WITH (order = 'event') AS SELECT * FROM p": "q.project1(p.source) q.sort1(q.project1)",
     "CREATE QUERY q WITH (order = 'event') AS SELECT * FROM p UNION ALL SELECT * FROM p": (
         "q.union1(p.source,p.source)"
     ),
-    "CREATE QUERY q WITH (order = 'event') AS SELECT * FROM p.late": "q.map1(p.late.source)",
+    "CREATE QUERY q WITH (order = 'event') AS SELECT * FROM p.late": "q.project1(p.late.source)",
     "CREATE QUERY q WITH (order = 'event') AS SELECT a + 1 FROM (SELECT a FROM p UNION ALL SELECT a FROM p)": (
-        "q.map1(p.source) q.map2(p.source) q.union1(q.map1,q.map2) q.map3(q.union1)"
+        "q.project1(p.source) q.project2(p.source) q.union1(q.project1,q.project2) q.project3(q.union1)"
     ),
 }
 
@@ -160,12 +165,12 @@ def test_names_fold_unless_quoted() -> None:
 def test_a_query_reads_another_by_its_last_operator() -> None:
     _, catalog = plan_all(parse("CREATE QUERY x WITH (order = 'event') AS SELECT a FROM p"), CATALOG)
     query = planned("CREATE QUERY y WITH (order = 'event') AS SELECT a * 2 AS d FROM x WHERE a > 1", catalog)
-    assert shape(query) == "y.select1(x.sort1) y.map1(y.select1)"
+    assert shape(query) == "y.filter1(x.sort1) y.project1(y.filter1)"
     assert query.reads_queries == ("x",)
     assert query.reads_streams == ()
     unsorted = plan_all(parse("CREATE QUERY x AS SELECT a FROM p"), CATALOG)[1]
     assert shape(planned("CREATE QUERY y WITH (order = 'event') AS SELECT a FROM x", unsorted)) == (
-        "y.map1(x.map1) y.sort1(y.map1)"
+        "y.project1(x.project1) y.sort1(y.project1)"
     )
 
 
@@ -226,7 +231,7 @@ def test_a_query_over_late_tuples_is_explained_and_read_like_any() -> None:
         CATALOG,
     )
     assert isinstance(statements[1], CreateQuery)
-    assert shape(statements[1].plan) == "z.map1(y.map1)"
+    assert shape(statements[1].plan) == "z.project1(y.project1)"
     explained = plan(parse("EXPLAIN SELECT a FROM l.late")[0], catalog)
     assert isinstance(explained, Explain)
     assert explained.text.splitlines()[:2] == [

@@ -265,7 +265,7 @@ def test_explain_prints_the_key_and_the_operators_that_retract() -> None:
     )
     assert "update key g, equality final" in text
     assert "q.aggregate2  aggregate the current rows by g: count(*) AS n, retracts rows <- q.aggregate1" in text
-    assert "q.select1     select current rows WHERE n > 1, retracts rows <- q.aggregate2" in text
+    assert "q.filter1     filter current rows WHERE n > 1, retracts rows <- q.aggregate2" in text
     text = explained(QUERIES["top"][0])
     assert "top 3 by k, in order of v DESC, at: r <- s.source" in text
     assert "takes back" not in text

@@ -53,32 +53,32 @@ def shape(query: QueryPlan) -> str:
 
 SHAPES = {
     "SELECT a, count(*) AS n, window_start FROM TUMBLE(s, ts, '1 s') GROUP BY a": "q.aggregate1(s.source)",
-    "SELECT count(*), a FROM TUMBLE(s, ts, '1 s') GROUP BY a": "q.aggregate1(s.source) q.map1(q.aggregate1)",
-    "SELECT sum(b) / count(*) FROM TUMBLE(s, ts, '1 s')": "q.aggregate1(s.source) q.map1(q.aggregate1)",
+    "SELECT count(*), a FROM TUMBLE(s, ts, '1 s') GROUP BY a": "q.aggregate1(s.source) q.project1(q.aggregate1)",
+    "SELECT sum(b) / count(*) FROM TUMBLE(s, ts, '1 s')": "q.aggregate1(s.source) q.project1(q.aggregate1)",
     "SELECT a, count(*) FROM TUMBLE(s, ts, '1 s') WHERE b > 1 GROUP BY a HAVING sum(b) > 2": (
-        "q.select1(s.source) q.aggregate1(q.select1) q.select2(q.aggregate1) q.map1(q.select2)"
+        "q.filter1(s.source) q.aggregate1(q.filter1) q.filter2(q.aggregate1) q.project1(q.filter2)"
     ),
-    "SELECT * FROM TUMBLE(s, ts, '1 s')": "q.map1(s.source)",
+    "SELECT * FROM TUMBLE(s, ts, '1 s')": "q.window1(s.source)",
     "SELECT a FROM TUMBLE(s, ts, '1 s') WHERE window_start > '2026-01-01'": (
-        "q.map1(s.source) q.select1(q.map1) q.map2(q.select1)"
+        "q.window1(s.source) q.filter1(q.window1) q.project1(q.filter1)"
     ),
     "SELECT DISTINCT a FROM TUMBLE(s, ts, '1 s')": "q.aggregate1(s.source)",
     "SELECT * FROM SESSION(s, ts, '1 s' PARTITION BY a)": "q.aggregate1(s.source)",
     "SELECT a FROM SESSION(s, ts, '1 s') WHERE b > 1 AND window_start > '2026-01-01'": (
-        "q.select1(s.source) q.aggregate1(q.select1) q.select2(q.aggregate1) q.map1(q.select2)"
+        "q.filter1(s.source) q.aggregate1(q.filter1) q.filter2(q.aggregate1) q.project1(q.filter2)"
     ),
     "SELECT DISTINCT t FROM SESSION(s, ts, '1 s' PARTITION BY a)": (
-        "q.aggregate1(s.source) q.aggregate2(q.aggregate1) q.map1(q.aggregate2)"
+        "q.aggregate1(s.source) q.aggregate2(q.aggregate1) q.project1(q.aggregate2)"
     ),
     "SELECT count(*) FROM TUMBLE((SELECT a, window_end FROM SESSION(s, ts, '1 s')), ts, '1 min')": (
-        "q.aggregate1(s.source) q.map1(q.aggregate1) q.aggregate2(q.map1)"
+        "q.aggregate1(s.source) q.project1(q.aggregate1) q.aggregate2(q.project1)"
     ),
-    "SELECT * FROM s [ROWS 5 SLIDE 1]": "q.map1(s.source)",
+    "SELECT * FROM s [ROWS 5 SLIDE 1]": "q.window1(s.source)",
     "SELECT c FROM (SELECT a + b AS c FROM s WHERE a > 1) [ROWS 5 SLIDE 1] WHERE c > 3": (
-        "q.map1(s.source) q.select1(q.map1) q.map2(q.select1)"
+        "q.window1(s.source) q.filter1(q.window1) q.project1(q.filter1)"
     ),
     "SELECT at FROM TUMBLE((SELECT * FROM (SELECT a, ts AS at FROM s) [ROWS 5 SLIDE 1]), at, '1 s')": (
-        "q.map1(s.source) q.map2(q.map1) q.map3(q.map2) q.map4(q.map3)"
+        "q.window1(s.source) q.project1(q.window1) q.window2(q.project1) q.project2(q.window2)"
     ),
     "SELECT count(*) FROM s": "q.aggregate1(s.source)",
     "SELECT a FROM s GROUP BY a": "q.aggregate1(s.source)",
@@ -92,20 +92,20 @@ SHAPES = {
         "q.aggregate1(s.source) q.aggregate2(q.aggregate1)"
     ),
     "SELECT max(sum) FROM TUMBLE(win, ts, '9 s')": "q.aggregate1(win.aggregate1)",
-    "SELECT sum(a) FROM TUMBLE(renamed, at, '9 s')": "q.aggregate1(renamed.map1)",
+    "SELECT sum(a) FROM TUMBLE(renamed, at, '9 s')": "q.aggregate1(renamed.project1)",
     "SELECT late_by_us, count(*) FROM TUMBLE(s.late, at, '9 s') GROUP BY 1": "q.aggregate1(s.late.source)",
     "SELECT sum(c) FROM (SELECT a AS c FROM s WHERE a > 1) [ROWS 5 SLIDE 1] WHERE c > 3": "q.aggregate1(s.source)",
     "SELECT count(*) FROM s [ROWS 5 SLIDE 1] UNION ALL SELECT a FROM s WHERE a > 1": (
-        "q.aggregate1(s.source) q.select1(s.source) q.map1(q.select1) q.union1(q.aggregate1,q.map1)"
+        "q.aggregate1(s.source) q.filter1(s.source) q.project1(q.filter1) q.union1(q.aggregate1,q.project1)"
     ),
     # Latent tuples have no time yet.
     "SELECT count(*) FROM TUMBLE(l, ts, '1 s')": "q.union1(l.source) q.aggregate1(q.union1)",
     "SELECT count(*) FROM l": "q.union1(l.source) q.aggregate1(q.union1)",
     # Windows of time close in order of their ends.
     "CREATE QUERY q WITH (order = 'event') AS SELECT count(*) FROM TUMBLE(s, ts, '1 s')": "q.aggregate1(s.source)",
-    "CREATE QUERY q WITH (order = 'event') AS SELECT a FROM win": "q.map1(win.aggregate1)",
+    "CREATE QUERY q WITH (order = 'event') AS SELECT a FROM win": "q.project1(win.aggregate1)",
     "CREATE QUERY q WITH (order = 'event') AS SELECT a FROM TUMBLE(s, ts, '1 s')": (
-        "q.map1(s.source) q.map2(q.map1) q.sort1(q.map2)"
+        "q.window1(s.source) q.project1(q.window1) q.sort1(q.project1)"
     ),
 }
 
@@ -187,7 +187,7 @@ def test_group_by(group_by: str, keys: list[str]) -> None:
 
 def test_an_expression_of_groups_may_be_part_of_another() -> None:
     query = planned("SELECT (a + 1) * 2 + count(*) AS x FROM TUMBLE(s, ts, '1 s') GROUP BY a + 1")
-    assert shape(query) == "q.aggregate1(s.source) q.map1(q.aggregate1)"
+    assert shape(query) == "q.aggregate1(s.source) q.project1(q.aggregate1)"
 
 
 def test_sessions_are_cut_by_partition_by_or_group_by() -> None:
@@ -330,7 +330,7 @@ def test_options_of_running_totals() -> None:
         ("SELECT a FROM s GROUP BY a", "aggregate all rows so far by a"),
         (
             "SELECT * FROM HOP(s, ts, '1 s', '2 s')",
-            "map to windows of 00:00:02 every 00:00:01, each row once per window",
+            "windows of 00:00:02 every 00:00:01, each row once per window",
         ),
         (
             "SELECT * FROM SESSION(s, ts, '1 s' PARTITION BY a)",
@@ -338,7 +338,7 @@ def test_options_of_running_totals() -> None:
         ),
         (
             "SELECT * FROM (SELECT a + 1 AS c FROM s WHERE b > 1) [ROWS 3 SLIDE 1]",
-            "map to windows of 3 rows every 1, each row once per window: a + 1 AS c WHERE b > 1",
+            "windows of 3 rows every 1, each row once per window: a + 1 AS c WHERE b > 1",
         ),
     ],
 )

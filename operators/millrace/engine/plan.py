@@ -1,7 +1,7 @@
 """What is to run: definitions of streams, plans of queries, and their options. Plain frozen data.
 
 The SQL room makes plans and the engine runs them; neither knows the other. Names of operators are decided here once:
-`<stream>.source`, `<query>.<kind><n>` with n counted per kind in plan order, `<query>.sink1`, `<name>.fork1`.
+`<stream>.source`, `<query>.<word><n>` with n counted per word of SQL in plan order, `<query>.sink1`, `<name>.fork1`.
 """
 
 from __future__ import annotations
@@ -274,16 +274,21 @@ def moved_name(operator: str, before: str, after: str) -> str:
 
 
 class Namer:
-    """Gives the operators of one query their names: `talkers.select1`, `talkers.select2`, `talkers.union1`."""
+    """Gives the operators of one query their names: `talkers.filter1`, `talkers.filter2`, `talkers.union1`."""
 
     def __init__(self, query: str) -> None:
         self._query = query
         self._counts: dict[str, int] = {}
 
-    def name(self, kind: str) -> str:
-        count = self._counts.get(kind, 0) + 1
-        self._counts[kind] = count
-        return f"{self._query}.{kind}{count}"
+    def name(self, word: str) -> str:
+        count = self._counts.get(word, 0) + 1
+        self._counts[word] = count
+        return f"{self._query}.{word}{count}"
+
+
+def word_of(operator: str) -> str:
+    """The word that an operator's name is made of: `latest_join` of `talkers.latest_join2`."""
+    return operator.rpartition(".")[2].rstrip("0123456789")
 
 
 def names(items: Iterable[object]) -> str:

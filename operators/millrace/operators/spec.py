@@ -16,9 +16,10 @@ from millrace.values.expression import TIME, Column, Expression
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """The definition of an operator; `kind` is the word that users see."""
+    """The definition of an operator: `kind` is the one that reports give, `word` is SQL's, which names are made of."""
 
     kind: ClassVar[str] = ""
+    word: ClassVar[str]
 
     def schema(self, inputs: Sequence[Schema]) -> Schema:
         """The schema of the rows it gives, from those it takes."""
@@ -35,6 +36,7 @@ class SelectSpec(Spec):
     """Keep the rows for which the predicate is true (not false, not null)."""
 
     kind: ClassVar[str] = "select"
+    word: ClassVar[str] = "filter"
     predicate: Expression
 
 
@@ -43,6 +45,7 @@ class GateSpec(Spec):
     """Keep what comes until the query behind has learnt its past; pass everything from then on."""
 
     kind: ClassVar[str] = "gate"
+    word: ClassVar[str] = "gate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,7 @@ class SampleSpec(Spec):
     """Keep this share of the rows, drawn at random from the seed."""
 
     kind: ClassVar[str] = "select"
+    word: ClassVar[str] = "filter"
     share: float
     seed: int
 
@@ -59,6 +63,7 @@ class MapSpec(Spec):
     """Compute a new row from each row."""
 
     kind: ClassVar[str] = "map"
+    word: ClassVar[str] = "project"
     columns: tuple[tuple[str, Expression], ...]
 
     def schema(self, inputs: Sequence[Schema]) -> Schema:
@@ -81,6 +86,7 @@ class UnionSpec(Spec):
     """
 
     kind: ClassVar[str] = "union"
+    word: ClassVar[str] = "union"
     ordered: bool
     key: tuple[int, ...] | None = None
 
@@ -103,6 +109,7 @@ class SortSpec(Spec):
     """The rows in order of time; equal times in order of arrival."""
 
     kind: ClassVar[str] = "sort"
+    word: ClassVar[str] = "sort"
 
 
 # -- update streams ----------------------------------------------------------------------------------------------------
@@ -127,6 +134,7 @@ class FilterSpec(Spec):
     """
 
     kind: ClassVar[str] = "select"
+    word: ClassVar[str] = "filter"
     predicate: Expression
     key: tuple[int, ...]
     emit: Literal["latest", "every"] = "latest"
@@ -160,6 +168,7 @@ class TopSpec(Spec):
     """
 
     kind: ClassVar[str] = "top"
+    word: ClassVar[str] = "top"
     partition: tuple[Column, ...]
     order: tuple[Rank, ...]
     number: str
@@ -268,6 +277,7 @@ class AggregateSpec(Spec):
     """
 
     kind: ClassVar[str] = "aggregate"
+    word: ClassVar[str] = "aggregate"
     window: TimeWindow | SessionWindow | RowWindow | None
     keys: tuple[tuple[str, Expression], ...] = ()
     calls: tuple[tuple[str, AggregateCall], ...] = ()
@@ -314,6 +324,7 @@ class WindowSpec(Spec):
     """
 
     kind: ClassVar[str] = "map"
+    word: ClassVar[str] = "window"
     window: TimeWindow | RowWindow
     bounds: tuple[tuple[str, Literal["start", "end"]], ...]
     partial: Literal["skip", "emit"] = "skip"
@@ -337,6 +348,7 @@ class RetimeSpec(Spec):
     """
 
     kind: ClassVar[str] = "map"
+    word: ClassVar[str] = "retime"
     position: int
     lag_us: int
 
@@ -388,6 +400,7 @@ class JoinSpec(Spec):
     """
 
     kind: ClassVar[str] = "join"
+    word: ClassVar[str] = "join"
     columns: tuple[Picked, ...]
     bands: tuple[Band, ...] = ()
     equal: tuple[Equal, ...] = ()
@@ -426,6 +439,7 @@ class SequenceSpec(Spec):
     """
 
     kind: ClassVar[str] = "sequence"
+    word: ClassVar[str] = "followed_by"
     columns: tuple[Picked, ...]
     keys: tuple[tuple[Expression, Expression], ...] = ()
     where: Expression | None = None

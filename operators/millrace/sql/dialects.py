@@ -271,7 +271,7 @@ PHRASES: Final[tuple[Phrase, ...]] = (
     _phrase(r"\bWITHIN\s+GROUP\b", "WITHIN GROUP is not supported", "SELECT approx_quantile(x, 0.9) AS p FROM TUMBLE(s, ts, INTERVAL '1 minute')"),
     _phrase(r"\bDISTINCT\s+ON\b", "DISTINCT ON is not supported", "SELECT k, v FROM s QUALIFY row_number() OVER (PARTITION BY k ORDER BY v DESC) = 1"),
     _phrase(r"\bFETCH\s+(FIRST|NEXT)\b|\bSELECT\s+TOP\b|\bWITH\s+TIES\b", "a stream has no end", "SELECT v, row_number() OVER (ORDER BY v DESC) AS n FROM s QUALIFY n <= 5"),
-    _phrase(r"\b(TABLESAMPLE|USING\s+SAMPLE|SAMPLE)\b", "Millrace has no sampling clause", note="type `millrace operator insert q.map1 --sample 0.1`, or write SHED RANDOM n after the table"),
+    _phrase(r"\b(TABLESAMPLE|USING\s+SAMPLE|SAMPLE)\b", "Millrace has no sampling clause", note="type `millrace operator insert q.project1 --sample 0.1`, or write SHED RANDOM n after the table"),
     _phrase(r"\bPARTITION\s+BY\b", "this clause takes no PARTITION BY", "SELECT k, count(*) AS n FROM s GROUP BY k", "PARTITION BY belongs in SESSION(...) and in ROW_NUMBER() OVER (...)"),
     _phrase(r"\*\s*(EXCEPT|EXCLUDE|EXCEPTION)\b|\*\s*REPLACE\s*\(", "* selects all columns", "SELECT k, v FROM s", "name the columns instead"),
     _phrase(r"\bPIVOT\b|\bUNPIVOT\b", "PIVOT is not supported", "SELECT k, sum(v) FILTER (WHERE t = 'a') AS a FROM s GROUP BY k"),

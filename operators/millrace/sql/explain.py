@@ -170,15 +170,15 @@ def labels(inputs: Sequence[str]) -> list[str]:
 def _spec_words(spec: Spec) -> str:
     match spec:
         case SelectSpec(predicate):
-            return f"select WHERE {show(predicate)}"
+            return f"filter WHERE {show(predicate)}"
         case MapSpec(columns):
-            return "map " + ", ".join(_column_words(name, column) for name, column in columns)
+            return "project " + ", ".join(_column_words(name, column) for name, column in columns)
         case UnionSpec(key=tuple()):
             return "union of the newest row of each key"
         case UnionSpec(ordered):
             return "union in order of time" if ordered else "union as rows arrive"
         case FilterSpec(predicate, emit=emit):
-            return f"select current rows WHERE {show(predicate)}{_after_every(emit)}"
+            return f"filter current rows WHERE {show(predicate)}{_after_every(emit)}"
         case TopSpec():
             return _top_words(spec)
         case SortSpec():
@@ -188,7 +188,7 @@ def _spec_words(spec: Spec) -> str:
         case AggregateSpec():
             return _aggregate_words(spec)
         case RetimeSpec(position, lag_us):
-            return f"map to the time of column {position + 1}, {_lag_words(lag_us)} (individual punctuation)"
+            return f"retime to the time of column {position + 1}, {_lag_words(lag_us)} (individual punctuation)"
     return spec.kind
 
 
@@ -216,7 +216,7 @@ def _rank_words(rank: Rank) -> str:
 
 
 def _window_spec_words(spec: WindowSpec) -> str:
-    words = f"map to {_window_words(spec.window)}, each row once per window"
+    words = f"{_window_words(spec.window)}, each row once per window"
     if spec.columns is not None:
         words += ": " + ", ".join(_column_words(name, column) for name, column in spec.columns)
     return words if spec.where is None else f"{words} WHERE {show(spec.where)}"

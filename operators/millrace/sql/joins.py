@@ -345,10 +345,16 @@ class FromPlanner:
         return self.planner.add(SelectSpec(predicate), [relation], relation.ordered)
 
     def joined_side(
-        self, spec: Spec, sides: Sequence[Side], tables: Sequence[Table], picks: Picks, ordered: bool
+        self,
+        spec: Spec,
+        sides: Sequence[Side],
+        tables: Sequence[Table],
+        picks: Picks,
+        ordered: bool,
+        word: str | None = None,
     ) -> Side:
         """The operator's rows, under the names of its tables."""
-        relation = self.planner.add(spec, [side.relation for side in sides], ordered)
+        relation = self.planner.add(spec, [side.relation for side in sides], ordered, word)
         placed = tuple(
             Table(
                 replace(

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from millrace.engine.plan import Namer, Node, QueryOptions, QueryPlan, StreamDefinition
+from millrace.engine.plan import Namer, Node, QueryOptions, QueryPlan, StreamDefinition, word_of
 from millrace.operators.build import gives_order
 from millrace.operators.queues.edge import EdgeSpec
 from millrace.operators.spec import (
@@ -149,12 +149,12 @@ class QueryPlanner:
     def error(self, node: s.Node, message: str) -> SqlError:
         return SqlError(self.statement.text, node.span.start, message)
 
-    def add(self, spec: Spec, inputs: Sequence[Relation], ordered: bool) -> Relation:
-        """Add an operator. Its rows have the times of its inputs."""
+    def add(self, spec: Spec, inputs: Sequence[Relation], ordered: bool, word: str | None = None) -> Relation:
+        """Add an operator. Its rows have the times of its inputs. `word` is SQL's, if the spec has several."""
         if len(self.nodes) >= MAX_OPERATORS:
             raise self.error(self.statement.body, f"expected at most {MAX_OPERATORS} operators in a query")
         schema = self._count_schema(spec.schema([relation.schema for relation in inputs]))
-        name = self.namer.name(spec.kind)
+        name = self.namer.name(word or spec.word)
         edges = () if all(relation.edge.plain for relation in inputs) else tuple(relation.edge for relation in inputs)
         self.nodes.append(Node(name, spec, tuple(relation.node for relation in inputs), edges))
         first = inputs[0]
@@ -666,7 +666,7 @@ class QueryPlanner:
         self.nodes[:] = nodes
         self.namer = Namer(self.name)
         for node in nodes:
-            self.namer.name(node.spec.kind)
+            self.namer.name(word_of(node.name))
         stream = next(stream for stream in map(self.catalog.stream, self.streams) if stream.source == name)
         columns: list[e.Expression] = [
             e.Column(field.type, field.nullable, position, field.name) for position, field in enumerate(stream.schema)

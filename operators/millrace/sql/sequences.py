@@ -81,7 +81,7 @@ def latest(tables: FromPlanner, join: s.Join, above: Sequence[s.Node]) -> Side:
     keys, where = _key_of(tables, join, wide, joined, key)
     read_every(planner, second.relation)
     spec = SequenceSpec((), keys, outer=join.kind == "left")
-    return _add_sequence(tables, join, spec, sides, joined, where, above)
+    return _add_sequence(tables, join, spec, sides, joined, where, above, "latest_join")
 
 
 # -- shared parts ------------------------------------------------------------------------------------------------------
@@ -95,6 +95,7 @@ def _add_sequence(
     joined: Sequence[Table],
     where: Sequence[e.Expression],
     above: Sequence[s.Node],
+    word: str | None = None,
 ) -> Side:
     """The operator, with the selected columns and the tested ones."""
     wide = Wide([side.relation for side in sides])
@@ -106,7 +107,7 @@ def _add_sequence(
             spec = replace(spec, tested=tested.columns(), where=tested.over(test))
         else:
             spec = replace(spec, where=picks.over(test))
-    return tables.joined_side(replace(spec, columns=picks.columns()), sides, joined, picks, ordered=True)
+    return tables.joined_side(replace(spec, columns=picks.columns()), sides, joined, picks, ordered=True, word=word)
 
 
 def _check_side(tables: FromPlanner, table: s.TablePrimary, side: Side) -> None:

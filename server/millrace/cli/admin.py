@@ -336,7 +336,7 @@ def operator_insert(
     new_name: Annotated[
         str | None,
         typer.Option(
-            "--name", metavar="NAME", help="The new operator's name, QUERY.selectN; N is the next by default."
+            "--name", metavar="NAME", help="The new operator's name, QUERY.filterN; N is the next by default."
         ),
     ] = None,
     plan: PlanOnly = False,

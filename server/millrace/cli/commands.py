@@ -188,10 +188,10 @@ COMMANDS: Final = (
         "break set",
         "admin:break_set",
         "Set a break point at an operator's output",
-        "millrace break set diary.select1",
+        "millrace break set diary.filter1",
     ),
     CommandInfo(
-        "Tune", "break unset", "admin:break_unset", "Unset a break point", "millrace break unset diary.select1"
+        "Tune", "break unset", "admin:break_unset", "Unset a break point", "millrace break unset diary.filter1"
     ),
     CommandInfo(
         "Tune",
@@ -212,7 +212,7 @@ COMMANDS: Final = (
         "operator queue",
         "admin:operator_queue",
         "Change the queue of an operator's input",
-        "millrace operator queue prices.select1 inplace",
+        "millrace operator queue prices.filter1 inplace",
     ),
     CommandInfo(
         "Tune",
@@ -226,14 +226,14 @@ COMMANDS: Final = (
         "operator remove",
         "admin:operator_remove",
         "Remove a filter or a sample",
-        "millrace operator remove pairs.select2",
+        "millrace operator remove pairs.filter2",
     ),
     CommandInfo(
         "Tune",
         "operator replace",
         "admin:operator_replace",
         "Replace a filter or a sample",
-        "millrace operator replace pairs.select2 --sample 0.1",
+        "millrace operator replace pairs.filter2 --sample 0.1",
     ),
     CommandInfo(
         "Offline",

@@ -91,17 +91,17 @@ def _refuse_spec(spec: Spec) -> None:
         raise Refuse(f"a sample is a share of the rows between 0 and 1, got {spec.share:g}", code="bad_share")
 
 
-def _free_name(engine: Engine, query: Query, wanted: str | None) -> str:
-    """`<query>.select<n>`: with the number that is wanted, or above all that the query has used."""
+def _free_name(engine: Engine, query: Query, chosen: str | None) -> str:
+    """`<query>.filter<n>`: with the chosen number, or above all that the query has used."""
     name = query.plan.name
-    if wanted is not None:
-        if wanted in engine.graph.operators:
-            raise Refuse(f"operator {wanted} already exists", code="exists")
-        if re.fullmatch(rf"{re.escape(name)}\.select[0-9]+", wanted) is None:
-            raise Refuse(f"an operator of query {name} is called {name}.select1 or another number, not {wanted}")
-        return wanted
+    prefix = f"{name}.{SelectSpec.word}"
+    if chosen is not None:
+        if chosen in engine.graph.operators:
+            raise Refuse(f"operator {chosen} already exists", code="exists")
+        if re.fullmatch(rf"{re.escape(prefix)}[0-9]+", chosen) is None:
+            raise Refuse(f"an operator of query {name} is called {prefix}1 or another number, not {chosen}")
+        return chosen
     used = [node.name for node in query.plan.nodes] + [edit.operator for edit in query.plan.edits]
-    prefix = f"{name}.select"
     numbers = [int(one.removeprefix(prefix)) for one in used if one.removeprefix(prefix).isdecimal()]
     return f"{prefix}{max(numbers, default=0) + 1}"
 
