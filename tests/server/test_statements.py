@@ -65,6 +65,25 @@ async def test_a_stream_and_its_alters_twice_change_nothing(daemon):
 
 
 @served(sql=None)
+async def test_a_query_between_a_stream_and_its_alters_twice_changes_nothing(daemon):
+    """ADD COLUMN replaces * by the columns of that time; the file is compared with what it came to."""
+    more = "ALTER STREAM s ADD COLUMN note TEXT; ALTER STREAM s ADD COLUMN w BIGINT"
+    kept = "CREATE QUERY kept WITH (order = 'event') AS SELECT * FROM s"
+    between = f"{kept}; CREATE QUERY twins AS SELECT a.*, b.k AS other FROM s a JOIN s b ON a.ts = b.ts"
+    text = f"{STREAM}; {between}; {more}; CREATE QUERY wide AS SELECT * FROM s; CREATE QUERY over AS SELECT * FROM kept"
+    assert all("unchanged" not in told for told in await outcomes(daemon, text, idempotent=True))
+    before = await get(daemon, "/api/v1/catalog")
+    assert all(told["unchanged"] for told in await outcomes(daemon, text, idempotent=True))
+    replaced = text.replace("CREATE QUERY", "CREATE OR REPLACE QUERY")
+    assert all(told["unchanged"] for told in await outcomes(daemon, replaced, idempotent=True))
+    assert await get(daemon, "/api/v1/catalog") == before
+    # Another text, or other options, are refused as before.
+    for change in ((" AS SELECT * FROM s", " AS SELECT *, k + 1 AS n FROM s"), (" WITH (order = 'event')", "")):
+        said = await post(daemon, text.replace(*change), idempotent=True)
+        assert "already a query called kept, with another definition" in said["detail"]
+
+
+@served(sql=None)
 async def test_without_the_word_a_second_create_is_refused(daemon):
     await outcomes(daemon, STREAM)
     said = await post(daemon, STREAM)

@@ -48,7 +48,14 @@ from millrace.sql.planned import (
     Unchanged,
 )
 from millrace.sql.queries import QueryPlanner, facts_of, upstream
-from millrace.sql.rewriting import rename_in_readers, renamed_input, replace_places, widen_readers, with_column
+from millrace.sql.rewriting import (
+    rename_in_readers,
+    renamed_input,
+    replace_places,
+    widen_readers,
+    with_column,
+    without_stars,
+)
 from millrace.values.functions import LIBRARY, Library
 
 # Names appear in operators' names, URLs, file names and metrics' labels.
@@ -126,22 +133,42 @@ def plan_all(
 
 
 def _applied(statements: Sequence[s.Statement], catalog: Catalog, library: Library) -> dict[int, Unchanged]:
-    """The statements that define streams as they already are: a CREATE and the ALTERs of its stream that follow."""
+    """The statements that define objects as they already are, by way of ALTER STREAM.
+
+    These are a CREATE STREAM and the ALTERs of the stream that follow, and the queries between them: ADD COLUMN has
+    replaced their * by the columns of that time.
+    """
     unchanged: dict[int, Unchanged] = {}
     bodies = [statement.body for statement in statements]
     altered = {body.name.text for body in bodies if isinstance(body, s.AlterStreamStatement | s.AddColumnStatement)}
+    versions: dict[int, StreamDefinition] = {}
     for position, body in enumerate(bodies):
         if isinstance(body, s.CreateStreamStatement) and body.name.text in altered & catalog.streams.keys():
-            unchanged |= _applied_to(body.name.text, statements, position, catalog, library)
+            versions |= _versions(body.name.text, statements, position, catalog, library)
+    past = catalog
+    for position, (statement, body) in enumerate(zip(statements, bodies, strict=True)):
+        version = versions.get(position)
+        if version is not None:
+            unchanged[position] = _unchanged_stream(body, version.name)
+            then = replace(catalog.streams[version.name], schema=version.schema)
+            past = replace(past, streams={**past.streams, version.name: then})
+        elif isinstance(body, s.CreateQueryStatement) and _is_widened(statement, body, catalog, past, library):
+            unchanged[position] = _exists("query", body.name.text, same=True)
     return unchanged
 
 
-def _applied_to(
+def _unchanged_stream(body: s.Body, name: str) -> Unchanged:
+    if isinstance(body, s.CreateStreamStatement):
+        return _exists("stream", name, same=True)
+    return Unchanged("alter_stream", "stream", name, f"stream {name} has these columns and options")
+
+
+def _versions(
     name: str, statements: Sequence[s.Statement], created: int, catalog: Catalog, library: Library
-) -> dict[int, Unchanged]:
-    """The longest part of a stream's statements that comes to the stream as it is, with ALTERs; else nothing."""
+) -> dict[int, StreamDefinition]:
+    """The stream after each of its statements, as far as these come to the stream as it is, with ALTERs."""
     existing, alone = _as_written(catalog.streams[name]), Catalog()
-    done: list[int] = []
+    versions: dict[int, StreamDefinition] = {}
     matching = 0
     for position in range(created, len(statements)):
         body = statements[position].body
@@ -154,13 +181,30 @@ def _applied_to(
             alone = alone.with_(plan(statements[position], alone, library=library))
         except SqlError:
             break  # planned in the real catalog, it gives the error that a person can act on
-        done.append(position)
+        versions[position] = alone.streams[name]
         if same_stream(_as_written(alone.streams[name]), existing):
-            matching = len(done)
-    if matching < 2:  # a CREATE is compared when it is planned
-        return {}
-    altered = Unchanged("alter_stream", "stream", name, f"stream {name} has these columns and options")
-    return dict.fromkeys(done[1:matching], altered) | {created: _exists("stream", name, same=True)}
+            matching = len(versions)
+    # A CREATE without ALTERs is compared when it is planned.
+    return dict(list(versions.items())[:matching]) if matching > 1 else {}
+
+
+def _is_widened(
+    statement: s.Statement, body: s.CreateQueryStatement, catalog: Catalog, past: Catalog, library: Library
+) -> bool:
+    """Whether a query of this text, with each * as in the `past` catalog, is the query as it is."""
+    before = catalog.queries.get(body.name.text)
+    if before is None or past is catalog:
+        return False
+    try:
+        options = QueryOptions(**read_options(statement.text, body.options, QUERY_OPTIONS, "a query")[0])
+    except SqlError:
+        return False
+    text = without_stars(replace(before, sql=definition(statement, body, "QUERY")), past, library)
+    if text is None:
+        return False
+    written_out = parse(text, KNOWN)[0].body
+    assert isinstance(written_out, s.CreateQueryStatement)
+    return same_query(before, options, written_out.query)
 
 
 def bare_name(catalog: Catalog) -> str:

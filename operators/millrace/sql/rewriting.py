@@ -179,7 +179,7 @@ def widen_readers(
     for name, query in catalog.queries.items():
         if not {before.name, before.late.name} & set(query.reads_streams):
             continue
-        sql = _without_stars(query, catalog, library)
+        sql = without_stars(query, catalog, library)
         rewritten = None if sql is None else _keep_plan(replace(query, sql=sql), before, after, column, wider, library)
         if rewritten is None:
             stuck.append(name)
@@ -188,8 +188,8 @@ def widen_readers(
     return rewrites, stuck
 
 
-def _without_stars(query: QueryPlan, catalog: Catalog, library: Library) -> str | None:
-    """The query's text with every * expanded to its current columns."""
+def without_stars(query: QueryPlan, catalog: Catalog, library: Library) -> str | None:
+    """The query's text with every * expanded to its columns in this catalog; None if it is refused."""
     planned = _plan_again(query, catalog, library)
     return None if planned is None else replace_places(query.sql, list(planned[1].stars.items()))
 
