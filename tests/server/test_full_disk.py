@@ -330,7 +330,8 @@ def test_standard_output_is_not_torn(monkeypatch):
 @pytest.mark.parametrize("bounded_by", ["rows", "bytes"])
 def test_rows_being_written_leave_the_newest_rows_their_place(bounded_by):
     """A write in flight cannot be undone, so `drop_oldest` drops the oldest of the other rows."""
-    written, may_write = [], threading.Event()
+    written: list[int] = []
+    may_write = threading.Event()
 
     class Stuck(StandardOutput):
         def write(self, sequence, batch):

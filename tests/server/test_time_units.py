@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import re
 from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any
@@ -216,6 +217,28 @@ def test_seconds_and_milliseconds_may_have_a_fraction(way, unit, scale, tmp_path
 def test_other_units_have_no_fractions(way, unit, tmp_path):
     with pytest.raises((Refuse, SqlError), match=r"expected timestamp|timestamp, got"):
         WAYS[way](unit, [NOW_S * PER_SECOND[unit] + 0.5], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("unit", "value", "wanted"),
+    [("us", NOW_S + 0.5, "s"), ("us", NOW_S * 1_000 + 0.5, "ms"), ("us", 1.5, "s"), ("ns", NOW_S + 0.5, "s")],
+)
+def test_a_fraction_without_a_unit_that_takes_one_names_the_option(unit, value, wanted, tmp_path):
+    remedy = f"its time_unit is '{unit}', which takes no fractions: send integers, or declare the unit with "
+    remedy += f"ALTER STREAM s SET (time_unit = '{wanted}')"
+    for decode in (
+        lambda: source(unit).decode(msgpack.packb([(value, 1, None)])),
+        lambda: source(unit).from_objects([{"ts": value, "k": 1}]),
+        lambda: WAYS["csv"](unit, [value], tmp_path),
+    ):
+        with pytest.raises(Refuse, match=re.escape(remedy)):
+            decode()
+    with pytest.raises(Refuse, match="only the time column of a stream with time_unit = 's' or 'ms' takes fractions"):
+        source(unit).from_table(table([value]))
+    # Another column of timestamps has no unit to declare.
+    with pytest.raises(Refuse) as refused:
+        source(unit).from_objects([{"ts": 1, "k": 1, "at": value}])
+    assert "time_unit" not in refused.value.text
 
 
 @pytest.mark.parametrize("value", [0.5, 1.5, float("inf"), float("nan"), True, 2**63, "soon", None, [1]])

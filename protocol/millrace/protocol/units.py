@@ -46,6 +46,17 @@ class TimeUnit:
             return self.fractions and math.isfinite(value)
         return isinstance(value, int) and not isinstance(value, bool)
 
+    def fraction_hint(self, value: object, stream: str) -> str:
+        """What to do about a number with a fraction in the time field of a stream; empty if this unit takes it."""
+        if not isinstance(value, float) or not math.isfinite(value) or self.fractions:
+            return ""
+        likely = likely_unit(int(value), self)
+        unit = "ms" if likely is not None and likely.unit.name == "ms" else "s"
+        return (
+            f"; its time_unit is '{self.name}', which takes no fractions: send integers, or declare the unit with "
+            f"ALTER STREAM {stream} SET (time_unit = '{unit}')"
+        )
+
     def micros(self, number: int | float) -> int:
         """A number in this unit as microseconds, which may be beyond 64 bits."""
         if isinstance(number, int):

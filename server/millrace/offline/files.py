@@ -359,27 +359,26 @@ def _csv_column(
 ) -> Sequence[Any]:
     unit = source.unit if field.name == source.stream.time else MICROSECONDS
     convert = _CSV_VALUES[field.type] if unit is MICROSECONDS else partial(_csv_time, unit)
-    expected = _CSV_EXPECTED.get(field.type, source.expected(field))
-    if field.nullable:
-        values: list[Any] = []
-        for number, text in zip(numbers, texts, strict=True):
-            values.append(None if not text else _csv_value(field, convert, expected, text, path, number))
-        return values
-    return [
-        _csv_value(field, convert, expected, text, path, number) for number, text in zip(numbers, texts, strict=True)
-    ]
+    values: list[Any] = []
+    for number, text in zip(numbers, texts, strict=True):
+        value = None
+        try:
+            if text:
+                value = convert(text)
+        except (ValueError, TimestampError):
+            pass
+        if value is None and (text or not field.nullable):
+            place = f"{shown(path)}, line {number}, field {field.name}"
+            raise Refuse(f"{place}: {_csv_complaint(field, text, source)}", code="bad_row")
+        values.append(value)
+    return values
 
 
-def _csv_value(field: Field, convert: Callable[[str], Any], expected: str, text: str, path: str, number: int) -> Any:
-    try:
-        if text:
-            return convert(text)
-    except (ValueError, TimestampError):
-        pass
-    got = f"{text!r:.60}" if text else "nothing"
+def _csv_complaint(field: Field, text: str, source: StreamDecoder) -> str:
     if not text:
-        expected = f"{field.type}, not null"
-    raise Refuse(f"{shown(path)}, line {number}, field {field.name}: expected {expected}, got {got}", code="bad_row")
+        return f"expected {field.type}, not null, got nothing"
+    hint = source.fraction_hint(field, float(text)) if _DECIMAL.fullmatch(text) else ""
+    return f"expected {_CSV_EXPECTED.get(field.type, source.expected(field))}, got {text!r:.60}{hint}"
 
 
 _INTEGER = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)

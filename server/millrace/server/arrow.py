@@ -170,7 +170,11 @@ def _column(field: Field, column: Any, unit: TimeUnit) -> tuple[Values, Bools | 
         column = column.combine_chunks()
     if not accepts(field.type, column.type, unit):
         expected = field.type if unit is MICROSECONDS else f"{field.type} (or {unit.words} as {_numbers(unit)})"
-        raise Refuse(f"field {field.name}: expected {expected}, got Arrow's {column.type}", code="schema_mismatch")
+        hint = ""
+        if field.type is Type.TIMESTAMP and column.type == pa.float64():
+            hint = "; only the time column of a stream with time_unit = 's' or 'ms' takes fractions"
+        text = f"field {field.name}: expected {expected}, got Arrow's {column.type}{hint}"
+        raise Refuse(text, code="schema_mismatch")
     mask: Bools | None = None
     if column.null_count:
         mask = column.is_valid().to_numpy(zero_copy_only=False)

@@ -23,6 +23,7 @@ from millrace.protocol.timestamps import FIRST_US, LAST_US, format_timestamp, pa
 from millrace.protocol.units import CENTURY_US, MICROSECONDS, UNITS, TimeUnit, in_century, likely_unit
 from millrace.protocol.words import SHOWN_CHARACTERS, spelt
 from millrace.server.timeunits import BeyondError, micros_of
+from millrace.sql.parser import written
 from millrace.values.batch import (
     FILLERS,
     Batch,
@@ -98,6 +99,10 @@ class StreamDecoder:
     def expected(self, field: Field) -> str:
         """What a field takes, in words."""
         return f"timestamp ({self.unit.forms})" if self._counts(field) else EXPECTED[field.type]
+
+    def fraction_hint(self, field: Field, value: Any) -> str:
+        """What to do about a fraction in the time field; empty for other fields and values."""
+        return self.unit.fraction_hint(value, written(self.stream.name)) if field.name == self.stream.time else ""
 
     # -- row frames --------------------------------------------------------------------------------
 
@@ -286,7 +291,8 @@ class StreamDecoder:
             if not self._fits(field, value):
                 expected = self.expected(field) if value is not None else f"{field.type}, not null"
                 code = "bad_value" if self._right_type(field, value) else "bad_row"
-                raise _row_error(number, expected, spelt(value), field.name, code)
+                hint = self.fraction_hint(field, value)
+                raise _row_error(number, expected, spelt(value) + hint, field.name, code)
         if self._time is not None and not FIRST_US <= self.unit.parse(row[self._time]) <= LAST_US:
             raise _row_error(number, EVENT_TIME, value_shown(row[self._time], self.unit), self.stream.time, "bad_value")
 
