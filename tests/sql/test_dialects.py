@@ -94,12 +94,13 @@ def test_no_operator_is_offered_for_a_function() -> None:
 
 def test_the_join_that_a_subquery_suggests_is_taken() -> None:
     message = refused("SELECT (SELECT max(v) FROM r) FROM s").message
-    plan_all(parse(f"SELECT s.v, m.most {message[message.index('FROM s') :]}"), CATALOG)
+    suggested = message[message.index("FROM s") :].partition("; see ")[0]
+    plan_all(parse(f"SELECT s.v, m.most {suggested}"), CATALOG)
 
 
 def test_the_first_rows_that_order_by_suggests_are_taken() -> None:
     message = refused("SELECT v FROM s ORDER BY v").message
-    select, qualify = re.search(r"select (.* AS n) and write (QUALIFY .*)", message).groups()  # type: ignore[union-attr]
+    select, qualify = re.search(r"select (.* AS n) and write (QUALIFY .*);", message).groups()  # type: ignore[union-attr]
     plan_all(parse(f"SELECT v, {select.replace('...', 'v')} FROM s {qualify}"), CATALOG)
 
 

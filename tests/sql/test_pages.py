@@ -70,6 +70,31 @@ def test_troubleshooting_has_the_words_of_errors(statement: str, words: str) -> 
     assert words in (DOCS / "guides" / "troubleshooting.md").read_text(encoding="utf-8")
 
 
+MISSING = [
+    "SELECT k FROM s ORDER BY k",
+    "SELECT k FROM s LIMIT 1",
+    "SELECT DISTINCT k FROM s",
+    "SELECT k FROM s UNION SELECT k FROM s",
+    "SELECT k FROM s INTERSECT SELECT k FROM s",
+    "WITH RECURSIVE r AS (SELECT k FROM s) SELECT k FROM r",
+    "SELECT now() FROM s",
+    "SELECT k FROM s WHERE k IN (SELECT k FROM s)",
+    "SELECT k FROM s WHERE EXISTS (SELECT k FROM s)",
+    "SELECT (SELECT max(k) FROM s) AS m FROM s",
+    "SELECT * FROM s NATURAL JOIN s AS z",
+    "SELECT * FROM s JOIN s AS z USING (k)",
+    f"{TOTALS} SELECT s.k FROM s JOIN u ON s.k = u.k",
+    "SELECT lag(x) OVER (ORDER BY ts) FROM s",
+]
+
+
+@pytest.mark.parametrize("statement", MISSING)
+def test_an_error_about_what_other_systems_have_names_their_guide(statement: str) -> None:
+    with pytest.raises(SqlError) as refused:
+        plan_all(parse(f"{STREAM} {statement}"), Catalog())
+    assert refused.value.message.endswith("see docs/guides/coming-from.md")
+
+
 def test_troubleshooting_has_every_code() -> None:
     page = (DOCS / "guides" / "troubleshooting.md").read_text(encoding="utf-8")
     assert [code for code in CODES if f"`{code}`" not in page] == []

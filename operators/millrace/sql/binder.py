@@ -357,7 +357,8 @@ class Binder:
         if node.filter is not None:
             raise self.error(node.filter, f"{name} is not an aggregate, so FILTER does not apply: write CASE WHEN")
         if name in CLOCKS:
-            raise self.error(node, f"{name} would make the result depend on the clock: use ts, the row's own time")
+            text = f"{name} would make the result depend on the clock: use ts, the row's own time"
+            raise self.error(node, dialects.guided(text))
 
     def _no_function(self, name: str) -> str:
         complaint = f"the function {name} does not exist"
@@ -721,7 +722,7 @@ def _of(relation: Relation) -> str:
 
 # Functions of the table that are written as operators. Messages never suggest them for a name.
 _OPERATORS = ("and", "or", "not", "in", "like", "ilike")
-_CURRENT_ROWS = (
+_CURRENT_ROWS = dialects.guided(
     "write JOIN LATEST with a query that groups by a key, such as FROM s JOIN LATEST (SELECT k, max(v) AS "
     "most FROM r GROUP BY k) AS m ON s.k = m.k"
 )

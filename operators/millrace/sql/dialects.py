@@ -16,6 +16,11 @@ from typing import Final
 _GUIDE: Final = "docs/guides/coming-from.md"
 
 
+def guided(sentence: str) -> str:
+    """The sentence with the page that lists what other systems have and Millrace does not."""
+    return f"{sentence} and {_GUIDE}" if "see docs/" in sentence else f"{sentence}; see {_GUIDE}"
+
+
 @dataclass(frozen=True, slots=True)
 class Word:
     """What to write for a word of another dialect, and a note."""
@@ -29,7 +34,7 @@ class Word:
             sentence = f"{what}. Write {self.write}{f' ({self.note})' if self.note else ''}"
         else:
             sentence = f"{what}: {self.note}" if self.note else what
-        return f"{sentence} and {_GUIDE}" if "see docs/" in sentence else f"{sentence}; see {_GUIDE}"
+        return guided(sentence)
 
 
 _CLOCK = "the row's own time: the result must not depend on the clock"

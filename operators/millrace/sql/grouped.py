@@ -16,6 +16,7 @@ from millrace.sql import syntax as s
 from millrace.sql.aggregation import Calls, Output, Ungrouped, columns_of, has_bound, is_bound
 from millrace.sql.binder import Relation
 from millrace.sql.conditions import all_of
+from millrace.sql.dialects import guided
 from millrace.sql.errors import SqlError
 from millrace.sql.parser import written
 from millrace.sql.updates import filter_rows, map_rows
@@ -282,7 +283,9 @@ def distinct(planner: QueryPlanner, select: s.Select, relation: Relation) -> Rel
     if relation.window is None or relation.window.spec is None:
         raise planner.error(
             select,
-            "SELECT DISTINCT would keep every row of an unbounded stream; use it over a window: FROM TUMBLE(...)",
+            guided(
+                "SELECT DISTINCT would keep every row of an unbounded stream; use it over a window: FROM TUMBLE(...)"
+            ),
         )
     if isinstance(relation.window.spec, SessionWindow):
         return distinct_session_rows(planner, select, relation)

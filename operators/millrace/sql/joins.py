@@ -20,7 +20,7 @@ from millrace.sql import syntax as s
 from millrace.sql.aggregation import columns_of
 from millrace.sql.binder import TIME_NAME, Named, Relation
 from millrace.sql.conditions import Conditions, Wide, all_of, call, conjuncts, needs_row_of
-from millrace.sql.dialects import find_join
+from millrace.sql.dialects import find_join, guided
 from millrace.sql.edges import settle_edge
 from millrace.sql.grouped import WHERE
 from millrace.sql.sequences import latest, plan_followed_by
@@ -188,8 +188,10 @@ class FromPlanner:
             if alias is not None and alias.text == "natural":
                 raise self.planner.error(
                     alias,
-                    "NATURAL JOIN is not supported: columns with the same name in two tables may have "
-                    "different meanings; write JOIN ... ON a.k = b.k",
+                    guided(
+                        "NATURAL JOIN is not supported: columns with the same name in two tables may have "
+                        "different meanings; write JOIN ... ON a.k = b.k"
+                    ),
                 )
             raise self.planner.error(
                 join.right, "JOIN needs a condition: write JOIN ... ON a.k = b.k, or ON TRUE for every pair of rows"
@@ -501,7 +503,7 @@ def _update_stream_error(relation: Relation) -> str:
     name = relation.alias or "this query"
     key = ", ".join(relation.update_key or ())
     latest = f"JOIN LATEST {name} ON its key ({key}), which takes the row that is current at the time; " if key else ""
-    return (
+    return guided(
         f"{name} is an update stream, whose rows replace each other, so joined rows would have to be "
         f"retracted. Use {latest}an aggregate per window, FROM TUMBLE(...); or join the inputs of {name}, and "
         "aggregate the joined rows"

@@ -30,6 +30,7 @@ from millrace.sql import syntax as s
 from millrace.sql.aggregation import Calls
 from millrace.sql.binder import MAX_DEPTH, MAX_PARTS, TIME_NAME, Binder, Relation, readings
 from millrace.sql.conditions import all_of
+from millrace.sql.dialects import guided
 from millrace.sql.edges import apply_edge, pass_rows
 from millrace.sql.errors import SqlError, did_you_mean
 from millrace.sql.grouped import WHERE, GroupedSelect, aggregates, distinct
@@ -233,22 +234,25 @@ class QueryPlanner:
 
     def _refuse_clauses(self, body: s.QueryBody) -> None:
         if body.recursive:
-            raise self.error(body, "a query cannot read itself: WITH RECURSIVE has no end on a stream")
+            raise self.error(body, guided("a query cannot read itself: WITH RECURSIVE has no end on a stream"))
         if body.order_by is not None:
             raise self.error(
                 body.order_by,
-                "ORDER BY needs all rows, and a stream never ends. For rows in order of time, create the "
-                "query WITH (order = 'event'). For the first rows of an order, select ROW_NUMBER() OVER "
-                "(ORDER BY ...) AS n and write QUALIFY n <= 10",
+                guided(
+                    "ORDER BY needs all rows, and a stream never ends. For rows in order of time, create the "
+                    "query WITH (order = 'event'). For the first rows of an order, select ROW_NUMBER() OVER "
+                    "(ORDER BY ...) AS n and write QUALIFY n <= 10"
+                ),
             )
         if body.limit is not None:
             raise self.error(
                 body.limit,
-                f"{body.limit.words} needs an end, and a stream has none; filter rows with WHERE instead",
+                guided(f"{body.limit.words} needs an end, and a stream has none; filter rows with WHERE instead"),
             )
         for arm in body.arms:
             if arm.operator != "UNION ALL":
-                raise self.error(arm, f"{arm.operator} would keep every row of an unbounded stream; use UNION ALL")
+                text = f"{arm.operator} would keep every row of an unbounded stream; use UNION ALL"
+                raise self.error(arm, guided(text))
 
     def _with_ctes(self, body: s.QueryBody, scope: Mapping[str, _Cte]) -> Mapping[str, _Cte]:
         counts = Counter(cte.name.text for cte in body.ctes)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from lark.exceptions import UnexpectedCharacters, UnexpectedEOF, UnexpectedInput, UnexpectedToken
 
-from millrace.sql.dialects import REFUSED, find_phrase
+from millrace.sql.dialects import REFUSED, find_phrase, guided
 from millrace.sql.errors import SqlError, did_you_mean
 
 _SIGNS = {
@@ -87,7 +87,7 @@ def _advice(text: str, at: int) -> str:
             return "USING names the queue of LATEST: expected LATEST before it, as in LATEST USING FIFO"
         *before, table = re.split(r"\b(?:JOIN|FOLLOWED\s+BY)\b", statement, flags=re.IGNORECASE)
         if before and table.strip() and not re.search(r"\bON\b", table, re.IGNORECASE):
-            return "USING is not supported: write ON and the equality of the columns, such as ON a.k = b.k"
+            return guided("USING is not supported: write ON and the equality of the columns, such as ON a.k = b.k")
     if word in ("SELECT", "WITH") and _ANALYZE.search(statement):
         return "EXPLAIN ANALYZE measures a query that runs: write its name, or remove ANALYZE for the plan of a SELECT"
     return ""
