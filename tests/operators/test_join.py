@@ -245,7 +245,8 @@ class Script:
             what = draw(st.sampled_from(["work", "once", "nothing", "again", "change"]))
             if what == "work":
                 harness.work(limit)
-            elif what == "once" and harness.operator.more():
+            harness.operator.settle()
+            if what == "once" and harness.operator.more():
                 harness.once(limit)
             elif what == "again":
                 harness.again()

@@ -315,7 +315,8 @@ def test_agrees_with_looking_at_all_pairs(kernels: str, data: st.DataObject) -> 
             holding = harness.operator.holding()
             assert (need is None) == (not holding)
             assert need is None or all(harness.operator.inputs[at].promise < need for at in holding)
-        elif action == "execute" and (harness.operator.more() or harness.operator.fresh()):
+        harness.operator.settle()
+        if action == "execute" and (harness.operator.more() or harness.operator.fresh()):
             harness.operator.execute(limit)
             harness.collect()
         if draw(st.integers(0, 3)) == 0:

@@ -124,6 +124,7 @@ class Run:
         self.sources[at].put(batch_of(rows, self.schema))
 
     def execute(self, limit: int = 10_000) -> None:
+        self.operator.settle()
         while self.operator.more():
             self.operator.execute(limit)
         batch = self.out.take(10_000)

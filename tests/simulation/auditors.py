@@ -316,6 +316,26 @@ def _taken(reader: Inlet, start: int) -> int:
     return reader.taken - start - reader.skipped
 
 
+def ask(engine: Engine) -> None:
+    """Ask every operator everything, and the engine for every view."""
+    for operator in engine.graph.operators.values():
+        operator.more(), operator.fresh(), operator.low_water(), operator.declares(), operator.decision()
+        operator.empty_input(), operator.state_tuples, operator.state_bytes, operator.superseded, operator.shed
+        for at, inlet in enumerate(operator.inputs):
+            operator.queue_tuples(at), inlet.low_water(), inlet.waiting, inlet.drained, inlet.presses, inlet.promise
+        for time in (MIN_TIME, engine.clock.now_us, operator.output.promise):
+            operator.lacking(time), operator.demand(time)
+        if isinstance(operator, IdleWaiting):
+            operator.need(), operator.holding(), operator.blocked(), operator.idle(), operator.registers()
+            operator.horizon(), operator.stamps(), operator.past_its_tuples(), operator.held_tuples()
+    engine.operators(), engine.components(), engine.queries(), engine.streams(), engine.withheld()
+    for name in engine.queries_by_name:
+        engine.why(name, engine.clock.now_us + 1_000_000)
+        engine.older(name, engine.clock.now_us, 0)
+    for name in engine.streams_by_name:
+        engine.stale(name)
+
+
 def restful(engine: Engine, wake_us: int | None) -> None:
     """An engine in which nobody waits, nobody leaves and nothing is periodic asks for no timer."""
     if wake_us is None:

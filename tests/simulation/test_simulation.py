@@ -198,8 +198,9 @@ def test_worlds_are_worth_playing():
         (2, PunctuationGrain, "above", lambda self, value_us: value_us + (1 if self.every else 50)),
         (19, WindowAggregate, "paced", False),
         (0, replacing, "unchanged", lambda before, after, *, read: {}),
+        (0, Waiting, "registers", lambda self: self.failed(1, "asked") or [0] * len(self.inputs)),
     ],
-    ids=["lateness", "horizon", "low water", "grain", "pace", "kept state"],
+    ids=["lateness", "horizon", "low water", "grain", "pace", "kept state", "questions"],
 )
 def test_a_broken_engine_is_noticed(monkeypatch, first, owner, name, broken):
     monkeypatch.setattr(owner, name, broken)

@@ -14,7 +14,7 @@ from millrace.engine.engine import Engine
 from millrace.engine.events import Command, Effects, Event
 from millrace.engine.saving import pack, unpack
 from millrace.values.batch import Batch
-from tests.simulation.auditors import Broken
+from tests.simulation.auditors import Broken, ask
 from tests.simulation.odds import draw
 
 
@@ -50,6 +50,9 @@ class Twin:
     def part(self, engine: Engine, steps: int) -> Engine:
         """An engine restored from this one, which is looked at for so many steps."""
         saved = engine.save()
+        ask(engine)
+        if engine.save() != saved:
+            raise Broken("questions changed the engine")
         self._compare(saved)
         restored = Engine.restore(saved, trace=True, **self._options)
         if restored.save() != saved:

@@ -174,9 +174,11 @@ def test_the_floor_reaches_the_least_that_waits() -> None:
     made.enqueue(batch_of([("a", 5, 0), ("b", 9, 0), ("c", 7, 0)], [0, 0, 0]), 0)
     assert made.floor_us() == 5
     made.dequeue(1, 0)
+    made.tighten()
     assert made.floor_us() == 7
     made.enqueue(batch_of([("c", 8, 0)], [1]), 1)
     made.dequeue(1, 1)
+    made.tighten()
     assert made.floor_us() == 8
 
 

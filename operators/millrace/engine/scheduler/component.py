@@ -258,6 +258,7 @@ class Component:
                     raise OperatorError(operator, error) from error
                 continue
             try:
+                operator.settle()
                 if operator.fresh():
                     return operator
             except Exception as error:
@@ -284,6 +285,7 @@ class Component:
             if following.execute:
                 return following.operator
             row = self.table[following.operator]
+            row.operator.settle()
 
     def _drain(self, row: Row, effects: Effects) -> None:
         for sink in row.sinks:

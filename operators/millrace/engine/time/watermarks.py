@@ -102,6 +102,7 @@ class Timers:
 
 def _need(waiter: IdleWaiting) -> int | None:
     try:
+        waiter.settle()
         return waiter.need()
     except Exception as error:
         raise OperatorError(waiter, error) from error

@@ -213,7 +213,7 @@ class OrderedWindowAggregate(WindowAggregate):
         super().__init__(name, spec, inputs, output, clock, since_us)
         self.waiting = Reorder()
 
-    def absorb(self) -> None:
+    def settle(self) -> None:
         """Bring what has come on the arc into order."""
         reader = self.inputs[0]
         batch = reader.take(reader.waiting)
@@ -227,12 +227,10 @@ class OrderedWindowAggregate(WindowAggregate):
         return EVERY
 
     def registers(self) -> list[int]:
-        self.absorb()
         head = self.waiting.head_us()
         return super().registers() if head is None else [head]
 
     def need(self) -> int | None:
-        self.absorb()
         head = self.waiting.head_us()
         end = super().need()
         if head is None or head <= self.inputs[0].promise:
@@ -243,21 +241,22 @@ class OrderedWindowAggregate(WindowAggregate):
         return (self.waiting.count > 0 and self.need() is not None) or super().blocked()
 
     def more(self) -> bool:
-        self.absorb()
         head = self.waiting.head_us()
         return (head is not None and head <= self.inputs[0].promise) or self.windows.due()
 
     def fresh(self) -> bool:
         return self.inputs[0].unseen or self.more()
 
+    def execute(self, limit: int) -> int:
+        self.settle()
+        return super().execute(limit)
+
     def _promised(self) -> int:
-        self.absorb()  # what the arc promises holds behind what lies on it
         head = self.waiting.head_us()
         promise = self.inputs[0].promise
         return promise if head is None else min(head, promise)
 
     def _take(self, limit: int) -> int:
-        self.absorb()
         reader = self.inputs[0]
         batch = merge_by_time([self.waiting], reader.promise, limit)
         if batch is None:

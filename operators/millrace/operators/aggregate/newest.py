@@ -59,7 +59,7 @@ class NewestWindowAggregate(IdleWaiting):
         self.spec = spec
         self.window = spec.window
         self._reader = reader
-        self._queue = reader.queue
+        self._known = reader.queue
         self._grouping = Grouping(spec)
         self._states = Table(self._grouping, True)
         # Where each column of GROUP BY stands in the queue's key.
@@ -69,19 +69,22 @@ class NewestWindowAggregate(IdleWaiting):
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
-    def _current(self) -> WindowQueue:
-        """The queue; what a pause has emptied begins none of the windows that were open."""
+    @property
+    def _queue(self) -> WindowQueue:
         queue = self._reader.queue
         assert isinstance(queue, WindowQueue)
-        if queue is not self._queue:
-            self._queue = queue
-            self._release([slot for slot, _ in self.open.values()])
-            self.open.clear()
         return queue
 
-    def need(self) -> int | None:
+    def settle(self) -> None:
+        """The queue learns what is promised. One that a pause has emptied continues no window that was open."""
         self._reader.refresh()
-        queue = self._current()
+        if self._queue is not self._known:
+            self._known = self._queue
+            self._release([slot for slot, _ in self.open.values()])
+            self.open.clear()
+
+    def need(self) -> int | None:
+        queue = self._queue
         return None if queue.pending else queue.next_end()
 
     def blocked(self) -> bool:
@@ -102,7 +105,6 @@ class NewestWindowAggregate(IdleWaiting):
         return saturated(window.start(need_us - 1) + window.size_us)
 
     def low_water(self) -> int:
-        self._current()
         low = self._reader.low_water()
         ends = min((end for _, end in self.open.values()), default=MAX_TIME)
         return low if ends == MAX_TIME else min(low, saturated(ends - 1))
@@ -110,8 +112,7 @@ class NewestWindowAggregate(IdleWaiting):
     # -- running -------------------------------------------------------------------------------------------------------
 
     def more(self) -> bool:
-        self._reader.refresh()
-        return self._current().pending
+        return self._queue.pending
 
     def fresh(self) -> bool:
         return self._reader.unseen or self.more()
@@ -119,7 +120,8 @@ class NewestWindowAggregate(IdleWaiting):
     def execute(self, limit: int) -> int:
         counts, reader = self.counts, self._reader
         counts.executions += 1
-        queue = self._current()
+        self.settle()
+        queue = self._queue
         taken, given = 0, None
         if reader.buffer is reader.home:
             batch = reader.take(limit)
@@ -232,7 +234,6 @@ class NewestWindowAggregate(IdleWaiting):
         return self._states.nbytes
 
     def save(self) -> Any:
-        self._current()
         windows = [[list(key), slot, end] for key, (slot, end) in self.open.items()]
         return [super().save(), windows, self.free, self._states.save()]
 

@@ -112,6 +112,7 @@ class IdleWaiting(Operator):
 
     def clock_idle(self, now_us: int) -> None:
         """Account for idle-waiting at the boundary of a step: per input, the time in which it held tuples back."""
+        self.settle()
         holding = self.idle()
         if not holding and self.idle_since.count(None) == len(self.idle_since):
             return

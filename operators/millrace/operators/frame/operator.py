@@ -72,6 +72,9 @@ class Operator(ABC):
     def __repr__(self) -> str:
         return f"<{self.name}>"
 
+    def settle(self) -> None:
+        """Put arrived tuples in their place. The scheduler calls this before it asks; questions change nothing."""
+
     def more(self) -> bool:
         """Whether there are input tuples that it could take now."""
         for reader in self.inputs:  # noqa: SIM110 (asked after every execution: a generator would double its cost)

@@ -37,8 +37,8 @@ class Lines(IdleWaiting):
     def _heads(self) -> list[int]:
         return [head for reorder in self.waiting if (head := reorder.head_us()) is not None]
 
-    def absorb(self) -> None:
-        """Bring what has come on the arcs into order."""
+    def settle(self) -> None:
+        """Put what has arrived on the arcs into the lines."""
         for position, reader in enumerate(self.inputs):
             if reader.taken == reader.buffer.end:
                 continue
@@ -89,14 +89,12 @@ class Waiting(Lines):
         return min(min(self._heads(), default=MAX_TIME), self.horizon())
 
     def registers(self) -> list[int]:
-        self.absorb()
         return [
             reader.promise if (head := reorder.head_us()) is None else head
             for reader, reorder in zip(self.inputs, self.waiting, strict=True)
         ]
 
     def need(self) -> int | None:
-        self.absorb()
         heads = self._heads()
         if not heads:
             return None
@@ -106,7 +104,6 @@ class Waiting(Lines):
     # -- running -------------------------------------------------------------------------------------------------------
 
     def more(self) -> bool:
-        self.absorb()
         heads = self._heads()
         return bool(heads) and min(heads) <= self.horizon()
 
@@ -115,7 +112,7 @@ class Waiting(Lines):
 
     def execute(self, limit: int) -> int:
         self.counts.executions += 1
-        self.absorb()
+        self.settle()
         taken, given = self.advance(limit)
         if given is not None:
             self.counts.output_tuples += len(given)

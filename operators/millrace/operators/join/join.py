@@ -141,14 +141,13 @@ class Join(Lines):
         """What holds for every row that is still to be found."""
         low = min(lows)
         for pending in self.pending:
-            if pending.count and (oldest := pending.oldest()) is not None:
+            if (oldest := pending.oldest()) is not None:
                 low = min(low, oldest)
         return low
 
     def registers(self) -> list[int]:
         if self.mode == "arrival":
             return super().registers()
-        self.absorb()
         return [
             self._promise(position) if (head := line.head_us()) is None else head
             for position, line in enumerate(self.waiting)
@@ -203,7 +202,7 @@ class Join(Lines):
             needed = head + 1 if self._by_rows and self._standing() else head
             wait = needed, [p for p in range(len(self.inputs)) if self._promise(p) < needed], None
         for pending in self.pending:
-            row = pending.oldest() if pending.count else None
+            row = pending.oldest()
             beside = 1 - pending.position
             after = self.matcher.bands.reach[pending.position][beside]
             # In order of time, what is held back for less goes first.
@@ -217,7 +216,6 @@ class Join(Lines):
         """The least time that waits in line or in the hold buffer, if the inputs do not promise it."""
         if self.mode == "arrival":
             return None
-        self.absorb()
         heads = self._heads()
         if self.hold.count:
             heads.append(self.hold.head_us())  # type: ignore[arg-type]
@@ -225,6 +223,10 @@ class Join(Lines):
         return least if least is not None and least > self.horizon() else None
 
     # -- running -------------------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        if self.mode != "arrival":
+            super().settle()
 
     def more(self) -> bool:
         if self.paced:
@@ -234,7 +236,6 @@ class Join(Lines):
                 if reader.taken != reader.buffer.end:
                     return True
             return self._standing()
-        self.absorb()
         heads = self._heads()
         return bool(heads) and (self.mode == "filter" or min(heads) <= self.horizon())
 
@@ -271,8 +272,7 @@ class Join(Lines):
         self.counts.executions += 1
         self.state_scanned = taken = 0
         given: list[Batch] = []
-        if self.mode != "arrival":
-            self.absorb()
+        self.settle()
         # What may leave leaves before anything more is taken.
         works = not self.hold.count or not self._may_leave(self._lows())
         if self.rest:
@@ -289,6 +289,7 @@ class Join(Lines):
         for pending in self.pending:
             if pending.count:
                 pending.give_up(lows, given)
+                pending.forget()
         self._expire(lows)
         gave = self._release(lows, given) if given or self.hold.count else False
         self.paced = not works or bool(self.rest) or self._may_leave(lows) or self._may_give_up(lows)

@@ -58,19 +58,20 @@ class Unmatched:
                 self._pending.put(Batch(PLACE, segment.ts[slots], [numbers, slots]))
 
     def oldest(self) -> int | None:
-        """The time of the oldest one that has not matched; those before it are forgotten."""
+        """The time of the oldest one that has not matched."""
+        return self._pending.head_us()
+
+    def forget(self) -> None:
+        """Let go of those that have matched, as far as they are older than all that have not."""
         pending = self._pending
         size = 1
-        while (first := pending.first()) is not None:
-            if not self._matched(first)[0]:
-                return first.ts.item(0)
+        while (first := pending.first()) is not None and self._matched(first)[0]:
             size *= 2
             batch = merge_by_time([pending], MAX_TIME, size)
             assert batch is not None
             open_rows = np.flatnonzero(~self._matched(batch))
             if len(open_rows):
                 pending.put(batch.take(open_rows))
-        return None
 
     def may_give_up(self, lows: Sequence[int]) -> bool:
         return self._pending.count > 0 and self.head_us() < self._matcher.bands.floor(self.position, lows)

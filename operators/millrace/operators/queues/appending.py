@@ -34,7 +34,7 @@ class AppendQueue(TupleQueue):
     def __init__(self) -> None:
         self._batches: deque[Batch] = deque()
         self._waiting = 0
-        self._floor = Floor()
+        self.floor = Floor()
 
     @property
     def waiting(self) -> int:
@@ -43,7 +43,7 @@ class AppendQueue(TupleQueue):
     def enqueue(self, batch: Batch, now_us: int) -> None:
         self._batches.append(batch)
         self._waiting += len(batch)
-        self._floor.met(int(batch.ts.min()))
+        self.floor.met(int(batch.ts.min()))
 
     def dequeue(self, limit: int, now_us: int) -> Batch | None:
         found: list[Batch] = []
@@ -58,7 +58,7 @@ class AppendQueue(TupleQueue):
             return None
         count = sum(map(len, found))
         self._waiting -= count
-        self._floor.gone += count
+        self.floor.gone += count
         return Batch.concat(found)
 
     def drain(self) -> Batch | None:
@@ -68,15 +68,15 @@ class AppendQueue(TupleQueue):
         age = now_us - int(self._batches[0].arrival[0]) if self._batches else 0
         return [((), age)] if age > than_us else []
 
-    def floor_us(self) -> int:
-        return self._floor.value(self._waiting, lambda: min(int(batch.ts.min()) for batch in self._batches))
+    def _least(self) -> int:
+        return min(int(batch.ts.min()) for batch in self._batches)
 
     def save(self) -> Any:
-        return [[batch.save() for batch in self._batches], self._floor.save()]
+        return [[batch.save() for batch in self._batches], self.floor.save()]
 
     def restore(self, data: Any) -> None:
         batches, floor = data
-        self._floor.restore(floor)
+        self.floor.restore(floor)
         self._batches = deque(Batch.restore(batch) for batch in batches)
         self._waiting = sum(map(len, self._batches))
 
@@ -93,7 +93,7 @@ class SheddingQueue(TupleQueue):
         self._pages = Pages(schema, slots)
         self._entries = np.zeros(0, np.int64)
         self._line = np.array([-1, -1, 0, 0, seed], np.int64)
-        self._floor = Floor()
+        self.floor = Floor()
 
     @property
     def waiting(self) -> int:
@@ -109,7 +109,7 @@ class SheddingQueue(TupleQueue):
         if self.waiting + room > len(self._entries) // ENTRY:
             wanted = min(self.limit, max(SMALLEST, 2 * (self.waiting + room)))
             self._entries = resized(self._entries, wanted * ENTRY)
-        self._floor.met(int(batch.ts.min()))
+        self.floor.met(int(batch.ts.min()))
         rows, locations = np.empty((2, count), np.int64)
         entered = updating.append(
             count,
@@ -141,14 +141,11 @@ class SheddingQueue(TupleQueue):
         updating.serve(self._entries, self._line, locations)
         batch = self._pages.read(locations)
         self._pages.release(locations)
-        self._floor.gone += count
+        self.floor.gone += count
         return batch
 
     def drain(self) -> Batch | None:
         return self.dequeue(self.waiting, 0)
-
-    def floor_us(self) -> int:
-        return self._floor.value(self.waiting, self._least)
 
     def older(self, now_us: int, than_us: int) -> list[tuple[tuple[Any, ...], int]]:
         if not self.waiting:
@@ -170,10 +167,10 @@ class SheddingQueue(TupleQueue):
         return Paging(pages.taken, pages.free, pages.returned, pages.in_use(), nbytes)
 
     def save(self) -> Any:
-        return [self._pages.save(), self._entries.copy(), self._line.copy(), self._floor.save()]
+        return [self._pages.save(), self._entries.copy(), self._line.copy(), self.floor.save()]
 
     def restore(self, data: Sequence[Any]) -> None:
         pages, entries, line, floor = data
-        self._floor.restore(floor)
+        self.floor.restore(floor)
         self._pages.restore(pages)
         self._entries, self._line = np.array(entries), np.array(line)

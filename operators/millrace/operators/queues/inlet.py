@@ -115,23 +115,25 @@ class QueueInlet(Inlet):
     def take(self, limit: int) -> Batch | None:
         if self.buffer is not self.home:
             return None
-        self.refresh()
         queue, now_us = self.queue, self.clock.now_us
         before = queue.waiting
+        queue.promised(self.promise, now_us)
         batch = queue.dequeue(limit, now_us)
-        waiting = queue.waiting
-        self.home.gauge.add(waiting - before, self.home.width)
-        self.taken = self.home.end - waiting
+        self._served(before)
         return batch
 
     def refresh(self) -> None:
-        """Tell the queue what the arc promises: windows may be over by it, and their tuples ready to be taken."""
-        queue = self.queue
-        before = queue.waiting
-        queue.promised(self.promise, self.clock.now_us)
-        if queue.waiting != before:
-            self.home.gauge.add(queue.waiting - before, self.home.width)
-            self.taken = self.home.end - queue.waiting
+        """Let the queue know what the arc promises: windows may be over by it, and their tuples ready to be taken."""
+        before = self.queue.waiting
+        self.queue.promised(self.promise, self.clock.now_us)
+        self._served(before)
+
+    def _served(self, before: int) -> None:
+        """Count what waits now, and waited before."""
+        self.queue.tighten()
+        waiting = self.queue.waiting
+        self.home.gauge.add(waiting - before, self.home.width)
+        self.taken = self.home.end - waiting
 
     def older(self, now_us: int, than_us: int) -> list[tuple[tuple[Any, ...], int]]:
         return self.queue.older(now_us, than_us)
@@ -161,6 +163,7 @@ class QueueInlet(Inlet):
         if isinstance(self.queue, TupleQueue):
             self.home.gauge.add(-self.queue.waiting, self.home.width)
             self.queue.drain()
+            self.queue.tighten()
         else:
             self._retire()
             self.queue = self._made(self.edge, self.home, self.since_us)

@@ -44,10 +44,10 @@ class Staleness:
 
 
 class Floor:
-    """A time below which nothing waits. It may lag: looking at all that wait is paid for by those that were served.
+    """A time below which nothing is queued. It may lag: a look at all queued tuples is paid for by those served.
 
-    When nothing waits any more it is exact, so what depends on it is late for a while, never for good. `gone` counts
-    those that were served since the last look.
+    It is exact when nothing is queued any more, so what depends on it is late for a while, never for good. `gone`
+    counts the tuples served since the last look.
     """
 
     __slots__ = ("gone", "value_us")
@@ -57,16 +57,16 @@ class Floor:
         self.gone = 0
 
     def met(self, least_us: int) -> None:
-        """Tuples have come, none of them below this."""
+        """Tuples have arrived, none of them below this."""
         if least_us < self.value_us:
             self.value_us = least_us
 
-    def value(self, waiting: int, look: Callable[[], int]) -> int:
+    def tighten(self, waiting: int, least: Callable[[], int]) -> None:
+        """Look at all queued tuples if enough were served since the last look."""
         if not waiting:
             self.value_us, self.gone = MAX_TIME, 0
         elif self.gone * 4 >= waiting:
-            self.value_us, self.gone = look(), 0
-        return self.value_us
+            self.value_us, self.gone = least(), 0
 
     def save(self) -> list[int]:
         return [self.value_us, self.gone]
@@ -80,10 +80,12 @@ class Queue(ABC):
 
     superseded   tuples that a newer one has replaced: nobody will read them, and they are not lost
     shed         tuples dropped at random
+    floor        a time below which nothing is queued
     bounded      whether what it keeps is bounded by itself, so that nobody has to be slowed down for it
     """
 
     bounded: ClassVar[bool] = True
+    floor: Floor
     superseded: int = 0
     shed: int = 0
 
@@ -105,9 +107,22 @@ class Queue(ABC):
     def dequeue(self, limit: int, now_us: int) -> Batch | None:
         """The next tuples to be served, at most `limit`."""
 
-    @abstractmethod
     def floor_us(self) -> int:
-        """No tuple that waits is below this time; it may lag behind the least that is so."""
+        """No queued tuple is below this time; it may lag behind the least that is so."""
+        return self.floor.value_us if self.held else MAX_TIME
+
+    def tighten(self) -> None:
+        """Bring the floor up to date, after tuples were served."""
+        self.floor.tighten(self.held, self._least)
+
+    @property
+    def held(self) -> int:
+        """Tuples that the floor is about."""
+        return self.waiting
+
+    @abstractmethod
+    def _least(self) -> int:
+        """The least time of the queued tuples, of which there are some."""
 
     def promised(self, value_us: int, now_us: int) -> None:
         """No later tuple will be below this time."""

@@ -56,7 +56,7 @@ class UpdateQueue(TupleQueue):
         self._room = 0
         self._served: tuple[Int64s, Int64s] | None = None
         self._served_us = 0
-        self._floor = Floor()
+        self.floor = Floor()
         self._promise = MIN_TIME
         self._known_us = MAX_TIME  # until the first key comes
         self._key_time = 0.0
@@ -112,7 +112,7 @@ class UpdateQueue(TupleQueue):
             rows, locations = rows[:kept], locations[:kept]
             batch = batch.take(rows)
         self._pages.write(locations, batch)
-        self._floor.met(int(batch.ts.min()))
+        self.floor.met(int(batch.ts.min()))
 
     def _enqueue_one(self, batch: Batch, now_us: int) -> None:
         """The same for a single tuple, without arrays of one."""
@@ -142,8 +142,8 @@ class UpdateQueue(TupleQueue):
                 return  # it is older than what came before it
             pages.grow(1)
         pages.write_one(location, batch, ts, arrival)
-        if ts < self._floor.value_us:
-            self._floor.met(ts)
+        if ts < self.floor.value_us:
+            self.floor.met(ts)
 
     def _make_room(self, count: int) -> None:
         """Cells for so many keys."""
@@ -181,7 +181,7 @@ class UpdateQueue(TupleQueue):
             self._served, self._served_us = (taken, since), now_us
         batch = self._pages.read(locations)
         self._pages.release(locations)
-        self._floor.gone += count
+        self.floor.gone += count
         return batch
 
     def _dequeue_one(self, now_us: int) -> Batch:
@@ -191,7 +191,7 @@ class UpdateQueue(TupleQueue):
             now_us, self._cells, self._line, self._areas, pages.slots, pages.books, pages.following
         )
         batch = pages.read_freed(location)
-        self._floor.gone += 1
+        self.floor.gone += 1
         return batch
 
     def measured(self, us: float, now_us: int) -> None:
@@ -223,9 +223,6 @@ class UpdateQueue(TupleQueue):
         found = np.empty(self.waiting, np.int64)
         updating.in_line(self._cells, self._line, found)
         return found
-
-    def floor_us(self) -> int:
-        return self._floor.value(self.waiting, self._least)
 
     def _least(self) -> int:
         locations = self._cells.reshape(-1, CELL)[self._in_line(), LOCATION]
@@ -348,13 +345,13 @@ class UpdateQueue(TupleQueue):
             self._pages.save(),
             [self._cells.copy(), self._areas.copy(), self._line.copy()],
             served,
-            self._floor.save(),
+            self.floor.save(),
         ]
 
     def restore(self, data: Sequence[Any]) -> None:
         self._policy, times, rest, keys, pages, arrays, served, floor = data
         self.cost_us, self._served_us, self._promise, self._known_us = times
-        self._floor.restore(floor)
+        self.floor.restore(floor)
         self._key_time, self._forget_at, self._forgot_us, self._room = rest
         self._keys.restore(keys)
         self._pages.restore(pages)

@@ -86,7 +86,6 @@ class FollowedBy(Waiting):
 
     def ready(self) -> bool:
         """Whether a tuple may be taken."""
-        self.absorb()
         first, second = self.waiting[0].head_us(), self.waiting[1].head_us()
         if first is None and second is None:
             return False
@@ -98,7 +97,6 @@ class FollowedBy(Waiting):
 
     def _lack(self) -> tuple[int, list[int]] | None:
         """The least promise that would let it act, and the inputs that fall short of it."""
-        self.absorb()
         found: tuple[int, list[int]] | None = None
         for first, second in self.wishes():
             lack = self._short(first, second)

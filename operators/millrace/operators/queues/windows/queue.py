@@ -75,6 +75,7 @@ class WindowQueue(Queue):
         self._lazy = commit == "lazy"
         self._pages = Pages(schema, blocks, block)
         self._blocks = Blocks(self._pages)
+        self.floor = self._blocks.floor
         self._states: dict[Key, KeyState] = {}
         self._line = Line(scheduler)
         self._ready: deque[Key] = deque()
@@ -252,7 +253,7 @@ class WindowQueue(Queue):
             self._takeable += state.count(self._reach(state))
         batch = self._pages.read(np.array(rows, np.int64)) if rows else None
         self._blocks.give_back()
-        self._blocks.floor.gone += len(rows)
+        self.floor.gone += len(rows)
         self._staleness.served_us = now_us
         if not self.timed:
             self._staleness.show(now_us)
@@ -280,8 +281,9 @@ class WindowQueue(Queue):
         self._staleness.due[key] = state.freshness
         return FinishedWindow(rows, key, *bounds)
 
-    def floor_us(self) -> int:
-        return self._blocks.floor.value(self._blocks.count, self._least)
+    @property
+    def held(self) -> int:
+        return self._blocks.count
 
     def _least(self) -> int:
         buffers = [b for s in self._states.values() for b in (s.arrivals.buffer, s.processing.buffer) if b.count]
@@ -334,7 +336,7 @@ class WindowQueue(Queue):
             [list(key) for key in self._open],
             [self._line.scheduler, self.superseded, self._takeable, self._promise, self.newest_us],
             [*times, self._line.cost_us, self._forget_at],
-            [*sums, self._blocks.floor.save()],
+            [*sums, self.floor.save()],
             [self.begin_us, self.by_tuples],
             self._pages.save(),
         ]
@@ -347,7 +349,7 @@ class WindowQueue(Queue):
         self.begin_us, self.by_tuples = bounds
         self._pages.restore(pages)
         self._blocks.count = 0
-        self._blocks.floor.restore(floor)
+        self.floor.restore(floor)
         self._states.clear()
         for key, *state in states:
             self._state(tuple(key)).restore(*state)
