@@ -178,11 +178,11 @@ def test_a_reader_that_comes_back_has_skipped_what_it_missed() -> None:
     reader = arc.attach()
     arc.put(batch(1, 2, 3))
     taken(reader, 1)
-    reader.leave()
+    reader.detach()
     arc.put(batch(4))
     assert not reader.waiting
     assert taken(reader, 9) == []
-    reader.come_back()
+    reader.resume()
     arc.put(batch(5))
     assert reader.skipped == 3
     assert taken(reader, 9) == [5]

@@ -684,7 +684,7 @@ class Engine:
                 made[node.name] = build(node.name, node.spec, inputs, self.gauge, self.clock, since[node.name])
         except Refuse:
             for reader in attached:
-                reader.buffer.detach(reader)
+                reader.remove()
             made.clear()
             raise
 
@@ -806,7 +806,7 @@ class Engine:
         self.queries_changed()
         if query.paused is None:
             for reader in query.entries:
-                reader.buffer.detach(reader)
+                reader.remove()
         for operator in query.operators:
             for reader in list(operator.output.readers):
                 operator.output.detach(reader)
@@ -823,7 +823,7 @@ class Engine:
         if query.paused is not None:
             raise Refuse(f"query {name} is already paused: {query.paused}", code="already_paused")
         for reader in query.entries:
-            reader.leave()
+            reader.detach()
         query.paused = reason
         self.graph.rewire()
         return {"query": name, "paused": reason}
@@ -836,7 +836,7 @@ class Engine:
             failures.begin_again(self, query)
         before = sum(reader.skipped for reader in query.entries)
         for reader in query.entries:
-            reader.come_back()
+            reader.resume()
         query.paused = None
         self.graph.rewire()
         return {"query": name, "skipped": sum(reader.skipped for reader in query.entries) - before}

@@ -90,7 +90,7 @@ class Snapshot:
             query = made.queries_by_name[name]
             if paused is not None:
                 for reader in query.entries:
-                    reader.leave()
+                    reader.detach()
             query.paused, query.failed = paused, failed
         made.graph.decide(self.graph)
         return made

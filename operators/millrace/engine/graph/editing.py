@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 def arc_of(engine: Engine, name: str, position: int) -> Schema:
     """The columns of what lies before an operator's input: an operator put in there reads them."""
     operator, _, node = _find(engine, name, looking=True)
-    return operator.inputs[_checked(node, position)].home.schema
+    return operator.inputs[_checked(node, position)].arc.schema
 
 
 def rows_of(engine: Engine, name: str) -> Schema:
@@ -115,7 +115,7 @@ def insert(engine: Engine, command: InsertOperator) -> dict[str, Any]:
     behind, query, node = _find(engine, command.before)
     position = _checked(node, command.input)
     reader = behind.inputs[position]
-    home = reader.home
+    home = reader.arc
     if _is_sample_of_newest(command.spec, node, position) or takes_updates(engine, query.plan, node, position):
         raise _replacing(command.before, position)
     name = _free_name(engine, query, command.name)
@@ -245,7 +245,7 @@ def remove(engine: Engine, command: RemoveOperator) -> dict[str, Any]:
         edges[reader] = moved = _move(engine, reader, own, waiting)
         if own in query.entries:
             entries.append(moved)
-    own.home.detach(own)
+    own.remove()
     for other in query.operators:
         other.inputs = [edges.get(reader, reader) for reader in other.inputs]
     nodes = [
@@ -282,7 +282,7 @@ def _edge(node: Node) -> str:
 
 def _move(engine: Engine, reader: Inlet, own: Inlet, waiting: Batch | None) -> Inlet:
     """A reader of an operator's output goes on where the operator has read, after what waits for both of them."""
-    before, after, promise = reader.home, own.home, reader.promise
+    before, after, promise = reader.arc, own.arc, reader.promise
     columns = _through(own.columns, reader.columns)
     if not reader.waiting and waiting is None and not isinstance(reader, QueueInlet):
         before.detach(reader)

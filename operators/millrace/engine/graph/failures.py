@@ -84,7 +84,7 @@ def fail(engine: Engine, query: Query, reason: str, effects: Effects, detail: st
     lost = held - sum(reader.waiting for reader in query.entries)
     if query.paused is None:
         for reader in query.entries:
-            reader.leave()
+            reader.detach()
     known = query.failed
     query.paused = reason
     query.failed = True
@@ -122,8 +122,7 @@ def _renew(engine: Engine, query: Query) -> None:
             old.clear()
         for reader in old.inputs:
             if reader in inner:
-                reader.jump()
-                reader.buffer.release()
+                reader.skip()
         output = old.output
         new = build(node.name, node.spec, old.inputs, engine.gauge, engine.clock, engine.beginning(old))
         new.output = output

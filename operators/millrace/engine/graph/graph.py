@@ -120,7 +120,7 @@ class Graph:
             for one in self.operators.values()
             if not isinstance(one, Sink)
             for reader in one.inputs
-            if reader.home is operator.output
+            if reader.arc is operator.output
         )
         return next(readers, None) is not None and next(readers, None) is not None
 
@@ -330,7 +330,7 @@ class Graph:
 
     def producer(self, reader: Inlet) -> Operator:
         """The operator that fills what this reader reads."""
-        return self._producers[id(reader.home)]
+        return self._producers[id(reader.arc)]
 
     def readers(self, operator: Operator) -> list[Operator]:
         """The operators that read what this one gives; a sink gives nothing."""
@@ -441,7 +441,7 @@ class Graph:
         readers: dict[int, int] = {}
         for reader, consumer in self._consumers.items():
             if not isinstance(consumer, Sink):
-                readers[id(reader.home)] = readers.get(id(reader.home), 0) + 1
+                readers[id(reader.arc)] = readers.get(id(reader.arc), 0) + 1
         shared = [one for one in operators if not isinstance(one, Sink) and readers.get(id(one.output), 0) > 1]
         stays = dict.fromkeys(shared)
         for operator in [one for one in (*self._forks, *self.resting) if one not in stays]:

@@ -128,7 +128,7 @@ def _readers(engine: Engine, query: Query) -> dict[Inlet, Query]:
         if other is not query
         for operator in other.operators
         for reader in operator.inputs
-        if reader.home is output
+        if reader.arc is output
     }
 
 
@@ -186,11 +186,11 @@ def _exchange(
         query.failed, query.paused = False, None
     elif query.paused is not None:
         for reader in entries:
-            if reader.buffer is reader.home:
-                reader.leave()
+            if not reader.away:
+                reader.detach()
                 # What has gone by since the pause is skipped all the same.
-                paused_at = [one.taken for one in query.entries if one.home is reader.home]
-                reader.absent_since(min(paused_at, default=reader.taken))
+                paused_at = [one.position for one in query.entries if one.arc is reader.arc]
+                reader.absent_since(min(paused_at, default=reader.position))
     engine.became(query, plan, list(made.values()), entries)
 
 
@@ -211,7 +211,7 @@ def _arranged(engine: Engine, query: Query, block: list[Operator]) -> list[Opera
         ready = next(
             name
             for name, made in blocks.items()
-            if all(makers[id(reader.home)] in there | {name} for one in made for reader in one.inputs)
+            if all(makers[id(reader.arc)] in there | {name} for one in made for reader in one.inputs)
         )
         there.add(ready)
         arranged += blocks.pop(ready)
@@ -249,5 +249,4 @@ def _leave(gone: list[Operator]) -> None:
         if isinstance(operator, IdleWaiting):
             operator.clear()
         for reader in operator.inputs:
-            if reader.buffer is reader.home:
-                reader.home.detach(reader)
+            reader.remove()

@@ -117,7 +117,7 @@ def hold(engine: Engine, name: str) -> dict[str, Any]:
     if not catching_up(query) or query.paused is None:
         raise Refuse(f"query {name} is not waiting for its history", code="not_catching_up")
     for reader in query.entries:
-        reader.come_back()
+        reader.resume()
         reader.skipped = 0
     query.paused = None
     engine.graph.rewire()
@@ -130,7 +130,7 @@ def let_go(engine: Engine, name: str) -> dict[str, Any]:
     if not catching_up(query) or query.paused is not None:
         raise Refuse(f"query {name} is not buffering live input", code="not_held")
     for reader in query.entries:
-        reader.leave()
+        reader.detach()
     query.paused = CATCHING_UP
     engine.graph.rewire()
     return {"query": name}
@@ -168,7 +168,7 @@ def _restore(query: Query, saved: dict[str, Any], now_us: int) -> int:
         if not isinstance(operator, Gate):
             for reader, data in zip(operator.inputs, readers, strict=True):
                 reader.restore(data)
-    result = query.sink.inputs[0].home
+    result = query.sink.inputs[0].arc
     for reader in result.readers:
         reader.jump()
     rows = saved["rows"]

@@ -295,7 +295,7 @@ def _twin(engine: Engine, node: Node, operator: Operator, remembering: bool) -> 
     """The same operator once more, with a reader at each place where the first one reads."""
     inputs: list[Inlet] = []
     for reader in operator.inputs:
-        inputs.append(reader.home.attach(reader.since_us, reader.columns))
+        inputs.append(reader.arc.attach(reader.since_us, reader.columns))
         inputs[-1].restore(unpack(pack(reader.save())))
     made = build(node.name, node.spec, inputs, engine.gauge, engine.clock)
     if remembering:
@@ -350,7 +350,7 @@ def entries(engine: Engine, query: Query) -> list[Inlet]:
     own = {operator for operator in query.operators if len(engine.owners(operator)) == 1}
     outputs = {id(operator.output) for operator in own}
     block = [operator for operator in query.operators if operator in own]
-    return [reader for one in [*block, query.sink] for reader in one.inputs if id(reader.home) not in outputs]
+    return [reader for one in [*block, query.sink] for reader in one.inputs if id(reader.arc) not in outputs]
 
 
 def arrange(engine: Engine) -> None:

@@ -57,5 +57,5 @@ def _widen(engine: Engine, stream: Stream, after: StreamDefinition) -> None:
         for node, operator in zip(query.plan.nodes, query.operators, strict=True):
             for position, reader in enumerate(operator.inputs):
                 columns = node.edge(position).columns
-                if reader.home is output and columns is not None:
+                if reader.arc is output and columns is not None:
                     reader.narrow(columns)

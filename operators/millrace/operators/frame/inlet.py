@@ -86,7 +86,7 @@ class Inlet:
         self.passed = max(self.passed, self.buffer.promise)
         self.unseen = False
 
-    def leave(self) -> None:
+    def detach(self) -> None:
         """Read nothing more until it comes back. Meanwhile it reads a buffer in which nothing ever happens."""
         home = self.home
         home.detach(self)
@@ -96,11 +96,35 @@ class Inlet:
         self.punctuations.clear()
         self.unseen = False
 
+    def remove(self) -> None:
+        """Leave the arc for good; what it alone had still to read is freed."""
+        if not self.away:
+            self.home.detach(self)
+
+    def skip(self) -> None:
+        """Take nothing of what is queued."""
+        self.jump()
+        self.buffer.release()
+
+    def account(self, count: int) -> None:
+        """So many more (or fewer) taken tuples wait in line at the operator: they count as queued here."""
+        self.buffer.gauge.add(count, self.buffer.width)
+
+    @property
+    def arc(self) -> Buffer:
+        """The arc that it reads, also while it is away."""
+        return self.home
+
+    @property
+    def position(self) -> int:
+        """How many of the arc's tuples are before its head."""
+        return self.taken
+
     def absent_since(self, taken: int) -> None:
         """It left when so many tuples had been put: what the arc has received since then counts as missed."""
         self.taken = self.buffer.end = taken
 
-    def come_back(self) -> None:
+    def resume(self) -> None:
         """Go on at the end of the arc; what was missed is counted as skipped."""
         self.skipped += self.home.end - self.taken
         self.buffer = self.home

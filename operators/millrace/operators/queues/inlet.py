@@ -154,9 +154,9 @@ class QueueInlet(Inlet):
         self.let_go()
         super().jump()
 
-    def leave(self) -> None:
+    def detach(self) -> None:
         self.skipped += self.queue.waiting
-        super().leave()
+        super().detach()
 
     def let_go(self) -> None:
         """Empty the queue. What it knows of keys stays: what is older than they had is still superseded at once."""
