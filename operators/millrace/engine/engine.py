@@ -161,6 +161,7 @@ class Engine:
         self.queries_by_name: dict[str, Query] = {}
         self.graph = Graph(thin=thin)
         self.costs: dict[str, tuple[int, float]] = {}
+        self.last_id = 0  # of the operators of all queries that have ever been
         self._turn = 0
         self.time = WatermarkCoordinator(self)
         self._owing: dict[str, None] = {}
@@ -632,7 +633,7 @@ class Engine:
         sink = Sink(plan.sink, plan.name, made[output].output.attach(found.since.get(output)))
         if output in found.operators:
             entries.append(sink.inputs[0])
-        query = Query(plan, list(made.values()), sink, entries, apart=found.apart)
+        query = Query(self.number(plan), list(made.values()), sink, entries, apart=found.apart)
         self.queries_by_name[plan.name] = query
         self._queries_grew(query)
         own = [operator for name, operator in made.items() if name not in found.operators]
@@ -643,6 +644,14 @@ class Engine:
         }.values():
             other.entries = sharing.entries(self, other)
         return query
+
+    def number(self, plan: QueryPlan) -> QueryPlan:
+        """The plan with an id for each operator that has none: no other operator has had it."""
+        self.last_id = max(self.last_id, *plan.ids.values(), 0)
+        new = [node.name for node in plan.nodes if not node.id]
+        ids = {name: self.last_id + position for position, name in enumerate(new, 1)}
+        self.last_id += len(new)
+        return plan.numbered(ids)
 
     def build_nodes(
         self,

@@ -6,7 +6,7 @@ The SQL room makes plans and the engine runs them; neither knows the other. Name
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -166,13 +166,15 @@ class QueryOptions:
 class Node:
     """One operator of a plan: its name, what it does, and the names of the operators it reads, in order.
 
-    `edges` says what each input keeps; inputs without an entry keep everything.
+    `edges` says what each input keeps; inputs without an entry keep everything. The engine numbers operators when their
+    query is created: `id` stays when the operator gets another name or another plan keeps it. 0 is not numbered yet.
     """
 
     name: str
     spec: Spec
     inputs: tuple[str, ...]
     edges: tuple[EdgeSpec, ...] = ()
+    id: int = field(default=0, compare=False)
 
     def edge(self, position: int) -> EdgeSpec:
         return self.edges[position] if position < len(self.edges) else APPEND
@@ -231,6 +233,16 @@ class QueryPlan:
     def sink(self) -> str:
         return f"{self.name}.sink1"
 
+    @property
+    def ids(self) -> dict[str, int]:
+        """The operators that are numbered, by name."""
+        return {node.name: node.id for node in self.nodes if node.id}
+
+    def numbered(self, ids: Mapping[str, int]) -> QueryPlan:
+        """The same plan, whose operators have these numbers."""
+        nodes = tuple(replace(node, id=ids.get(node.name, node.id)) for node in self.nodes)
+        return replace(self, nodes=nodes)
+
     def reading(self, before: str, after: str) -> QueryPlan:
         """The same plan, reading one operator outside of it instead of another."""
         nodes = tuple(
@@ -274,7 +286,7 @@ def moved_name(operator: str, before: str, after: str) -> str:
 
 
 class Namer:
-    """Gives the operators of one query their names: `talkers.filter1`, `talkers.filter2`, `talkers.union1`."""
+    """Names the operators of one query: `talkers.filter1`, `talkers.filter2`, `talkers.union1`."""
 
     def __init__(self, query: str) -> None:
         self._query = query
@@ -289,6 +301,14 @@ class Namer:
 def word_of(operator: str) -> str:
     """The word that an operator's name is made of: `latest_join` of `talkers.latest_join2`."""
     return operator.rpartition(".")[2].rstrip("0123456789")
+
+
+def former_names(plan: QueryPlan) -> dict[str, str]:
+    """The operators that were called after their kinds until names became SQL's words: their old names, and theirs."""
+    inserted = {edit.operator for edit in plan.edits if edit.change == "insert"}
+    namer = Namer(plan.name)
+    found = {namer.name(node.spec.kind): node.name for node in plan.nodes if node.name not in inserted}
+    return {before: now for before, now in found.items() if before != now}
 
 
 def names(items: Iterable[object]) -> str:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from millrace.engine.engine import Engine
     from millrace.engine.scheduler.component import Stopwatch
 
-VERSION: Final = 5
+VERSION: Final = 6
 # What an engine was told about how much may wait.
 LIMITS: Final = ("credit", "most_queued", "credit_bytes", "most_queued_bytes")
 
@@ -128,6 +128,7 @@ def save(engine: Engine) -> bytes:
             "modes": [graph.thin, engine.share],
             "turn": engine._turn,
             "time": engine.time.save(),
+            "last_id": engine.last_id,
             "owing": list(engine._owing),
             "history_held": list(engine._history_held),
             "slow": engine.slow,
@@ -185,6 +186,7 @@ def restore(data: bytes, *, stopwatch: Stopwatch | None, trace: bool) -> Engine:
             engine.make_stream(definition)
         else:
             engine.make_query(definition, saved=saved["shared"][definition.name])
+    engine.last_id = saved["last_id"]
     engine.fresh.clear()
     _restore_graph(engine, saved)
     engine._turn = saved["turn"]

@@ -124,7 +124,8 @@ def insert(engine: Engine, command: InsertOperator) -> dict[str, Any]:
     floor = reader.promise
     made.output.succeed(home, [reader])
     made.output.keep_above(floor)
-    inserted = Node(name, command.spec, (node.inputs[position],))
+    engine.last_id += 1
+    inserted = Node(name, command.spec, (node.inputs[position],), id=engine.last_id)
     behind_it = replace(node, inputs=_with(node.inputs, position, name))
     edit = Edit("insert", name, command.spec, command.where, command.before, position)
     at = query.operators.index(behind)

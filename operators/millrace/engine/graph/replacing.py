@@ -64,10 +64,14 @@ def _keeps(node: Node, edge: EdgeSpec) -> EdgeSpec:
     return replace(edge, columns=None) if indifferent and first else edge
 
 
-def _with_queues(plan: QueryPlan, before: QueryPlan, same: Mapping[str, str]) -> QueryPlan:
-    """The new plan, in which operators that go on keep the queues that they have."""
-    edges = {node.name: node.edges for node in before.nodes}
-    nodes = tuple(replace(node, edges=edges[same[node.name]]) if node.name in same else node for node in plan.nodes)
+def _continued(plan: QueryPlan, before: QueryPlan, same: Mapping[str, str]) -> QueryPlan:
+    """The new plan, in which operators that go on keep their ids and the queues that they have."""
+    old = {node.name: node for node in before.nodes}
+    kept = {name: old[was] for name, was in same.items()}
+    nodes = tuple(
+        replace(node, id=kept[node.name].id, edges=kept[node.name].edges) if node.name in kept else node
+        for node in plan.nodes
+    )
     return replace(plan, nodes=nodes)
 
 
@@ -79,7 +83,7 @@ def replace_query(engine: Engine, plan: QueryPlan) -> dict[str, Any]:
     readers = _readers(engine, query)
     # One that has failed holds nothing: it begins again as a whole.
     same = {} if query.failed else unchanged(query.plan, plan, read=bool(readers))
-    plan = _with_queues(plan, query.plan, same)
+    plan = _continued(plan, query.plan, same)
     old = dict(zip((node.name for node in query.plan.nodes), query.operators, strict=True))
     kept = {name: old[before] for name, before in same.items()}
     entries = [reader for operator in kept.values() for reader in operator.inputs if reader in query.entries]
@@ -93,6 +97,7 @@ def replace_query(engine: Engine, plan: QueryPlan) -> dict[str, Any]:
         for name in added:
             engine.drop_stream(name)
         raise
+    plan = engine.number(plan)
     for other in engine.queries_by_name.values():
         if plan.name in other.plan.reads_queries:
             other.plan = other.plan.reading(query.plan.output, plan.output)
