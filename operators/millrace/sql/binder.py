@@ -88,7 +88,6 @@ class Relation:
     alias       the name that qualifies their columns in expressions
     time_known  whether every row has a time (rows of a latent stream do not)
     time_name   the field that carries the time, if any; else the time is the implicit column `ts`
-    ordered     whether they are always in order of time
     lags        the distance between each progressing field and the rows' time
     update_key  of an update stream: the fields that identify the row that a new row replaces
     window      the window that no operator has applied yet; its bounds are columns too
@@ -102,7 +101,6 @@ class Relation:
     alias: str | None
     time_known: bool
     time_name: str | None
-    ordered: bool
     lags: Lags = field(default_factory=dict)
     update_key: tuple[str, ...] | None = None
     window: Window | None = None

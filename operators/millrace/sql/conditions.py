@@ -66,7 +66,7 @@ class Wide:
 
     def relation(self, tables: Sequence[Named]) -> Relation:
         """The relation for binding conditions over these tables."""
-        return Relation("", self._schema, None, True, None, False, tables=tuple(tables))
+        return Relation("", self._schema, None, True, None, tables=tuple(tables))
 
     def sources(self, expression: e.Expression) -> set[int]:
         """The inputs that an expression reads; -1 stands for the time of the joined row."""

@@ -55,7 +55,7 @@ def pass_rows(planner: QueryPlanner, relation: Relation) -> Relation:
     columns = [
         (field.name, e.Column(field.type, field.nullable, at, field.name)) for at, field in enumerate(relation.schema)
     ]
-    passed = planner.add(MapSpec(tuple(columns)), [relation], relation.ordered)
+    passed = planner.add(MapSpec(tuple(columns)), [relation])
     return replace(passed, alias=relation.alias, time_name=relation.time_name, update_key=relation.update_key)
 
 
@@ -89,7 +89,7 @@ def _latest(planner: QueryPlanner, latest: s.Latest, relation: Relation) -> Rela
         )
     names = tuple(relation.schema.names[at] for at in key)
     edge = EdgeSpec() if kind == "append" else EdgeSpec(kind, key)
-    return replace(relation, edge=edge, update_key=names, ordered=relation.ordered and not edge.updates)
+    return replace(relation, edge=edge, update_key=names)
 
 
 def _kind(planner: QueryPlanner, latest: s.Latest, relation: Relation) -> QueueKind:

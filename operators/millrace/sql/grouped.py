@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal
 
-from millrace.operators.build import gives_order
 from millrace.operators.spec import AggregateSpec, RowWindow, SessionWindow
 from millrace.sql import syntax as s
 from millrace.sql.aggregation import Calls, Output, Ungrouped, columns_of, has_bound, is_bound
@@ -201,7 +200,7 @@ class GroupedSelect:
         if self._window.spec is None:
             current = None if self._relation.update_key is None else self._relation.key_at
             spec = replace(spec, emit=options.emit, replaces=current)
-            groups = self._planner.add(spec, [self._relation], self._in_order(spec))
+            groups = self._planner.add(spec, [self._relation])
             return replace(groups, update_key=tuple(names[:keys]))
         delay = 0 if options.flush == "none" else options.max_delay_us
         spec = replace(spec, flush=options.flush, max_delay_us=delay, partial=options.partial)
@@ -209,7 +208,7 @@ class GroupedSelect:
             spec = self._over_source(spec)
         if self._window.latest is not None:
             return self._newest(spec)
-        return self._planner.add(spec, [self._relation], self._in_order(spec))
+        return self._planner.add(spec, [self._relation])
 
     def _newest(self, spec: AggregateSpec) -> Relation:
         """The newest window of each key. The groups are the keys, so that each window is one update."""
@@ -223,11 +222,8 @@ class GroupedSelect:
                 f"LATEST keeps the newest window of each {listed}: expected GROUP BY with {listed} and the "
                 "window's bounds only",
             )
-        windows = self._planner.add(replace(spec, newest=True), [replace(self._relation, edge=edge)], ordered=False)
+        windows = self._planner.add(replace(spec, newest=True), [replace(self._relation, edge=edge)])
         return replace(windows, update_key=tuple(name for name, _ in spec.keys))
-
-    def _in_order(self, spec: AggregateSpec) -> bool:
-        return gives_order(spec, [self._relation.ordered])
 
     def _over_source(self, spec: AggregateSpec) -> AggregateSpec:
         """The same operator over the stream itself. It includes the selects and maps in between."""

@@ -81,7 +81,7 @@ class FromPlanner:
             return side.relation
         predicate = self.planner.binder(side.relation, instead=WHERE).bind_boolean(where, "WHERE")
         self.planner.check_runs(where, predicate)
-        return self.planner.add(SelectSpec(predicate), [side.relation], side.relation.ordered)
+        return self.planner.add(SelectSpec(predicate), [side.relation])
 
     # -- the tree --------------------------------------------------------------------------------------------------
 
@@ -323,7 +323,7 @@ class FromPlanner:
             options.alpha,
         )
         self._warn(spec, sides)
-        return Joined(self.joined_side(spec, sides, tables, picks, spec.order != "arrival" or spec.counts_rows), picks)
+        return Joined(self.joined_side(spec, sides, tables, picks), picks)
 
     def push_conditions(self, side: Side, conditions: Conditions, at: int, *, keep: bool = False) -> Side:
         """The side without the rows that fail its own conditions, so that the join does not store them.
@@ -344,19 +344,13 @@ class FromPlanner:
         return replace(side, relation=self._filter_relation(predicate, side.relation))
 
     def _filter_relation(self, predicate: e.Expression, relation: Relation) -> Relation:
-        return self.planner.add(SelectSpec(predicate), [relation], relation.ordered)
+        return self.planner.add(SelectSpec(predicate), [relation])
 
     def joined_side(
-        self,
-        spec: Spec,
-        sides: Sequence[Side],
-        tables: Sequence[Table],
-        picks: Picks,
-        ordered: bool,
-        word: str | None = None,
+        self, spec: Spec, sides: Sequence[Side], tables: Sequence[Table], picks: Picks, word: str | None = None
     ) -> Side:
         """The operator's rows, under the names of its tables."""
-        relation = self.planner.add(spec, [side.relation for side in sides], ordered, word)
+        relation = self.planner.add(spec, [side.relation for side in sides], word)
         placed = tuple(
             Table(
                 replace(

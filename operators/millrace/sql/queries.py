@@ -113,6 +113,8 @@ class QueryPlanner:
     queries: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    # By the operator that emits them, whether rows are always in order of time, and the lags of their columns.
+    ordered: dict[str, bool] = field(default_factory=dict)
     lags: dict[str, Lags] = field(default_factory=dict)
     stars: dict[s.Span, str] = field(default_factory=dict)  # the columns of each *, as SQL
     work: _Work = field(default_factory=_Work)
@@ -127,8 +129,8 @@ class QueryPlanner:
         self._check_bounded(relation)
         if not self.nodes or not relation.edge.plain:
             relation = pass_rows(self, relation)
-        if self.options.order == "event" and not relation.ordered:
-            relation = self.add(SortSpec(), [relation], ordered=True)
+        if self.options.order == "event":
+            relation = self.in_order(relation)
         return QueryPlan(
             self.name,
             tuple(self.nodes),
@@ -150,7 +152,13 @@ class QueryPlanner:
     def error(self, node: s.Node, message: str) -> SqlError:
         return SqlError(self.statement.text, node.span.start, message)
 
-    def add(self, spec: Spec, inputs: Sequence[Relation], ordered: bool, word: str | None = None) -> Relation:
+    def in_order(self, relation: Relation) -> Relation:
+        """The rows in order of time: sorted, unless they are always in order."""
+        if self.ordered[relation.node] and not relation.edge.updates:
+            return relation
+        return self.add(SortSpec(), [relation])
+
+    def add(self, spec: Spec, inputs: Sequence[Relation], word: str | None = None) -> Relation:
         """Add an operator. Its rows have the times of its inputs. `word` is SQL's, if the spec has several."""
         if len(self.nodes) >= MAX_OPERATORS:
             raise self.error(self.statement.body, f"expected at most {MAX_OPERATORS} operators in a query")
@@ -161,6 +169,9 @@ class QueryPlanner:
         first = inputs[0]
         time_known = isinstance(spec, AggregateSpec) or all(relation.time_known for relation in inputs)
         keeps = isinstance(spec, SelectSpec | FilterSpec | SortSpec | WindowSpec)
+        self.ordered[name] = gives_order(
+            spec, [self.ordered[relation.node] and not relation.edge.updates for relation in inputs]
+        )
         self.lags[name] = lags_of(
             spec, [relation.lags for relation in inputs], [relation.schema for relation in inputs]
         )
@@ -170,7 +181,6 @@ class QueryPlanner:
             first.alias,
             time_known,
             first.time_name if keeps else None,
-            ordered,
             self.lags[name],
             first.update_key if keeps else None,
             tables=first.tables if isinstance(spec, SelectSpec | FilterSpec) else (),
@@ -283,7 +293,7 @@ class QueryPlanner:
         if first.update_key is not None:
             return self._newest_union(inputs)
         spec = UnionSpec(self.options.order == "event")
-        return replace(self.add(spec, inputs, spec.ordered), alias=None)
+        return replace(self.add(spec, inputs), alias=None)
 
     def _check_arm(self, place: s.Node, relation: Relation, first: Relation) -> None:
         """Require append streams, or update streams of one key. Otherwise it is undefined which row replaces which."""
@@ -303,7 +313,7 @@ class QueryPlanner:
         inputs = [self.stamp_rows(relation) for relation in inputs]
         if any(relation.retracts for relation in inputs):
             inputs = [relation if relation.retracts else self._add_tombstone_field(relation) for relation in inputs]
-        union = self.add(UnionSpec(False, inputs[0].key_at), inputs, ordered=False)
+        union = self.add(UnionSpec(False, inputs[0].key_at), inputs)
         return replace(union, alias=None, update_key=inputs[0].update_key)
 
     def _add_tombstone_field(self, relation: Relation) -> Relation:
@@ -312,7 +322,7 @@ class QueryPlanner:
             for position, field in enumerate(relation.schema)
         ]
         columns.append((GONE, e.Constant(Type.BOOLEAN, False, False)))
-        rows = self.add(MapSpec(tuple(columns)), [relation], relation.ordered)
+        rows = self.add(MapSpec(tuple(columns)), [relation])
         return replace(rows, update_key=relation.update_key)
 
     def _union_type(self, position: int, branches: Sequence[tuple[s.Node, Relation]]) -> Type:
@@ -343,7 +353,7 @@ class QueryPlanner:
             (field.name, e.Column(field.type, field.nullable, position, field.name))
             for position, field in enumerate(relation.schema)
         ]
-        return self.add(_convert_columns(columns, types), [relation], relation.ordered)
+        return self.add(_convert_columns(columns, types), [relation])
 
     def _as_types_by_key(self, relation: Relation, types: Sequence[Type]) -> Relation:
         """The same for an update stream, whose key keeps its position."""
@@ -627,7 +637,7 @@ class QueryPlanner:
                 node,
                 f"{column.name} may be null, but a row in a window needs a time: select coalesce({column.name}, ...)",
             )
-        retimed = self.add(RetimeSpec(column.position, lag_us), [relation], ordered=False)
+        retimed = self.add(RetimeSpec(column.position, lag_us), [relation])
         return replace(retimed, alias=relation.alias, time_name=column.name)
 
     def _apply_window(self, relation: Relation, window: Window) -> Relation:
@@ -643,7 +653,7 @@ class QueryPlanner:
         """The rows with a time: latent tuples have none until a union in order of time stamps them."""
         if relation.time_known:
             return relation
-        stamped = self.add(UnionSpec(True), [relation], ordered=True)
+        stamped = self.add(UnionSpec(True), [relation])
         return replace(stamped, alias=relation.alias, time_known=True, update_key=relation.update_key)
 
     def unfold_rows(
@@ -744,15 +754,15 @@ class QueryPlanner:
         self.streams.append(stream.name)
         known = stream.timestamps != "latent"
         # Such streams need no sorting: the engine's stamps are in order, and no operator waits for latent tuples.
-        ordered = stream.always_ordered or not known
+        self.ordered[stream.source] = stream.always_ordered or not known
         lags = self.lags[stream.source] = stream_lags(stream, self.catalog)
-        return Relation(stream.source, stream.schema, stream.name, known, stream.time, ordered, lags)
+        return Relation(stream.source, stream.schema, stream.name, known, stream.time, lags)
 
     def _other_query(self, other: QueryPlan) -> Relation:
         self.queries.append(other.name)
-        ordered, known, lags = facts_of(other, self.catalog)
+        self.ordered[other.output], known, lags = facts_of(other, self.catalog)
         self.lags[other.output] = lags
-        return Relation(other.output, other.schema, other.name, known, None, ordered, lags, other.update_key)
+        return Relation(other.output, other.schema, other.name, known, None, lags, other.update_key)
 
 
 def _kind(relation: Relation) -> str:

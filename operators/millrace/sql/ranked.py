@@ -73,7 +73,7 @@ def number_rows(
     closes = _closes(planner, relation, spec.partition_at)
     if closes is not None:
         spec = replace(spec, closes_at=closes[0], closes_us=closes[1], emit="latest", ordered=False)
-    top = planner.add(spec, [relation], spec.ordered or closes is not None or relation.ordered)
+    top = planner.add(spec, [relation])
     final = closes is not None
     return replace(
         top,

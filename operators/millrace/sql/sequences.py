@@ -107,7 +107,7 @@ def _add_sequence(
             spec = replace(spec, tested=tested.columns(), where=tested.over(test))
         else:
             spec = replace(spec, where=picks.over(test))
-    return tables.joined_side(replace(spec, columns=picks.columns()), sides, joined, picks, ordered=True, word=word)
+    return tables.joined_side(replace(spec, columns=picks.columns()), sides, joined, picks, word)
 
 
 def _check_side(tables: FromPlanner, table: s.TablePrimary, side: Side) -> None:

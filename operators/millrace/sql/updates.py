@@ -38,9 +38,9 @@ def filter_rows(planner: QueryPlanner, predicate: e.Expression, relation: Relati
     """The rows that pass a condition. When a key's row no longer passes, a tombstone retracts it."""
     key = relation.key_at
     if relation.update_key is None or all(column.position in key for column in columns_of(predicate)):
-        return planner.add(SelectSpec(predicate), [relation], relation.ordered)
+        return planner.add(SelectSpec(predicate), [relation])
     relation = planner.stamp_rows(relation)
-    filtered = planner.add(FilterSpec(predicate, key, planner.options.emit), [relation], relation.ordered)
+    filtered = planner.add(FilterSpec(predicate, key, planner.options.emit), [relation])
     return replace(filtered, time_known=True)
 
 
@@ -56,7 +56,7 @@ def map_rows(planner: QueryPlanner, columns: Iterable[tuple[str, e.Expression]],
             return replace(part, nullable=fields[part.position].nullable) if plain else None  # type: ignore[attr-defined]
 
         spec = MapSpec((*((name, e.rewrite(column, as_it_is)) for name, column in spec.columns), (GONE, mark)))
-    return planner.add(spec, [relation], relation.ordered)
+    return planner.add(spec, [relation])
 
 
 def append_rows(planner: QueryPlanner, relation: Relation) -> Relation:
@@ -69,12 +69,12 @@ def append_rows(planner: QueryPlanner, relation: Relation) -> Relation:
         return plain
     gone = e.Column(Type.BOOLEAN, False, len(relation.schema) - 1, GONE)
     there = e.Call(Type.BOOLEAN, False, planner.library.named("not")[0].key, (gone,))
-    passing = planner.add(SelectSpec(there), [plain], plain.ordered)
+    passing = planner.add(SelectSpec(there), [plain])
     columns = [
         (field.name, e.Column(field.type, field.nullable, at, field.name))
         for at, field in enumerate(relation.schema.data_fields)
     ]
-    appended = planner.add(MapSpec(tuple(columns)), [passing], passing.ordered)
+    appended = planner.add(MapSpec(tuple(columns)), [passing])
     return replace(appended, alias=relation.alias, time_name=relation.time_name)
 
 

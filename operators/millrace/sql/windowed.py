@@ -45,7 +45,6 @@ def windowed_rows(
     if isinstance(window.spec, SessionWindow):
         return _session_rows(planner, condition, relation, window)
     spec = WindowSpec(window.spec, _SIDES, planner.options.partial)
-    ordered = relation.ordered
     if isinstance(window.spec, RowWindow):
         names = relation.schema.names
         relation, columns, where = planner.unfold_rows(relation, window.place)
@@ -54,7 +53,7 @@ def windowed_rows(
         ):
             spec = replace(spec, columns=tuple(zip(names, columns, strict=True)))
         spec = replace(spec, where=where)
-    return planner.add(spec, [relation], ordered), condition
+    return planner.add(spec, [relation]), condition
 
 
 def _row_windows(columns: Sequence[e.Expression]) -> Iterator[e.Column]:
@@ -69,7 +68,7 @@ def _without_bounds(planner: QueryPlanner, relation: Relation) -> Relation:
     if len(names) == len(relation.schema):
         return relation
     columns = [(name, column) for name in names if (column := relation.column(name)) is not None]
-    narrowed = planner.add(MapSpec(tuple(columns)), [relation], relation.ordered)
+    narrowed = planner.add(MapSpec(tuple(columns)), [relation])
     return replace(narrowed, window=relation.window)
 
 
@@ -84,7 +83,7 @@ def _session_rows(
     if before is not None:
         predicate = planner.binder(relation).bind_boolean(before, "WHERE")
         planner.check_runs(before, predicate)
-        relation = replace(planner.add(SelectSpec(predicate), [relation], relation.ordered), window=window)
+        relation = replace(planner.add(SelectSpec(predicate), [relation]), window=window)
     options = planner.options
     spec = AggregateSpec(
         window.spec,
@@ -96,7 +95,7 @@ def _session_rows(
         partial=options.partial,
         rows=True,
     )
-    return planner.add(spec, [relation], ordered=True), after
+    return planner.add(spec, [relation]), after
 
 
 def partition_keys(
@@ -149,7 +148,7 @@ def distinct_session_rows(planner: QueryPlanner, select: s.Select, relation: Rel
     if where is not None:
         predicate = planner.binder(relation).bind_boolean(where, "WHERE")
         planner.check_runs(where, predicate)
-        relation = planner.add(SelectSpec(predicate), [relation], ordered=True)
+        relation = planner.add(SelectSpec(predicate), [relation])
     names, columns = planner.columns(select, relation, planner.binder(relation))
     own = [key for _, key in partition_keys(planner, relation, window.partition)]
     own += [column for name in BOUNDS if (column := relation.column(name)) is not None]
@@ -159,8 +158,8 @@ def distinct_session_rows(planner: QueryPlanner, select: s.Select, relation: Rel
             keys.append((free_name("key", [name for name, _ in keys]), key))
     ordered = planner.options.order == "event"
     spec = AggregateSpec(_INSTANT, tuple(keys), ordered=ordered, partial="emit")
-    rows = planner.add(spec, [relation], ordered=True)
+    rows = planner.add(spec, [relation])
     if len(keys) > len(names):
         shown = [(name, e.Column(column.type, column.nullable, at, name)) for at, (name, column) in enumerate(keys)]
-        rows = planner.add(MapSpec(tuple(shown[: len(names)])), [rows], ordered=True)
+        rows = planner.add(MapSpec(tuple(shown[: len(names)])), [rows])
     return replace(rows, alias=None)
