@@ -12,7 +12,7 @@ from bench.figure import Figure, best_of
 from millrace.engine.engine import Engine
 from millrace.engine.events import AddQuery, AddStream, Answer, Arrived, Command, Deliver, FeedClosed
 from millrace.engine.plan import Node, QueryPlan, StreamDefinition
-from millrace.operators.spec import AggregateCall, AggregateSpec, TimeWindow
+from millrace.operators.spec import AggregateCall, AggregateSpec, SortSpec, TimeWindow
 from millrace.protocol import Schema, Type
 from millrace.values.batch import Batch, Int64s
 from millrace.values.expression import Column
@@ -53,10 +53,12 @@ class Load:
         return pa.table({"ts": self.ts, "k": self.k, "v": self.v})
 
 
-def engine_with(spec: AggregateSpec, k: int) -> Engine:
+def engine_with(spec: AggregateSpec, k: int, *, ordered: bool = False) -> Engine:
+    """An engine with this aggregate over a stream, in order of time or as its rows arrive."""
     engine = Engine()
-    node = Node("q.aggregate1", spec, ("s.source",))
-    plan = QueryPlan("q", (node,), node.name, spec.schema([SCHEMA]), reads_streams=("s",))
+    sort = (Node("q.sort1", SortSpec(), ("s.source",)),) if ordered else ()
+    node = Node("q.aggregate1", spec, ("q.sort1" if ordered else "s.source",))
+    plan = QueryPlan("q", (*sort, node), node.name, spec.schema([SCHEMA]), reads_streams=("s",))
     definition = StreamDefinition("s", SCHEMA, "external", "ts")
     for effect in engine.step(0, [Command(1, AddStream(definition)), Command(2, AddQuery(plan, f"dfs({k})"))]).orders:
         assert isinstance(effect, Answer)

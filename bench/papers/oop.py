@@ -20,7 +20,7 @@ from matplotlib.axes import Axes
 from bench.aggregate import COUNT, KEY, Load, engine_with
 from bench.papers.claims import Claim, Experiment, ExperimentResult, Paper, falling, percent
 from bench.papers.driver import FEED, SECOND_US
-from millrace.engine.engine import CREDIT
+from millrace.engine.engine import CREDIT, Engine
 from millrace.engine.events import Arrived, Command, Deliver, Effect, Execution, FeedOpened
 from millrace.offline.driver import Driver, Instant
 from millrace.offline.report import Measures
@@ -256,23 +256,22 @@ WAYS: Final[Mapping[str, tuple[bool, Literal["none", "slow", "lazy"]]]] = {
 }
 
 
-def counted(way: str, window: int) -> AggregateSpec:
+def counting(way: str, window: int) -> Engine:
     """Q4, packets per group, in windows of so many packets; what is flushed may take two windows longer."""
     ordered, flush = WAYS[way]
     size_us = window * 10
     delay_us = 0 if flush == "none" else 2 * size_us
     calls = (("n", COUNT),)
-    return AggregateSpec(
-        TimeWindow(size_us, size_us), KEY, calls, ordered=ordered, flush=flush, flush_every=EVERY, max_delay_us=delay_us
-    )
+    tumbling = TimeWindow(size_us, size_us)
+    spec = AggregateSpec(tumbling, KEY, calls, flush=flush, flush_every=EVERY, max_delay_us=delay_us)
+    return engine_with(spec, BATCH, ordered=ordered)
 
 
-def keeps_up(load: Load, spec: AggregateSpec, rate: float, ahead: int = CREDIT) -> bool:
+def keeps_up(load: Load, engine: Engine, rate: float, ahead: int = CREDIT) -> bool:
     """Whether the queue of packets that arrive at this rate never exceeds the credit of a feed.
 
     The clock advances by the processor time of each step, so that other load on the machine does not count.
     """
-    engine = engine_with(spec, BATCH)
     batches = load.batches(BATCH)
     total = len(load.ts)
     clock = 0.0
@@ -297,11 +296,11 @@ def keeps_up(load: Load, spec: AggregateSpec, rate: float, ahead: int = CREDIT) 
     return True
 
 
-def supported(load: Load, spec: AggregateSpec, halvings: int, ahead: int) -> float:
+def supported(load: Load, way: str, window: int, halvings: int, ahead: int) -> float:
     """The greatest rate that it keeps up with, in packets a second, approximately; a rate has three tries."""
 
     def keeps(rate: float) -> bool:
-        return any(keeps_up(load, spec, rate, ahead) for _ in range(3))
+        return any(keeps_up(load, counting(way, window), rate, ahead) for _ in range(3))
 
     least = START
     while not keeps(least):
@@ -321,7 +320,7 @@ def throughput(
     """Figure 9: the greatest rate against the number of groups."""
     loads = {groups: Load(3 * window, groups) for groups in counts}
     by_way = {
-        way: {groups: supported(load, counted(way, window), halvings, ahead) / MEGA for groups, load in loads.items()}
+        way: {groups: supported(load, way, window, halvings, ahead) / MEGA for groups, load in loads.items()}
         for way in WAYS
     }
     few, many = counts[0], counts[-1]

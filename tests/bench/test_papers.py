@@ -263,8 +263,8 @@ def test_oop_figure_9_at_a_small_size() -> None:
     result = oop.throughput(20_000, (100, 1_000), 1, 5_000)
     assert len(result.claims) == 4
     load = Load(60_000, 100)
-    assert oop.keeps_up(load, oop.counted("IOP", 20_000), 1_000.0)
-    assert not oop.keeps_up(Load(600_000, 100), oop.counted("IOP", 20_000), 1e12)
+    assert oop.keeps_up(load, oop.counting("IOP", 20_000), 1_000.0)
+    assert not oop.keeps_up(Load(600_000, 100), oop.counting("IOP", 20_000), 1e12)
 
 
 def test_oop_figure_13_at_a_small_size() -> None:

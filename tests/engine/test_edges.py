@@ -36,7 +36,7 @@ from millrace.protocol import Schema, Type
 from millrace.values.batch import Batch
 from millrace.values.expression import Column
 from tests.depth import examples
-from tests.engine.graphs import Bench, identity, plan, punctuate, refusal, rows, select, times, union
+from tests.engine.graphs import Bench, identity, plan, punctuate, refusal, rows, select, sort, times, union
 
 TICKS = Schema.of(ts="timestamp", k="text", v="bigint")
 KINDS = ("append", "fifo", "inplace", "linecutting")
@@ -204,6 +204,14 @@ def test_a_queue_is_exchanged_while_it_runs() -> None:
     restored = Engine.restore(bench.engine.save())
     assert restored.save() == bench.engine.save()
     assert restored.operators() == bench.engine.operators()
+
+
+def test_a_queue_behind_a_sort_takes_its_key_from_the_stream() -> None:
+    bench = Bench(ticks(disorder_us=10))
+    bench.query(plan("d", ("S", sort(), ["s.source"]), ("Q", identity(TICKS), ["S"]), schema=TICKS))
+    assert bench.do(SetQueue("d.Q", "inplace"))["kind"] == "inplace"
+    effects = bench.step(tick(("a", 3, 1), ("a", 2, 2), ("b", 1, 3), ("b", 13, 4)))
+    assert rows(effects, "d") == [(1, "b", 3), (3, "a", 1)]
 
 
 def test_what_cannot_be_exchanged_is_refused_and_changes_nothing() -> None:

@@ -327,8 +327,10 @@ def test_rows_that_replace_each_other_are_all_let_through() -> None:
     made = plan("g", ("C", total, ["x.source"]), ("H", FilterSpec(compare(">", 1), (0,)), ["C"]), schema=schema)
     bench.query(made)
     bench.query(with_edges(plan("l", ("A", identity(TICKS), ["s.source"]), schema=TICKS), [EdgeSpec("inplace", (1,))]))
+    nodes = ("C", total, ["x.source"]), ("O", sort(), ["C"]), ("M", identity(schema), ["O"])
+    bench.query(plan("o", *nodes, schema=schema))
     before = bench.engine.save()
-    for command in (InsertOperator("g.H", ALL), InsertOperator("l.A", SampleSpec(0.5, 1))):
+    for command in (InsertOperator("g.H", ALL), InsertOperator("l.A", SampleSpec(0.5, 1)), InsertOperator("o.M", ALL)):
         assert "its rows replace each other" in refusal(bench, command)
         assert bench.engine.save() == before
     bench.do(InsertOperator("g.C", ALL))

@@ -158,7 +158,7 @@ def test_windows_of_rows_want_the_end_alone_unless_their_readers_want_more() -> 
     assert grain(bench, "s.source") == PunctuationGrain(False, ((50, 0),))
 
 
-@pytest.mark.parametrize("spec", [counting(SessionWindow(10)), counting(tumbling(10), ordered=True), sort()])
+@pytest.mark.parametrize("spec", [counting(SessionWindow(10)), sort()])
 def test_whoever_can_act_at_any_time_is_told_of_every_time(spec: Spec) -> None:
     bench = Bench(external("s"))
     bench.query(plan("q", ("o", spec, ["s.source"]), schema=COUNTED))

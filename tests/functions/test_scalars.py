@@ -85,7 +85,7 @@ def compute(sql: str, rows: list[tuple[Any, ...]]) -> Computed:
     assert isinstance(select, s.Select)
     (item,) = select.items
     assert isinstance(item, s.Item)
-    bound = Binder(sql, Relation("s", SCHEMA, "s", True, None, True)).bind(item.expression)
+    bound = Binder(sql, Relation("s", SCHEMA, "s", True, None)).bind(item.expression)
     return evaluate(bound, Batch.from_rows(SCHEMA, rows, list(range(len(rows)))))
 
 

@@ -295,8 +295,7 @@ def test_agrees_with_recounting(kernels: str, data: st.DataObject) -> None:
         rows = [row for row in rows if row[0] >= since]
     limit = data.draw(st.sampled_from([1, 2, 7, 1 << 30]))
     flush = data.draw(st.sampled_from(["none", "slow", "lazy"]))
-    ordered = data.draw(st.booleans())
-    spec = spec_of(window, keys, calls, flush=flush, max_delay_us=data.draw(st.integers(0, 30)), ordered=ordered)
+    spec = spec_of(window, keys, calls, flush=flush, max_delay_us=data.draw(st.integers(0, 30)))
     harness = Harness(spec, since)
     for piece, promise in on_time(rows, data.draw):
         harness.put(piece)

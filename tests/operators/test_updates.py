@@ -70,7 +70,7 @@ def expression(text: str) -> Expression:
     assert isinstance(select, Select)
     (item,) = select.items
     assert isinstance(item, Item)
-    return Binder(statement.text, Relation("u", PLAIN, None, True, None, False)).bind(item.expression)
+    return Binder(statement.text, Relation("u", PLAIN, None, True, None)).bind(item.expression)
 
 
 def drawn(draw: random.Random, *, gone: bool) -> list[dict[str, Any]]:

@@ -57,7 +57,6 @@ def test_rows_of_sessions_agree_with_cutting_them_afresh(data: st.DataObject) ->
         SessionWindow(gap),
         tuple((key, column(key)) for key in keys),
         bounds=BOUNDS,
-        ordered=data.draw(st.booleans()),
         flush=data.draw(st.sampled_from(["none", "slow", "lazy"])),
         max_delay_us=data.draw(st.integers(0, 30)),
         rows=True,

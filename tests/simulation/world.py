@@ -132,13 +132,15 @@ def nodes_of(node: NodeModel) -> list[Node]:
         return nodes_of_pairing(node)
     if not node.aggregates:
         return [Node(node.name, spec_of(node), node.inputs)]
-    counted = Node(f"{node.name}.groups", spec_of(node), node.inputs)
+    sorting = Node(f"{node.name}.sort", SortSpec(), node.inputs)
+    before = [sorting] if node.in_order else []
+    counted = Node(f"{node.name}.groups", spec_of(node), (sorting.name,) if node.in_order else node.inputs)
     at = 1 if node.grouped else 0
     columns = [Column(Type.BIGINT, True, at, "id"), Column(Type.BIGINT, True, at + 1, "v")]
     ts = Constant(Type.TIMESTAMP, True, None)
     back = MapSpec((("ts", ts), ("id", columns[0]), ("v", columns[1])))
     if node.kind != "total" or node.grouped:
-        return [counted, Node(node.name, back, (counted.name,))]
+        return [*before, counted, Node(node.name, back, (counted.name,))]
     there = SelectSpec(Call(Type.BOOLEAN, False, "is not null(bigint)", (columns[0],)))
     some = Node(f"{node.name}.some", there, (counted.name,))
     return [counted, some, Node(node.name, back, (some.name,))]
@@ -156,7 +158,6 @@ def aggregate_of(node: NodeModel) -> Spec:
         windows[node.kind],
         keys,
         tuple(calls),
-        ordered=node.in_order,
         flush=node.flush,
         max_delay_us=node.delay,
         partial=node.partial,

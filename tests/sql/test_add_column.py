@@ -260,19 +260,43 @@ def test_a_query_whose_stream_got_more_can_be_renamed_and_replaced():
     assert all(edge.columns is None for node in after.queries["z"].nodes for edge in node.edges)
 
 
-def test_a_replaced_query_keeps_the_aggregates_over_a_stream_that_got_more():
+@pytest.mark.parametrize("order", ["arrival", "event"])
+def test_a_replaced_query_keeps_the_aggregates_over_a_stream_that_got_more(order):
     text = "SELECT k, count(*) AS n, window_start FROM TUMBLE(s, ts, INTERVAL '10 us') GROUP BY k, window_start"
-    server = Server(named([text]))
+    server = Server(BASE + f"CREATE QUERY q0 WITH (order = '{order}') AS {text}")
     server.give("s", [(1, 1, 1), (2, 1, 2)])
     server.execute(ALTER)
-    sql = f"CREATE OR REPLACE QUERY q0 AS {text} HAVING count(*) > 1"
+    sql = f"CREATE OR REPLACE QUERY q0 WITH (order = '{order}') AS {text} HAVING count(*) > 1"
     (step,), server.catalog = plan_all(parse(sql), server.catalog)
     assert isinstance(step, CreateQuery)
-    assert server.engine.obey(ReplaceQuery(step.plan))["kept"] == ["q0.aggregate1"]
+    assert server.engine.obey(ReplaceQuery(step.plan))["kept"] == [node.name for node in step.plan.nodes[:-1]]
     server.save_and_restore()
     server.give("s", [(3, 1, 3, 0.5), (12, 1, 1, None)])
     server.drain()
     assert server.rows["q0"] == [(9, (1, 3, 0))]
+
+
+@pytest.mark.parametrize("order", ["arrival", "event"])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("SELECT * FROM SESSION(s, ts, INTERVAL '10 us')", "k, v, x"),
+        ("SELECT sum(v) FROM SESSION(s, ts, INTERVAL '10 us')", "sum(x)"),
+    ],
+)
+def test_a_replaced_query_that_reads_the_new_column_starts_again(before, after, order):
+    server = Server(BASE + f"CREATE QUERY q0 WITH (order = '{order}') AS {before}")
+    server.give("s", [(1, 1, 1), (2, 1, 2)])
+    server.execute(ALTER)
+    text = before.replace("*", after).replace("sum(v)", after)
+    sql = f"CREATE OR REPLACE QUERY q0 WITH (order = '{order}') AS {text}"
+    (step,), server.catalog = plan_all(parse(sql), server.catalog)
+    assert isinstance(step, CreateQuery)
+    assert server.engine.obey(ReplaceQuery(step.plan))["kept"] == []
+    server.save_and_restore()
+    server.give("s", [(13, 1, 3, 0.5), (120, 1, 1, None)])
+    server.drain()
+    assert server.rows["q0"] == [(22, (1, 3, 0.5))] if "*" in before else [(22, (0.5,))]
 
 
 @pytest.mark.parametrize("waits", [0, 2])

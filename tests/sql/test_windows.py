@@ -101,8 +101,26 @@ SHAPES = {
     # Latent tuples have no time yet.
     "SELECT count(*) FROM TUMBLE(l, ts, '1 s')": "q.union1(l.source) q.aggregate1(q.union1)",
     "SELECT count(*) FROM l": "q.union1(l.source) q.aggregate1(q.union1)",
-    # Windows of time close in order of their ends.
-    "CREATE QUERY q WITH (order = 'event') AS SELECT count(*) FROM TUMBLE(s, ts, '1 s')": "q.aggregate1(s.source)",
+    # In event order windows read sorted rows, and they close in order of their ends.
+    "CREATE QUERY q WITH (order = 'event') AS SELECT count(*) FROM TUMBLE(s, ts, '1 s')": (
+        "q.sort1(s.source) q.aggregate1(q.sort1)"
+    ),
+    "CREATE QUERY q WITH (order = 'event') AS SELECT count(*) FROM TUMBLE((SELECT * FROM s WHERE a > 1), ts, '1 s')": (
+        "q.filter1(s.source) q.sort1(q.filter1) q.aggregate1(q.sort1)"
+    ),
+    "CREATE QUERY q WITH (order = 'event') AS SELECT * FROM SESSION(s, ts, '1 s')": (
+        "q.sort1(s.source) q.aggregate1(q.sort1)"
+    ),
+    "CREATE QUERY q WITH (order = 'event') AS SELECT DISTINCT a FROM SESSION(s, ts, '1 s')": (
+        "q.sort1(s.source) q.aggregate1(q.sort1) q.aggregate2(q.aggregate1) q.project1(q.aggregate2)"
+    ),
+    "CREATE QUERY q WITH (order = 'event') AS SELECT max(sum) FROM TUMBLE(win, ts, '9 s')": (
+        "q.aggregate1(win.aggregate1)"
+    ),
+    "CREATE QUERY q WITH (order = 'event') AS SELECT count(*) FROM TUMBLE(i, ts, '1 s')": "q.aggregate1(i.source)",
+    "CREATE QUERY q WITH (order = 'event') AS SELECT count(*) FROM s [ROWS 5 SLIDE 1]": (
+        "q.aggregate1(s.source) q.sort1(q.aggregate1)"
+    ),
     "CREATE QUERY q WITH (order = 'event') AS SELECT a FROM win": "q.project1(win.aggregate1)",
     "CREATE QUERY q WITH (order = 'event') AS SELECT a FROM TUMBLE(s, ts, '1 s')": (
         "q.window1(s.source) q.project1(q.window1) q.sort1(q.project1)"
@@ -231,7 +249,7 @@ def test_rows_of_sessions_are_emitted_when_the_session_closes() -> None:
     assert (spec.rows, spec.calls, [show(key) for _, key in spec.keys]) == (True, (), ["a", "t"])
     options = "order = 'event', flush = 'slow', max_delay = '3 s', partial = 'emit'"
     delayed = aggregate(f"CREATE QUERY q WITH ({options}) AS SELECT * FROM SESSION(s, ts, '1 s')")
-    assert (delayed.ordered, delayed.flush, delayed.max_delay_us, delayed.partial) == (True, "slow", 3 * SECOND, "emit")
+    assert (delayed.flush, delayed.max_delay_us, delayed.partial) == ("slow", 3 * SECOND, "emit")
 
 
 def test_rows_of_windows_of_rows_read_the_source() -> None:
@@ -294,9 +312,9 @@ def test_the_key_of_an_update_stream(sql: str, key: tuple[str, ...] | None) -> N
 def test_options_of_windows() -> None:
     head = "CREATE QUERY q WITH ({}) AS SELECT count(*) FROM TUMBLE(s, ts, '1 s')"
     plain = aggregate(head.format("order = 'arrival'"))
-    assert (plain.ordered, plain.flush, plain.max_delay_us, plain.partial) == (False, "none", 0, "skip")
+    assert (plain.flush, plain.max_delay_us, plain.partial) == ("none", 0, "skip")
     spec = aggregate(head.format("order = 'event', flush = 'slow', max_delay = '3 s', partial = 'emit'"))
-    assert (spec.ordered, spec.flush, spec.max_delay_us, spec.partial) == (True, "slow", 3 * SECOND, "emit")
+    assert (spec.flush, spec.max_delay_us, spec.partial) == ("slow", 3 * SECOND, "emit")
     assert aggregate(head.format("flush = 'lazy'")).max_delay_us == SECOND
 
 

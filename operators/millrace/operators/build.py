@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from millrace.operators.aggregate.aggregate import OrderedWindowAggregate, RowAggregate, WindowAggregate
+from millrace.operators.aggregate.aggregate import RowAggregate, WindowAggregate
 from millrace.operators.aggregate.newest import NewestWindowAggregate
 from millrace.operators.aggregate.running import build_running
 from millrace.operators.aggregate.windowing import RowWindowing, Windowing
@@ -85,8 +85,7 @@ def build(
         case AggregateSpec(newest=True):
             operator = NewestWindowAggregate(name, spec, inputs, output, clock)
         case AggregateSpec():
-            kind = OrderedWindowAggregate if spec.ordered else WindowAggregate
-            operator = kind(name, spec, inputs, output, clock, since_us)
+            operator = WindowAggregate(name, spec, inputs, output, clock, since_us)
         case WindowSpec(window=RowWindow()):
             operator = RowWindowing(name, spec, inputs, output, since_us)
         case WindowSpec():

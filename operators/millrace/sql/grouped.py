@@ -194,21 +194,21 @@ class GroupedSelect:
             tuple(zip(names[:keys], output.keys, strict=True)),
             tuple(zip(names[keys : keys + calls], output.calls, strict=True)),
             tuple(zip(names[keys + calls :], map(_side, output.bounds), strict=True)),
-            ordered=options.order == "event",
             where=where,
         )
         if self._window.spec is None:
             current = None if self._relation.update_key is None else self._relation.key_at
-            spec = replace(spec, emit=options.emit, replaces=current)
+            spec = replace(spec, emit=options.emit, replaces=current, ordered=options.order == "event")
             groups = self._planner.add(spec, [self._relation])
             return replace(groups, update_key=tuple(names[:keys]))
         delay = 0 if options.flush == "none" else options.max_delay_us
         spec = replace(spec, flush=options.flush, max_delay_us=delay, partial=options.partial)
-        if isinstance(self._window.spec, RowWindow):
-            spec = self._over_source(spec)
         if self._window.latest is not None:
             return self._newest(spec)
-        return self._planner.add(spec, [self._relation])
+        if isinstance(self._window.spec, RowWindow):
+            spec = self._over_source(spec)
+            return self._planner.add(spec, [self._relation])
+        return self._planner.add(spec, [self._planner.in_event_order(self._relation)])
 
     def _newest(self, spec: AggregateSpec) -> Relation:
         """The newest window of each key. The groups are the keys, so that each window is one update."""

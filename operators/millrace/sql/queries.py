@@ -129,8 +129,7 @@ class QueryPlanner:
         self._check_bounded(relation)
         if not self.nodes or not relation.edge.plain:
             relation = pass_rows(self, relation)
-        if self.options.order == "event":
-            relation = self.in_order(relation)
+        relation = self.in_event_order(relation)
         return QueryPlan(
             self.name,
             tuple(self.nodes),
@@ -152,9 +151,9 @@ class QueryPlanner:
     def error(self, node: s.Node, message: str) -> SqlError:
         return SqlError(self.statement.text, node.span.start, message)
 
-    def in_order(self, relation: Relation) -> Relation:
-        """The rows in order of time: sorted, unless they are always in order."""
-        if self.ordered[relation.node] and not relation.edge.updates:
+    def in_event_order(self, relation: Relation) -> Relation:
+        """The rows as a query WITH (order = 'event') takes and emits them: sorted, unless they are always in order."""
+        if self.options.order != "event" or (self.ordered[relation.node] and not relation.edge.updates):
             return relation
         return self.add(SortSpec(), [relation])
 

@@ -89,13 +89,12 @@ def _session_rows(
         window.spec,
         tuple((f"key{number}", key) for number, (_, key) in enumerate(keys, 1)),
         bounds=_SIDES,
-        ordered=options.order == "event",
         flush=options.flush,
         max_delay_us=0 if options.flush == "none" else options.max_delay_us,
         partial=options.partial,
         rows=True,
     )
-    return planner.add(spec, [relation]), after
+    return planner.add(spec, [planner.in_event_order(relation)]), after
 
 
 def partition_keys(
@@ -156,9 +155,7 @@ def distinct_session_rows(planner: QueryPlanner, select: s.Select, relation: Rel
     for key in own:
         if key not in columns:
             keys.append((free_name("key", [name for name, _ in keys]), key))
-    ordered = planner.options.order == "event"
-    spec = AggregateSpec(_INSTANT, tuple(keys), ordered=ordered, partial="emit")
-    rows = planner.add(spec, [relation])
+    rows = planner.add(AggregateSpec(_INSTANT, tuple(keys), partial="emit"), [relation])
     if len(keys) > len(names):
         shown = [(name, e.Column(column.type, column.nullable, at, name)) for at, (name, column) in enumerate(keys)]
         rows = planner.add(MapSpec(tuple(shown[: len(names)])), [rows])

@@ -16,6 +16,7 @@ from millrace.operators.frame.operator import Operator
 from millrace.operators.queues.edge import QueueKind
 from millrace.operators.queues.inlet import QueueInlet
 from millrace.operators.sample.sample import Sample
+from millrace.operators.sort.sort import Sort
 from millrace.operators.source.source import Source
 from millrace.protocol import Refuse, Schema
 from millrace.protocol.words import article
@@ -145,7 +146,7 @@ def _place_of(engine: Engine, operator: Operator, name: str) -> tuple[Query, Nod
 def _update_key(engine: Engine, operator: Operator, position: int) -> tuple[int, ...]:
     """The update key of what an input reads."""
     producer = engine.graph.producer(operator.inputs[position])
-    while isinstance(producer, Select | Sample) and not _is_output(engine, producer):
+    while isinstance(producer, Select | Sample | Sort) and not _is_output(engine, producer):
         producer = engine.graph.producer(producer.inputs[0])
     key: tuple[str, ...] | None = None
     if isinstance(producer, Source):

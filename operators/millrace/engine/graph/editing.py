@@ -181,7 +181,7 @@ def _replace_each_other(engine: Engine, plan: QueryPlan, name: str) -> bool:
     match node.spec:
         case AggregateSpec(window=None) | TopSpec(closes_at=None):
             return True
-        case SelectSpec() | SampleSpec() | MapSpec():
+        case SelectSpec() | SampleSpec() | MapSpec() | SortSpec():
             return node.edge(0).updates or _replace_each_other(engine, plan, node.inputs[0])
     return _takes_current_rows(node.spec)
 

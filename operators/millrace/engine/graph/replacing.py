@@ -19,7 +19,7 @@ from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import Operator
 from millrace.operators.queues.edge import EdgeSpec
 from millrace.operators.sink.sink import Sink
-from millrace.operators.spec import AggregateSpec, MapSpec
+from millrace.operators.spec import AggregateSpec, MapSpec, SortSpec, Spec
 from millrace.protocol import Refuse
 from millrace.values.eventtime import MIN_TIME
 
@@ -38,12 +38,12 @@ def unchanged(before: QueryPlan, after: QueryPlan, *, read: bool) -> dict[str, s
     inside = {node.name for node in after.nodes}
     for node in after.nodes:
         inputs = tuple(found.get(name, "") if name in inside else name for name in node.inputs)
-        wanted = _definition(node, inputs)
+        wanted = replace(node, inputs=inputs)
         same = [
             one.name
             for one in before.nodes
             if one.name not in taken
-            and _definition(one, one.inputs) == wanted
+            and _alike(one, wanted, _reading(before, one), _reading(after, node))
             and not (read and node.name == after.output and one.name != before.output)
         ]
         if same:
@@ -52,16 +52,33 @@ def unchanged(before: QueryPlan, after: QueryPlan, *, read: bool) -> dict[str, s
     return found
 
 
-def _definition(node: Node, inputs: tuple[str, ...]) -> Node:
-    edges = tuple(_keeps(node, node.edge(at)) for at in range(len(inputs)))
-    return replace(node, name="", inputs=inputs, edges=edges)
+def _reading(plan: QueryPlan, node: Node) -> list[Spec]:
+    """The operators of a plan that read one."""
+    return [other.spec for other in plan.nodes if node.name in other.inputs]
 
 
-def _keeps(node: Node, edge: EdgeSpec) -> EdgeSpec:
-    """An edge, to compare: fields that a stream has got since do not matter to what makes rows of its own."""
-    indifferent = isinstance(node.spec, MapSpec | AggregateSpec) and edge.columns is not None
+def _alike(one: Node, other: Node, readers: list[Spec], other_readers: list[Spec]) -> bool:
+    """Whether two nodes are the same operator. Fields that were added to a stream since do not matter to operators that
+    make rows of their own, nor to a sort that only such operators read."""
+    indifferent = _makes_rows(one.spec)
+    if isinstance(one.spec, SortSpec):
+        indifferent = readers == other_readers != [] and all(map(_makes_rows, readers))
+    return _definition(one, indifferent) == _definition(other, indifferent)
+
+
+def _makes_rows(spec: Spec) -> bool:
+    return isinstance(spec, MapSpec | AggregateSpec) and not (isinstance(spec, AggregateSpec) and spec.rows)
+
+
+def _definition(node: Node, indifferent: bool) -> Node:
+    edges = tuple(_keeps(node.edge(at)) if indifferent else node.edge(at) for at in range(len(node.inputs)))
+    return replace(node, name="", edges=edges)
+
+
+def _keeps(edge: EdgeSpec) -> EdgeSpec:
+    """An edge without the number of its fields, if it reads the first ones."""
     first = edge.columns is not None and edge.columns == tuple(range(len(edge.columns)))
-    return replace(edge, columns=None) if indifferent and first else edge
+    return replace(edge, columns=None) if first else edge
 
 
 def _continued(plan: QueryPlan, before: QueryPlan, same: Mapping[str, str]) -> QueryPlan:

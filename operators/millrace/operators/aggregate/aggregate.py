@@ -1,4 +1,4 @@
-"""Aggregates over windows: bucket and aggregate as one operator (OOP, figures A-2 and A-3), and its in-order twin.
+"""Aggregates over windows: bucket and aggregate as one operator (OOP, figures A-2 and A-3).
 
 Tuples count as they come; a window closes when the input's low water has reached its end. Windows leave in order of
 their ends, so the output is in order of time in either case, and the low water that the operator announces is the
@@ -24,8 +24,7 @@ from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.idle_waiting import IdleWaiting
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import StepClock
-from millrace.operators.frame.punctuation_grain import EVERY, PunctuationGrain, union_of
-from millrace.operators.frame.reorder import Reorder, merge_by_time
+from millrace.operators.frame.punctuation_grain import PunctuationGrain, union_of
 from millrace.operators.spec import AggregateSpec, SessionWindow
 from millrace.values.batch import Batch
 from millrace.values.eventtime import LATENT, MAX_TIME, MIN_TIME, stamped
@@ -195,95 +194,6 @@ class WindowAggregate(IdleWaiting):
         idle, self.newest, self._pace.credit, windows = data
         super().restore(idle)
         self.windows.restore(windows)
-
-
-class OrderedWindowAggregate(WindowAggregate):
-    """Groups per window, from tuples put in order of time first (IOP). The same rows, at the price of the tuples that
-    wait for their turn."""
-
-    def __init__(
-        self,
-        name: str,
-        spec: AggregateSpec,
-        inputs: Sequence[Inlet],
-        output: Buffer,
-        clock: StepClock,
-        since_us: int | None,
-    ) -> None:
-        super().__init__(name, spec, inputs, output, clock, since_us)
-        self.waiting = Reorder()
-
-    def settle(self) -> None:
-        """Bring what has come on the arc into order."""
-        reader = self.inputs[0]
-        batch = reader.take(reader.waiting)
-        if batch is not None and len(batch):
-            self.waiting.put(batch)
-            reader.peak = max(reader.peak, self.waiting.count)
-            reader.buffer.gauge.add(len(batch), reader.buffer.width)
-
-    def declares(self) -> PunctuationGrain | None:
-        """Every time frees a tuple that waits for it."""
-        return EVERY
-
-    def registers(self) -> list[int]:
-        head = self.waiting.head_us()
-        return super().registers() if head is None else [head]
-
-    def need(self) -> int | None:
-        head = self.waiting.head_us()
-        end = super().need()
-        if head is None or head <= self.inputs[0].promise:
-            return end if head is None else None
-        return head if end is None else min(head, end)
-
-    def blocked(self) -> bool:
-        return (self.waiting.count > 0 and self.need() is not None) or super().blocked()
-
-    def more(self) -> bool:
-        head = self.waiting.head_us()
-        return (head is not None and head <= self.inputs[0].promise) or self.windows.due()
-
-    def fresh(self) -> bool:
-        return self.inputs[0].unseen or self.more()
-
-    def execute(self, limit: int) -> int:
-        self.settle()
-        return super().execute(limit)
-
-    def _promised(self) -> int:
-        head = self.waiting.head_us()
-        promise = self.inputs[0].promise
-        return promise if head is None else min(head, promise)
-
-    def _take(self, limit: int) -> int:
-        reader = self.inputs[0]
-        batch = merge_by_time([self.waiting], reader.promise, limit)
-        if batch is None:
-            return 0
-        reader.buffer.gauge.add(-len(batch), reader.buffer.width)
-        self.consume(batch)
-        return len(batch)
-
-    def held_tuples(self) -> int:
-        return self.waiting.count
-
-    def queue_tuples(self, position: int) -> int:
-        return self.inputs[position].waiting + self.waiting.count
-
-    def clear(self) -> None:
-        reader = self.inputs[0]
-        reader.buffer.gauge.add(-self.waiting.count, reader.buffer.width)
-        self.waiting = Reorder()
-
-    def save(self) -> Any:
-        return [super().save(), self.waiting.save()]
-
-    def restore(self, data: Any) -> None:
-        saved, waiting = data
-        super().restore(saved)
-        self.waiting.restore(waiting)
-        self.inputs[0].buffer.gauge.add(self.waiting.count, self.inputs[0].buffer.width)
 
 
 class RowAggregate(WindowAggregate):
