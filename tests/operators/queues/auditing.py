@@ -27,7 +27,7 @@ def audit_windows(made: WindowQueue) -> None:
     assert made._blocks.count == sum(buffer.count for buffer in buffers)
     assert not made._blocks.released
     assert made._committed == sum(state.processing.start_us is not None for state in states)
-    assert made._line.servable == sum(made._states[key].processing.start_us is None for key in made._line)
+    assert made._servable == sum(made._states[key].processing.start_us is None for key in made._line)
     assert made.waiting == sum(state.takeable for state in states)
     for key, state in made._states.items():
         arrivals, processing = state.arrivals, state.processing

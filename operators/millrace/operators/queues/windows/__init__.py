@@ -10,8 +10,8 @@ started, and takes its tuples as they arrive. A key goes through the states of f
 A key may wait while an earlier window of the same key is being processed; the later one is not served before the
 earlier one has finished. The queue chooses the newest window when it commits; all older ones are superseded.
 
-`buffers.py` stores tuples in blocks (figure 11), `arrivals.py` decides per key which window is its update, `line.py`
-which key is next, `key_state.py` holds a key's states, `freshness.py` measures staleness, `queue.py` is the queue.
+`buffers.py` stores tuples in blocks (figure 11), `arrivals.py` decides per key which window is its update,
+`key_state.py` holds a key's states, `freshness.py` measures staleness, `queue.py` is the queue.
 """
 
 from millrace.operators.queues.windows.arrivals import Commit

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from millrace.operators.queues.queue import Key, Staleness
@@ -43,6 +43,7 @@ class Freshness:
         return 0.5 * waited * waited - 0.5 * hidden * hidden
 
 
+@dataclass(slots=True)
 class StalenessLedger:
     """Areas under the staleness of all keys so far, and how long updates waited: of the queue, and of the application.
 
@@ -51,13 +52,12 @@ class StalenessLedger:
     due         keys whose window has ended and whose result is not out
     """
 
-    def __init__(self) -> None:
-        self._areas = [0.0, 0.0]
-        self._histograms = [[0] * BUCKETS, [0] * BUCKETS]
-        self._key_time = 0
-        self._known_us: int | None = None
-        self.served_us = 0
-        self.due: dict[Key, Freshness] = {}
+    _areas: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    _histograms: list[list[int]] = field(default_factory=lambda: [[0] * BUCKETS, [0] * BUCKETS])
+    _key_time: int = 0
+    _known_us: int | None = None
+    served_us: int = 0
+    due: dict[Key, Freshness] = field(default_factory=dict)
 
     def pass_time(self, keys: int, now_us: int) -> None:
         """There were so many keys until now."""

@@ -1,13 +1,13 @@
-"""What a queue of windows knows of a key: a few small objects, one per question."""
+"""The state of a key in a queue of windows: a few small objects, one per question."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 from typing import Any, Final
 
-from millrace.operators.queues.windows.arrivals import Arrivals, Commit, EagerArrivals, LazyArrivals
-from millrace.operators.queues.windows.buffers import Blocks, WindowBuffer
+from millrace.operators.queues.windows.arrivals import Arrivals, covers
+from millrace.operators.queues.windows.buffers import WindowBuffer
 from millrace.operators.queues.windows.freshness import Freshness
 from millrace.operators.spec import TimeWindow
 from millrace.values.eventtime import MIN_TIME
@@ -15,9 +15,6 @@ from millrace.values.eventtime import MIN_TIME
 # What the operator does with a tuple (table 1) that opens no window. The mark of one that does is the window's end.
 DISALLOW: Final = 0
 UPDATE: Final = -1
-
-# A key with its two empty buffers in CPython, and its place in the table of keys.
-KEY_BYTES: Final = 900
 
 
 @dataclass(slots=True)
@@ -28,71 +25,63 @@ class Turn:
     last_update_us: int | None = None
     gap_us: int | None = None
 
-    def update(self, arrival_us: int) -> int | None:
-        """Count an update; the mean time between updates."""
+    def update(self, arrival_us: int) -> None:
         if self.last_update_us is not None:
             gap_us = max(0, arrival_us - self.last_update_us)
             self.gap_us = gap_us if self.gap_us is None else (3 * self.gap_us + gap_us) >> 2
         self.last_update_us = arrival_us
-        return self.gap_us
+
+    def rarer(self, than_us: float) -> bool:
+        """Whether it is known that updates are further apart, on average."""
+        return self.gap_us is not None and self.gap_us > than_us > 0
 
 
+@dataclass(slots=True)
 class Processing:
     """The window of a key that is being processed.
 
     start_us   its start; None if the key has none
     idle       it has no tuples to serve and has not fully arrived (IDLE in figure 10)
+    newest_us  the newest time of the tuples that were served; MIN_TIME if none was
     """
 
-    __slots__ = ("_last_us", "_opened", "_window", "buffer", "idle", "start_us")
-
-    def __init__(self, window: TimeWindow, blocks: Blocks) -> None:
-        self._window = window
-        self.buffer = WindowBuffer(blocks)
-        self.start_us: int | None = None
-        self.idle = False
-        self._opened = False
-        self._last_us = MIN_TIME
+    window: TimeWindow
+    buffer: WindowBuffer
+    start_us: int | None = None
+    idle: bool = False
+    newest_us: int = MIN_TIME
 
     def open(self, start_us: int, buffer: WindowBuffer) -> None:
-        self.start_us, self.buffer = start_us, buffer
-        self._opened, self._last_us = False, MIN_TIME
+        self.start_us, self.buffer, self.newest_us = start_us, buffer, MIN_TIME
 
     def covers(self, time_us: int) -> bool:
-        start_us = self.start_us
-        return start_us is not None and start_us <= time_us < start_us + self._window.size_us
+        return covers(self.window, self.start_us, time_us)
 
     def arrived(self, reach_us: int) -> bool:
         """Whether there is a window and it has fully arrived, given that those that end at `reach_us` have."""
-        return self.start_us is not None and self.start_us + self._window.size_us <= reach_us
+        return self.start_us is not None and self.start_us + self.window.size_us <= reach_us
 
     def take(self, limit: int, rows: list[int], marks: list[int]) -> None:
         """Append the rows of the next tuples, and their marks."""
         assert self.start_us is not None
-        window = self._window
+        window = self.window
         taken, times = self.buffer.take(limit)
         rows.extend(taken.tolist())
         for time_us in times.tolist():
-            if not self._opened:
+            if self.newest_us == MIN_TIME:
                 marks.append(self.start_us + window.size_us)
-                self._opened = True
             else:
-                marks.append(DISALLOW if window.start(time_us) > window.start(self._last_us) else UPDATE)
-            self._last_us = max(self._last_us, time_us)
-
-    def finish(self) -> tuple[int, int]:
-        """The bounds of the window, which has ended."""
-        assert self.start_us is not None
-        start_us, self.start_us = self.start_us, None
-        return start_us, start_us + self._window.size_us
+                marks.append(DISALLOW if window.start(time_us) > window.start(self.newest_us) else UPDATE)
+            self.newest_us = max(self.newest_us, time_us)
 
     def save(self) -> list[Any]:
-        return [self.start_us, self._opened, self._last_us, self.idle]
+        return [self.start_us, self.newest_us != MIN_TIME, self.newest_us, self.idle]
 
     def restore(self, data: Sequence[Any]) -> None:
-        self.start_us, self._opened, self._last_us, self.idle = data
+        self.start_us, _, self.newest_us, self.idle = data
 
 
+@dataclass(slots=True)
 class KeyState:
     """A key's tuples and windows.
 
@@ -103,15 +92,11 @@ class KeyState:
     takeable     how many tuples could be served now
     """
 
-    __slots__ = ("arrivals", "freshness", "processing", "takeable", "turn")
-
-    def __init__(self, commit: Commit, window: TimeWindow, begin_us: int, blocks: Blocks) -> None:
-        policy = LazyArrivals if commit == "lazy" else EagerArrivals
-        self.arrivals: Arrivals = policy(window, begin_us, blocks)
-        self.turn = Turn()
-        self.processing = Processing(window, blocks)
-        self.freshness = Freshness()
-        self.takeable = 0
+    arrivals: Arrivals
+    processing: Processing
+    turn: Turn = field(default_factory=Turn)
+    freshness: Freshness = field(default_factory=Freshness)
+    takeable: int = 0
 
     def count(self, reach_us: int) -> int:
         """Set `takeable`, and return by how much it changed.

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from millrace.operators.queues.pages import Pages
-from millrace.operators.queues.queue import Key, Paging, Queue, Staleness
+from millrace.operators.queues.queue import Floor, Key, Paging, Queue, Staleness
 from millrace.operators.queues.update import REMEMBERED, Scheduler
-from millrace.operators.queues.windows.arrivals import Commit, EagerArrivals
-from millrace.operators.queues.windows.buffers import Blocks
+from millrace.operators.queues.windows.arrivals import Arrivals, Commit, EagerArrivals, LazyArrivals
+from millrace.operators.queues.windows.buffers import Blocks, WindowBuffer
 from millrace.operators.queues.windows.freshness import StalenessLedger
-from millrace.operators.queues.windows.key_state import KEY_BYTES, KeyState
-from millrace.operators.queues.windows.line import Line
+from millrace.operators.queues.windows.key_state import KeyState, Processing
 from millrace.operators.spec import TimeWindow
 from millrace.protocol import Schema
 from millrace.values.batch import Batch, Int64s
@@ -24,6 +23,8 @@ from millrace.values.eventtime import MAX_TIME, MIN_TIME
 # Tuples of a block, and blocks of a page.
 BLOCK: Final = 8
 BLOCKS: Final = 32
+# A key with its two empty buffers in CPython, and its place in the table of keys.
+KEY_BYTES: Final = 900
 
 
 class FinishedWindow(NamedTuple):
@@ -48,6 +49,9 @@ class WindowQueue(Queue):
 
     A window has fully arrived when the arc promises so. Where tuples of a key arrive in order (`by_tuples`), it also
     has when one at its last microsecond or later has arrived. Windows that start before `begin_us` do not count.
+
+    `_line` has the keys whose update waits, in order: FIFO sends an updated key to the end, IN-PLACE keeps its place,
+    LINECUTTING puts keys that rarely change first. Of `_servable` of them no earlier window is being processed.
     """
 
     def __init__(
@@ -65,7 +69,6 @@ class WindowQueue(Queue):
     ) -> None:
         self.window = window
         self.begin_us = begin_us
-        self.commit = commit
         self.by_tuples = by_tuples
         self.timed = False
         self.superseded = 0
@@ -74,10 +77,13 @@ class WindowQueue(Queue):
         self._key = tuple(key)
         self._lazy = commit == "lazy"
         self._pages = Pages(schema, blocks, block)
-        self._blocks = Blocks(self._pages)
-        self.floor = self._blocks.floor
+        self.floor = Floor()
+        self._blocks = Blocks(self._pages, self.floor)
         self._states: dict[Key, KeyState] = {}
-        self._line = Line(scheduler)
+        self._scheduler = scheduler
+        self.cost_us = 0.0
+        self._line: OrderedDict[Key, KeyState] = OrderedDict()
+        self._servable = 0
         self._ready: deque[Key] = deque()
         # Keys whose windows a later promise may end: their newest tuple is in a window that has not ended.
         self._open: dict[Key, KeyState] = {}
@@ -87,16 +93,12 @@ class WindowQueue(Queue):
         self._staleness = StalenessLedger()
         self._forget_at = REMEMBERED
 
-    @property
-    def cost_us(self) -> float:
-        return self._line.cost_us
-
     def costs(self, us_per_tuple: float) -> None:
-        self._line.cost_us = us_per_tuple
+        self.cost_us = us_per_tuple
 
     def reschedule(self, scheduler: Scheduler) -> None:
         """Schedule by another policy from now on; keys in line keep their places."""
-        self._line.scheduler = scheduler
+        self._scheduler = scheduler
 
     # -- in ------------------------------------------------------------------------------------------------------------
 
@@ -121,7 +123,10 @@ class WindowQueue(Queue):
     def _state(self, key: Key) -> KeyState:
         state = self._states.get(key)
         if state is None:
-            state = self._states[key] = KeyState(self.commit, self.window, self.begin_us, self._blocks)
+            policy: type[Arrivals] = LazyArrivals if self._lazy else EagerArrivals
+            arrivals = policy(self.window, self.begin_us, WindowBuffer(self._blocks))
+            processing = Processing(self.window, WindowBuffer(self._blocks))
+            state = self._states[key] = KeyState(arrivals, processing)
         return state
 
     def _arrive(self, key: Key, state: KeyState, time_us: int, arrival_us: int) -> list[int]:
@@ -169,8 +174,20 @@ class WindowQueue(Queue):
                 self._update(key, state, count - 1, arrival_us)
 
     def _update(self, key: Key, state: KeyState, older: int, arrival_us: int) -> None:
-        """The key has a new update, which supersedes the one in line and the older ones that came with it."""
-        self.superseded += older + self._line.update(key, state, arrival_us)
+        """Place a key that has a new update. It supersedes the one in line and the older ones that came with it."""
+        line, turn = self._line, state.turn
+        turn.update(arrival_us)
+        cuts = self._scheduler == "linecutting" and turn.rarer(self.cost_us * len(line))
+        in_line = key in line
+        self.superseded += older + in_line
+        if not in_line:
+            turn.since_us = arrival_us
+            line[key] = state
+            self._servable += state.processing.start_us is None
+        if cuts:
+            line.move_to_end(key, last=False)
+        elif in_line and self._scheduler == "fifo":
+            line.move_to_end(key)
 
     def _settle(self, key: Key, state: KeyState, reach_us: int) -> None:
         """Count the key's tuples; an IDLE key whose window has a tuple or has fully arrived is READY (figure 10)."""
@@ -206,7 +223,7 @@ class WindowQueue(Queue):
     @property
     def pending(self) -> bool:
         """Whether the queue can serve a tuple or the end of a window."""
-        return bool(self._ready or self._line.servable)
+        return bool(self._ready or self._servable)
 
     def next_end(self) -> int | None:
         """The end of the next window that a tuple here is or may be in; None if no tuple waits for a window's end."""
@@ -261,10 +278,11 @@ class WindowQueue(Queue):
 
     def _commit(self, now_us: int) -> bool:
         """Commit to the window of the first key in line that has none in processing."""
-        turn = self._line.leave()
-        if turn is None:
+        if not self._servable:
             return False
-        key, state = turn
+        key = next(key for key, state in self._line.items() if state.processing.start_us is None)
+        state = self._line.pop(key)
+        self._servable -= 1
         arrivals, processing, start_us = state.arrivals, state.processing, state.arrivals.pending_us
         assert start_us is not None
         self._staleness.commit(key, state.freshness, start_us, state.turn.since_us, now_us)
@@ -275,11 +293,12 @@ class WindowQueue(Queue):
         return True
 
     def _finish(self, key: Key, state: KeyState, rows: int) -> FinishedWindow:
-        bounds = state.processing.finish()
+        start_us, state.processing.start_us = state.processing.start_us, None
+        assert start_us is not None
         self._committed -= 1
-        self._line.servable += state.arrivals.pending_us is not None
+        self._servable += state.arrivals.pending_us is not None
         self._staleness.due[key] = state.freshness
-        return FinishedWindow(rows, key, *bounds)
+        return FinishedWindow(rows, key, start_us, start_us + self.window.size_us)
 
     @property
     def held(self) -> int:
@@ -334,8 +353,8 @@ class WindowQueue(Queue):
             [list(key) for key in self._ready],
             [list(key) for key in self._staleness.due],
             [list(key) for key in self._open],
-            [self._line.scheduler, self.superseded, self._takeable, self._promise, self.newest_us],
-            [*times, self._line.cost_us, self._forget_at],
+            [self._scheduler, self.superseded, self._takeable, self._promise, self.newest_us],
+            [*times, self.cost_us, self._forget_at],
             [*sums, self.floor.save()],
             [self.begin_us, self.by_tuples],
             self._pages.save(),
@@ -343,8 +362,8 @@ class WindowQueue(Queue):
 
     def restore(self, data: Any) -> None:
         states, line, ready, due, open_, own, times, sums, bounds, pages = data
-        self._line.scheduler, self.superseded, self._takeable, self._promise, self.newest_us = own
-        *times, self._line.cost_us, self._forget_at = times
+        self._scheduler, self.superseded, self._takeable, self._promise, self.newest_us = own
+        *times, self.cost_us, self._forget_at = times
         *sums, floor = sums
         self.begin_us, self.by_tuples = bounds
         self._pages.restore(pages)
@@ -353,7 +372,8 @@ class WindowQueue(Queue):
         self._states.clear()
         for key, *state in states:
             self._state(tuple(key)).restore(*state)
-        self._line.restore(map(tuple, line), self._states)
+        self._line = OrderedDict((key, self._states[key]) for key in map(tuple, line))
+        self._servable = sum(state.processing.start_us is None for state in self._line.values())
         self._ready = deque(map(tuple, ready))
         self._open = {key: self._states[key] for key in map(tuple, open_)}
         self._staleness.restore(times, sums)
