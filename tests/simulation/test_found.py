@@ -21,7 +21,8 @@ from millrace.engine.events import (
 from millrace.engine.plan import StreamDefinition
 from millrace.operators.join import join, segments
 from millrace.operators.queues.windows import WindowQueue
-from millrace.operators.spec import Band, JoinSpec, SequenceSpec, TimeWindow
+from millrace.operators.spec import AggregateCall, AggregateSpec, Band, JoinSpec, SequenceSpec, TimeWindow
+from millrace.protocol import Type
 from millrace.values.eventtime import MAX_TIME, MIN_TIME
 from tests.engine.graphs import (
     TV,
@@ -41,6 +42,7 @@ from tests.engine.graphs import (
     union,
 )
 from tests.engine.test_edges import TICKS, dashboard, seen, tick, ticks
+from tests.simulation.auditors import grammar
 
 LATENT = StreamDefinition("l", TV, "latent")
 
@@ -270,3 +272,15 @@ def test_a_join_does_not_count_rows_from_before_its_query():
     bench.run(give_tv("a", 92))
     (found,) = (operator for operator in bench.engine.operators() if operator["name"] == "q.J")
     assert found["input_tuples"] == 0
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_total_over_a_stream_that_has_ended_emits_its_row(ordered):
+    # Its arc had promised the end of time when it was built, and the row over no rows came after that.
+    bench = Bench(external("s"))
+    bench.run(give_tv("s", 1), FeedClosed("s", "main", ended=True))
+    total = AggregateSpec(None, (), (("n", AggregateCall(Type.BIGINT, False, "count()", ())),), ordered=ordered)
+    with grammar():
+        bench.query(plan("q", ("T", total, ["s.source"]), ("S", select(compare(">=", 0)), ["T"])))
+        effects = bench.run(at=70)
+    assert (times(effects, "q"), rows(effects, "q")) == ([70], [(0,)])

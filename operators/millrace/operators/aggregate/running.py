@@ -171,6 +171,9 @@ class TotalOfAll(RunningAggregate):
     def _first_time(self) -> int | None:
         return first_time(self.inputs[0].low_water(), self.clock.now_us)
 
+    def low_water(self) -> int:
+        return self.state.floor(super().low_water(), self.clock.now_us)
+
     def begin(self) -> None:
         time = self._first_time()
         given = None if time is None else self.state.begin(time, self.clock.now_us)
@@ -195,7 +198,10 @@ class OrderedRunningAggregate(OrderedStateful):
 
     def _first_time(self) -> int | None:
         """None as long as rows wait for their turn: theirs comes instead."""
-        return None if self.held_tuples() else first_time(self.low_water(), self.clock.now_us)
+        return None if self.held_tuples() else first_time(super().low_water(), self.clock.now_us)
+
+    def low_water(self) -> int:
+        return self.state.floor(super().low_water(), self.clock.now_us)
 
     def advance(self, limit: int) -> tuple[int, Batch | None]:
         taken, given = super().advance(limit)
