@@ -352,7 +352,11 @@ def restful(engine: Engine, wake_us: int | None) -> None:
 
 
 def quiet(engine: Engine) -> None:
-    """An engine that says that nothing is left does nothing when it is stepped again at the same time."""
+    """An engine that says that nothing is left has nothing left, and does nothing when it is stepped again at the same
+    time."""
+    for operator in (one for component in engine.graph.components for one in component.table):
+        if operator not in engine.graph.stopped and operator.fresh():
+            raise Broken(f"{operator.name} has something to do in an idle engine")
     effects = engine.step(engine.clock.now_us, ())
     if effects.more or effects.executions or any(isinstance(order, Deliver) for order in effects.orders):
         raise Broken(f"an idle engine had something left: {effects.orders} {effects.executions}")

@@ -252,15 +252,17 @@ def test_absences_are_gone_on_with_although_the_cycle_ended_behind_them():
     assert times(bench.run(*ends), "q") == list(range(5, 25))
 
 
-def test_a_join_that_leaves_rows_to_its_next_execution_has_one(monkeypatch):
+@pytest.mark.parametrize("strategy", ["dfs", "dfs(5)"])
+def test_a_join_that_leaves_rows_to_its_next_execution_has_one(monkeypatch, strategy):
+    # With a limit, an execution that only finished earlier rows left the queued ones to nobody.
     for module, name in ((join, "MOST_LOOKED"), (segments, "FEW_PAIRS"), (segments, "MOST_PAIRS")):
         monkeypatch.setattr(module, name, 2)
     bench = Bench(external("a"), external("b"))
     pairs = JoinSpec((("x", 0, 0), ("y", 1, 0)), (Band(0, 1, 0, 0),))
-    bench.query(plan("q", ("J", pairs, ["a.source", "b.source"]), ("S", select(), ["J"])), "dfs")
+    bench.query(plan("q", ("J", pairs, ["a.source", "b.source"]), ("S", select(), ["J"])), strategy)
     bench.do(SetStrategy("a", "rr(1)", "q.S"))
     bench.run(give_tv("a", *range(20)))
-    assert times(bench.run(give_tv("b", *range(20))), "q") == list(range(20))
+    assert sorted(times(bench.run(give_tv("b", *range(20))), "q")) == list(range(20))
 
 
 def test_a_join_does_not_count_rows_from_before_its_query():

@@ -275,7 +275,8 @@ class Join(Lines):
         self.settle()
         # What may leave leaves before anything more is taken.
         works = not self.hold.count or not self._may_leave(self._lows())
-        if self.rest:
+        resumes = bool(self.rest)
+        if resumes:
             self._account(-1)
         elif works:
             taken = self._take(limit)
@@ -293,6 +294,7 @@ class Join(Lines):
         self._expire(lows)
         gave = self._release(lows, given) if given or self.hold.count else False
         self.paced = not works or bool(self.rest) or self._may_leave(lows) or self._may_give_up(lows)
+        self.paced = self.paced or (resumes and self.more())  # then it has taken none of the queued rows
         self._close(lows, gave)
         return taken
 
