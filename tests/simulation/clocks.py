@@ -37,6 +37,7 @@ from millrace.engine.events import (
     FeedOpened,
     Heard,
     Punctuated,
+    WithholdCredit,
 )
 from millrace.engine.plan import StreamDefinition
 from millrace.operators.frame.idle_waiting import IdleWaiting
@@ -456,8 +457,10 @@ class Live(Timed):
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def _rest(self) -> None:
-        """Everybody stops sending, the loop catches up, whoever was asked answers: what can be given now is given."""
+        """All clients stop sending, slow readers and the loop catch up, and clients answer: all that is due leaves."""
         self._agenda.clear()
+        for name in list(self.engine.slow):
+            self._command(WithholdCredit(name, False, False), work=0)
         self._resting = True
         for who in list(self._held):
             self._release(who)

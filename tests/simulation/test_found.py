@@ -17,6 +17,7 @@ from millrace.engine.events import (
     SetBreak,
     SetStrategy,
     WakeAt,
+    WithholdCredit,
 )
 from millrace.engine.plan import StreamDefinition
 from millrace.operators.join import join, segments
@@ -286,3 +287,15 @@ def test_a_total_over_a_stream_that_has_ended_emits_its_row(ordered):
         bench.query(plan("q", ("T", total, ["s.source"]), ("S", select(compare(">=", 0)), ["T"])))
         effects = bench.run(at=70)
     assert (times(effects, "q"), rows(effects, "q")) == ([70], [(0,)])
+
+
+def test_a_feed_that_gets_credit_again_is_looked_at_again():
+    # Its clock stood still without credit, and nobody came back to the union that waits for it.
+    bench = Bench(external("a"), external("b", max_skew_us=100))
+    bench.query(plan("u", ("U", union(ordered=True), ["a.source", "b.source"]), schema=TV, ordered=True))
+    bench.do(WithholdCredit("u", True, True))
+    bench.run(FeedOpened("b", "main"), give_tv("b", 500), at=510)
+    assert not [order for order in bench.run(give_tv("a", 550), at=560).orders if isinstance(order, WakeAt)]
+    bench.do(WithholdCredit("u", False, False))
+    assert [order.at_us for order in bench.run(at=570).orders if isinstance(order, WakeAt)] == [710]
+    assert times(bench.run(at=710), "u") == [550]

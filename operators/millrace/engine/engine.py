@@ -407,6 +407,7 @@ class Engine:
                 if feed.owed * 4 >= self.credit or feed.owed_bytes * 4 >= self.credit_bytes:
                     effects.orders.append(Grant(name, feed.name, feed.owed))
                     feed.owed = feed.owed_bytes = 0
+                    component.has_work |= feed.held_since is not None  # its silence means something again
                     feed.release(self.time.heard_us)
         self._owing = kept
 
