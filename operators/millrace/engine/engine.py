@@ -64,7 +64,7 @@ from millrace.engine.graph import edges, editing, failures, renaming, replacing,
 from millrace.engine.graph.graph import Graph
 from millrace.engine.plan import POLICIES, Node, QueryPlan, StreamDefinition, names
 from millrace.engine.scheduler.chain import Chains
-from millrace.engine.scheduler.component import Component, Stopwatch
+from millrace.engine.scheduler.component import Component, OperatorError, Stopwatch
 from millrace.engine.scheduler.table import Strategy
 from millrace.engine.time.watermarks import WatermarkCoordinator
 from millrace.engine.why import why
@@ -359,12 +359,22 @@ class Engine:
             failures.check_states(self, worked, effects)
             self._tell_turns(worked, effects)
         for component in worked:
+            if component.busy():
+                self._demand_nevertheless(component, effects)
             for waiter in component.waiters:
                 try:
                     waiter.clock_idle(self.clock.now_us)
                 except Exception as error:
                     component.fail(waiter, error)
                     failures.broken(self, component, effects)
+
+    def _demand_nevertheless(self, component: Component, effects: Effects) -> None:
+        """Ask clients although work is left: under load it always is, and they would be asked too late, or never."""
+        try:
+            self.time.demand(component, effects, busy=True)
+        except OperatorError as raised:
+            component.fail(raised.operator, raised.error)
+            failures.broken(self, component, effects)
 
     def _tell_turns(self, worked: Sequence[Component], effects: Effects) -> None:
         for component in worked:

@@ -166,7 +166,7 @@ class Component:
         executions: int,
         effects: Effects,
         demand: Callable[[Component, Effects], bool],
-        propagate_demand: Callable[[IdleWaiting, Effects], None],
+        propagate_demand: Callable[[IdleWaiting], None],
         watch: Stopwatch | None,
         trace: bool,
     ) -> tuple[int, int]:
@@ -208,7 +208,7 @@ class Component:
                     self._drain(row, effects)
                 following = self._choose(row)
                 if following is None and self.ready and isinstance(operator, IdleWaiting):
-                    propagate_demand(operator, effects)
+                    propagate_demand(operator)
                 self.current = following
                 self.cycled = 0 if following is None else self.cycled + 1
             except OperatorError as raised:

@@ -2,11 +2,11 @@
 
 Timestamps on demand (ETS, section 5), by need: when a cycle ends at an idle-waiting operator, or nothing is left to do,
 the least promise that would let it act is carried to the sources that hold it back. A stream that the engine stamps
-answers with the clock. An external one asks its feeds: the clients that can answer get a request, at most one under
-way for each; for the others the clock guesses, newest time + time passed - declared skew, if a skew is declared. A
-guess never makes an honest tuple late, so time in which something of a feed's may lie unread does not count as
-passed. A stream with a lull has promised never to be further behind the clock than that, whoever feeds it and whatever
-its policy: the clock less the lull answers for it, as soon as that is enough.
+answers with the clock. An external one asks its feeds when the step ends: the clients that can answer get a request, at
+most one under way for each; for the others the clock guesses, newest time + time passed - declared skew, if a skew is
+declared. A guess never makes an honest tuple late, so time in which something of a feed's may lie unread does not count
+as passed. A stream with a lull has promised never to be further behind the clock than that, whoever feeds it and
+whatever its policy: the clock less the lull answers for it, as soon as that is enough.
 
 What cannot be answered yet is tried again at a time that is known: every wait in here has a timer, and nothing is asked
 and no timer is set while nobody waits.
@@ -125,8 +125,11 @@ class WatermarkCoordinator:
 
     # -- need ----------------------------------------------------------------------------------------------------------
 
-    def demand(self, component: Component, effects: Effects) -> bool:
-        """Carry the needs of a component's blocked operators to the sources; say whether any of them could help."""
+    def demand(self, component: Component, effects: Effects, *, busy: bool = False) -> bool:
+        """Carry the needs of a component's blocked operators to the sources; say whether any of them could help.
+
+        In a busy component the needs may be met by what is queued, so no timer follows from them.
+        """
         helped = False
         self._again = {}
         # The least need first: a feed is asked for one thing at a time, and no rule may change who is served by that.
@@ -135,24 +138,24 @@ class WatermarkCoordinator:
             return False
         for need, waiter in sorted(needs, key=itemgetter(0)) if len(needs) > 1 else needs:
             try:
-                helped |= self._carry(waiter, need, effects)
+                helped |= self._carry(waiter, need, effects, busy=busy)
             except Exception as error:
                 raise OperatorError(waiter, error) from error
-        for source in component.sources:
+        for source in () if busy else component.sources:
             # Who is not waited for any more is not looked at again.
             self.timers.keep(self._again.get(source.stream), "need", source.stream)
         return helped
 
-    def propagate_demand(self, waiter: IdleWaiting, effects: Effects) -> None:
-        """Carry the need of an operator at which a cycle has ended while other work is left, if it is blocked.
+    def propagate_demand(self, waiter: IdleWaiting) -> None:
+        """Carry the need of an operator at which a cycle has ended while other work is left, to the clock alone.
 
-        Under load there is always other work: who is asked when all is done is asked too late, or never.
+        It answers at once, and the same whoever asks first. Clients are asked when the step ends, for the least need.
         """
         need = waiter.need()
         if need is not None:
-            self._carry(waiter, need, effects, busy=True)
+            self._carry(waiter, need, None, busy=True)
 
-    def _carry(self, waiter: IdleWaiting, need: int, effects: Effects, *, busy: bool = False) -> bool:
+    def _carry(self, waiter: IdleWaiting, need: int, effects: Effects | None, *, busy: bool) -> bool:
         helped = False
         # Another input past the need: this one's clock is behind for a reason that only its clients know.
         passed = any(reader.promise > need for reader in waiter.inputs)
@@ -204,7 +207,7 @@ class WatermarkCoordinator:
         self._engine.graph.component_of(waiter).ready.add(waiter)
         return True
 
-    def _ask(self, source: Source, need_us: int, passed: bool, waiter: IdleWaiting, effects: Effects) -> bool:
+    def _ask(self, source: Source, need_us: int, passed: bool, waiter: IdleWaiting, effects: Effects | None) -> bool:
         definition = self._definition(source)
         if source.mark >= need_us:
             # An operator that came later, or was bypassed, has not been told yet.
@@ -221,7 +224,7 @@ class WatermarkCoordinator:
                 return False
             return source.reach(max(now_us, need_us), "ets")
         helped = False
-        for feed in source.feeds.below(need_us):
+        for feed in () if effects is None else source.feeds.below(need_us):
             helped |= self._ask_feed(source, definition, feed, need_us, passed, effects)
         return helped
 
