@@ -620,11 +620,11 @@ def simulate(world: World, styles: int = 3) -> int:
     for style in range(styles):
         outcome = Play(world, style, rough=True).run()
         steps += outcome.steps
-        _compare_untouched(expected, outcome, style)
+        compare_untouched(expected, outcome, style)
     return steps
 
 
-def _compare_untouched(expected: Expected, outcome: Outcome, style: int) -> None:
+def compare_untouched(expected: Expected, outcome: Outcome, style: int) -> None:
     """In the end, what was done to other queries in the middle of the work has changed nothing for the rest."""
     touched = {said.query for said in expected.world.log}
     wanted: dict[str, Rows | None] = {}
@@ -726,7 +726,7 @@ def simulate_sharing(world: World, styles: int = 1) -> int:
             play = Sharing(world, style, rough=rough)
             outcome = play.run()
             if rough:
-                _compare_untouched(expected, outcome, style or 0)
+                compare_untouched(expected, outcome, style or 0)
             else:
                 compare(expected, expected.checkpoints, outcome, f"shared, {style}")
             for name, rows in play.seconds().items():

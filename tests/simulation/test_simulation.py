@@ -32,27 +32,38 @@ from tests.simulation.auditors import Broken
 from tests.simulation.clocks import Live, clocks_of
 from tests.simulation.joined import joined_world_of, running
 from tests.simulation.odds import draw
-from tests.simulation.simulator import Expected, Play, compare, simulate, simulate_sharing
+from tests.simulation.simulator import Expected, Play, compare, compare_untouched, simulate, simulate_sharing
 from tests.simulation.updates import UpdatePlay, simulate_updates, updates_of
 from tests.simulation.world import windowed_world_of, world_of
 
 BLOCK = 8
 
-# Worlds that have found a bug, which the comment names. A fresh seed that fails is added here.
+# Worlds that have found a bug, which the comment names, with the styles that it takes. A fresh seed that fails is added.
 FIXED_SEEDS = [
-    ("graphs", 13),  # the numbers of timers were other ones after a restore
-    ("clocks", 4),  # a timer unset and set again for the same time came first, but not after a restore
+    ("graphs", 13, 1),  # the numbers of timers were other ones after a restore
+    ("clocks", 4, 1),  # a timer unset and set again for the same time came first, but not after a restore
+    ("clocks", 910170, 0),  # which need a client was asked for depended on which cycle ended first
+    ("clocks", 910172, 2),  # a feed that got credit again was not looked at again
+]
+# The same in one rough play.
+FIXED_PLAYS = [
+    (world_of, 910105, 1),  # a total created over a stream that had ended emitted its row after the promised end
+    (joined_world_of, 910045, 1),  # a join that had finished earlier rows was not executed again for queued ones
 ]
 
-# So many worlds of each kind are new in each run. About one in sixty worlds of graphs, joins and clocks still fails, so
-# a run plays only fixed ones; `make simulate` plays others. Known to fail with two styles: graphs 910105; joins 910045
-# and 910106; clocks 910004, 910028, 910077, 910081, 910089, 910170 and 910172.
-FRESH = {"updates": 3}
+# So many worlds of each kind are new in each run.
+FRESH = {"graphs": 2, "joins": 1, "clocks": 1, "updates": 3}
 
 
-@pytest.mark.parametrize(("kind", "seed"), FIXED_SEEDS)
-def test_worlds_that_have_found_something(kind, seed):
-    playing(seed, styles=1, kind=kind)
+@pytest.mark.parametrize(("kind", "seed", "styles"), FIXED_SEEDS)
+def test_worlds_that_have_found_something(kind, seed, styles):
+    playing(seed, styles, kind=kind)
+
+
+@pytest.mark.parametrize(("worlds", "seed", "style"), FIXED_PLAYS)
+def test_plays_that_have_found_something(worlds, seed, style):
+    expected = Expected(worlds(seed))
+    compare_untouched(expected, Play(expected.world, style, rough=True).run(), style)
 
 
 @pytest.mark.parametrize("kind", FRESH)
@@ -74,7 +85,7 @@ def test_a_fresh_world_that_fails_says_how_to_play_it_again(monkeypatch):
         play(int(command[1]), 1, kind="graphs")
 
 
-@pytest.mark.parametrize("first", range(0, 32, BLOCK))
+@pytest.mark.parametrize("first", range(0, 24, BLOCK))
 def test_worlds(first):
     for seed in range(first, first + BLOCK):
         playing(seed, styles=1, kind="graphs")
@@ -134,7 +145,7 @@ def playing(seed, styles, *, kind=""):
 @pytest.mark.parametrize("strategy", ["dfs(1)", "dfs", "bfs", "rr(2)", "chain(2)"])
 def test_thin_punctuation_changes_neither_rows_nor_the_steps_that_release_them(strategy):
     less = 0
-    for seed in range(30):
+    for seed in range(16):
         for world in (windowed_world_of(seed), world_of(seed)):
             thin, thick = (Play(world, None, strategy=strategy, thin=thin) for thin in (True, False))
             thin.run()
