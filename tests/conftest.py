@@ -51,3 +51,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((number for number, name in enumerate(LONGEST_FIRST) if path.startswith(name)), len(LONGEST_FIRST))
 
     items.sort(key=rank)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The simulator's fresh worlds, whatever became of them: each with the command that plays it again."""
+    for report in (one for reports in terminalreporter.stats.values() for one in reports):
+        if getattr(report, "when", "") == "call":
+            for name, value in report.user_properties:
+                if name == "fresh world":
+                    terminalreporter.write_line(f"{name}, {report.outcome}: {value}")

@@ -38,7 +38,7 @@ from tests.simulation.world import windowed_world_of, world_of
 
 BLOCK = 8
 
-# Worlds that have found a bug, which the comment names, with the styles that it takes. A fresh seed that fails is added.
+# Worlds that have found a bug, which the comment names, with the styles that it takes. A fresh seed that fails joins.
 FIXED_SEEDS = [
     ("graphs", 13, 1),  # the numbers of timers were other ones after a restore
     ("clocks", 4, 1),  # a timer unset and set again for the same time came first, but not after a restore
@@ -67,17 +67,19 @@ def test_plays_that_have_found_something(worlds, seed, style):
 
 
 @pytest.mark.parametrize("kind", FRESH)
-def test_fresh_worlds(kind):
-    """A failure prints the command that plays its world again."""
+def test_fresh_worlds(kind, record_property):
+    """The end of the run lists these worlds; a failure also prints the command that plays its world again."""
     for _ in range(FRESH[kind]):
-        playing(draw(random.SystemRandom(), "seeds.fresh"), styles=1, kind=kind)
+        seed = draw(random.SystemRandom(), "seeds.fresh")
+        record_property("fresh world", again(seed, 1, kind))
+        playing(seed, styles=1, kind=kind)
 
 
 def test_a_fresh_world_that_fails_says_how_to_play_it_again(monkeypatch):
     monkeypatch.setattr(Inlet, "low_water", lambda self: self.promise)
     monkeypatch.setitem(FRESH, "graphs", 200)
     with pytest.raises(Broken) as failure:
-        test_fresh_worlds("graphs")
+        test_fresh_worlds("graphs", lambda name, value: None)
     (note,) = failure.value.__notes__
     command = re.fullmatch(r"again: python -m tests.simulation --from (\d+) --seeds 1 --styles 1 --graphs", note)
     assert command is not None

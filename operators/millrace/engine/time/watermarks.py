@@ -223,8 +223,10 @@ class WatermarkCoordinator:
                 self._try_again(need_us, source)
                 return False
             return source.reach(max(now_us, need_us), "ets")
+        if effects is None:
+            return False
         helped = False
-        for feed in () if effects is None else source.feeds.below(need_us):
+        for feed in source.feeds.below(need_us):
             helped |= self._ask_feed(source, definition, feed, need_us, passed, effects)
         return helped
 
