@@ -220,7 +220,7 @@ class Batch:
 
     def lists(self) -> list[list[Any]]:
         """The columns as lists of Python values, null as None."""
-        return [_listed(values, mask) for values, mask in zip(self.columns, self.valid, strict=True)]
+        return [listed(values, mask) for values, mask in zip(self.columns, self.valid, strict=True)]
 
     @property
     def weight(self) -> int:
@@ -279,11 +279,12 @@ def _text_bytes(values: Values) -> int:
     return total
 
 
-def _listed(values: Values, mask: Bools | None) -> list[Any]:
-    listed: list[Any] = values.tolist()
+def listed(values: Values, mask: Bools | None) -> list[Any]:
+    """A column as Python values, None for nulls."""
+    found: list[Any] = values.tolist()
     if mask is None:
-        return listed
-    return [value if there else None for value, there in zip(listed, mask.tolist(), strict=True)]
+        return found
+    return [value if there else None for value, there in zip(found, mask.tolist(), strict=True)]
 
 
 def take_arrival(arrival: Int64s, rows: Int64s | Bools, count: int) -> Int64s:

@@ -32,7 +32,7 @@ from millrace.protocol import Refuse, Type, format_timestamp
 from millrace.protocol.timestamps import FIRST_US, LAST_US
 from millrace.protocol.units import MICROSECONDS, TimeUnit, likely_unit
 from millrace.protocol.words import counted
-from millrace.server.arrow import accepts
+from millrace.server.arrow import ARROW_TYPES, accepts
 from millrace.server.history import ARRIVED, IMPLICIT_TIME, LATE, OWN_COLUMNS, REACH_FILE, Gap, Name, read_reach
 from millrace.server.history import SEQUENCE as SEQ
 from millrace.server.source import EVENT_TIME, value_shown
@@ -349,17 +349,9 @@ def _declared(stream: StreamDefinition) -> dict[str, Any]:
             "when its rows arrived",
             code="schema",
         )
-    return {one.name: TEXT_TYPES[one.type] for one in stream.schema}
+    return {one.name: ARROW_TYPES[one.type] for one in stream.schema}
 
 
-TEXT_TYPES: Final = {
-    Type.BOOLEAN: pa.bool_(),
-    Type.BIGINT: pa.int64(),
-    Type.DOUBLE: pa.float64(),
-    Type.TEXT: pa.string(),
-    Type.BYTES: pa.binary(),
-    Type.TIMESTAMP: pa.timestamp("us", tz="UTC"),
-}
 _LOOKED_INTO: Final[Mapping[str, Callable[[str, str, Sequence[Path], Flow], Input]]] = {
     "parquet": _look_into_parquet,
     "csv": _look_into_csv,

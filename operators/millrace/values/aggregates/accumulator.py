@@ -14,6 +14,7 @@ from typing import Any, Self
 import numpy as np
 
 from millrace.protocol import MAX_INT64, Type
+from millrace.values.arrays import resized
 from millrace.values.batch import DTYPES, FILLERS, Bools, Int64s, Values
 from millrace.values.functions.faults import Fault
 from millrace.values.functions.vectors import Faults, Vector, faults_where
@@ -78,11 +79,8 @@ class Arrays(Accumulator):
             setattr(self, name, np.zeros(0, dtype))
 
     def reserve(self, room: int) -> None:
-        for name, dtype, width in self.fields:
-            old = getattr(self, name)
-            new = np.zeros(room * width, dtype) if not dtype.hasobject else np.full(room * width, None, object)
-            new[: len(old)] = old
-            setattr(self, name, new)
+        for name, _, width in self.fields:
+            setattr(self, name, resized(getattr(self, name), room * width))
 
     def clear(self, slots: Int64s) -> None:
         for name, dtype, width in self.fields:

@@ -316,22 +316,18 @@ def _subtract_constant(number: int, fault: Fault) -> Callable[[Values], tuple[Va
     return _add_constant(-number, fault)
 
 
-def _sum(left: Type, right: Type, result: Type) -> Function:
-    fault = RANGE_FAULTS[result]
-    general = binary(result, integers(np.add, kernel.add_checked, overflows_add, fault))
-    return Function("+", (left, right), result, with_constants(result, general, _add_constant, _add_constant))
+# On integers: by numpy, by a kernel that notices overflows, which rows overflowed, and with a constant on each side.
+_ON_INTEGERS = {
+    "+": (np.add, kernel.add_checked, overflows_add, _add_constant, _add_constant),
+    "-": (np.subtract, kernel.sub_checked, overflows_subtract, _constant_minus, _subtract_constant),
+    "*": (np.multiply, kernel.mul_checked, overflows_multiply, _multiply_constant, _multiply_constant),
+}
 
 
-def _difference(left: Type, right: Type, result: Type) -> Function:
-    fault = RANGE_FAULTS[result]
-    general = binary(result, integers(np.subtract, kernel.sub_checked, overflows_subtract, fault))
-    return Function("-", (left, right), result, with_constants(result, general, _constant_minus, _subtract_constant))
-
-
-def _product(left: Type, right: Type, result: Type) -> Function:
-    fault = RANGE_FAULTS[result]
-    general = binary(result, integers(np.multiply, kernel.mul_checked, overflows_multiply, fault))
-    return Function("*", (left, right), result, with_constants(result, general, _multiply_constant, _multiply_constant))
+def _on_integers(name: str, left: Type, right: Type, result: Type) -> Function:
+    operation, checked, overflows, constant_left, constant_right = _ON_INTEGERS[name]
+    general = binary(result, integers(operation, checked, overflows, RANGE_FAULTS[result]))
+    return Function(name, (left, right), result, with_constants(result, general, constant_left, constant_right))
 
 
 def _quotient(result: Type, special: Special, general: Compute) -> Make:
@@ -402,20 +398,20 @@ def negate_doubles(operands: Sequence[Operand]) -> Run:
 _B, _D, _T, _I = Type.BIGINT, Type.DOUBLE, Type.TIMESTAMP, Type.INTERVAL
 
 FUNCTIONS: Sequence[Function] = (
-    _sum(_B, _B, _B),
+    _on_integers("+", _B, _B, _B),
     _double_function("+", np.add),
-    _sum(_T, _I, _T),
-    _sum(_I, _T, _T),
-    _sum(_I, _I, _I),
-    _difference(_B, _B, _B),
+    _on_integers("+", _T, _I, _T),
+    _on_integers("+", _I, _T, _T),
+    _on_integers("+", _I, _I, _I),
+    _on_integers("-", _B, _B, _B),
     _double_function("-", np.subtract),
-    _difference(_T, _I, _T),
-    _difference(_T, _T, _I),
-    _difference(_I, _I, _I),
-    _product(_B, _B, _B),
+    _on_integers("-", _T, _I, _T),
+    _on_integers("-", _T, _T, _I),
+    _on_integers("-", _I, _I, _I),
+    _on_integers("*", _B, _B, _B),
     _double_function("*", np.multiply),
-    _product(_I, _B, _I),
-    _product(_B, _I, _I),
+    _on_integers("*", _I, _B, _I),
+    _on_integers("*", _B, _I, _I),
     _compute_function("*", (_I, _D), _I, _scaled(np.multiply)),
     _compute_function("*", (_D, _I), _I, _scaled(np.multiply)),
     _division(_B, _B),

@@ -6,7 +6,8 @@ the other side failed; else a failure wins over null. A boolean's filler under n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import and_, or_
 
 import numpy as np
 
@@ -17,34 +18,25 @@ from millrace.values.functions.library import ALWAYS, NEVER, Function, Make
 from millrace.values.functions.vectors import Faults, Operand, Run, Vector, both, first_fault, only
 
 
-def conjunction(operands: Sequence[Operand]) -> Run:
-    left, right = (operand.run for operand in operands)
+def _connective(combine: Callable[[Bools, Bools], Bools], decides: bool) -> Make:
+    """AND and OR: where one side is surely false or true, which `decides`, the other one does not matter."""
 
-    def run(batch: Batch) -> Vector:
-        a, a_valid, a_faults = left(batch)
-        b, b_valid, b_faults = right(batch)
-        result = a & b
-        if a_valid is None and b_valid is None and a_faults is None and b_faults is None:
-            return result, None, None
-        a_false, b_false = _surely(~a, a_valid, a_faults), _surely(~b, b_valid, b_faults)
-        return _decided(result, a_false | b_false, (a_valid, a_faults), (b_valid, b_faults))
+    def make(operands: Sequence[Operand]) -> Run:
+        left, right = (operand.run for operand in operands)
 
-    return run
+        def run(batch: Batch) -> Vector:
+            a, a_valid, a_faults = left(batch)
+            b, b_valid, b_faults = right(batch)
+            result = combine(a, b)
+            if a_valid is None and b_valid is None and a_faults is None and b_faults is None:
+                return result, None, None
+            a_decides = _surely(a if decides else ~a, a_valid, a_faults)
+            b_decides = _surely(b if decides else ~b, b_valid, b_faults)
+            return _decided(result, a_decides | b_decides, (a_valid, a_faults), (b_valid, b_faults))
 
+        return run
 
-def disjunction(operands: Sequence[Operand]) -> Run:
-    left, right = (operand.run for operand in operands)
-
-    def run(batch: Batch) -> Vector:
-        a, a_valid, a_faults = left(batch)
-        b, b_valid, b_faults = right(batch)
-        result = a | b
-        if a_valid is None and b_valid is None and a_faults is None and b_faults is None:
-            return result, None, None
-        a_true, b_true = _surely(a, a_valid, a_faults), _surely(b, b_valid, b_faults)
-        return _decided(result, a_true | b_true, (a_valid, a_faults), (b_valid, b_faults))
-
-    return run
+    return make
 
 
 def _surely(values: Bools, valid: Bools | None, faults: Faults | None) -> Bools:
@@ -157,8 +149,8 @@ _BOOLEAN = Type.BOOLEAN
 _NUMBERS = ((Type.BIGINT, Type.DOUBLE), (Type.DOUBLE, Type.BIGINT))
 
 FUNCTIONS: Sequence[Function] = (
-    Function("and", (_BOOLEAN, _BOOLEAN), _BOOLEAN, conjunction),
-    Function("or", (_BOOLEAN, _BOOLEAN), _BOOLEAN, disjunction),
+    Function("and", (_BOOLEAN, _BOOLEAN), _BOOLEAN, _connective(and_, decides=False)),
+    Function("or", (_BOOLEAN, _BOOLEAN), _BOOLEAN, _connective(or_, decides=True)),
     Function("not", (_BOOLEAN,), _BOOLEAN, negation),
     Function("is true", (_BOOLEAN,), _BOOLEAN, _is_truth(True, False), nullable=NEVER),
     Function("is not true", (_BOOLEAN,), _BOOLEAN, _is_truth(True, True), nullable=NEVER),

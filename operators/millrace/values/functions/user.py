@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from millrace.protocol import MAX_INT64, MIN_INT64, Type
-from millrace.values.batch import DTYPES, FILLERS, Batch, Bools, Int64s, Values, object_array
+from millrace.values.batch import DTYPES, FILLERS, Batch, Bools, Int64s, Values, listed, object_array
 from millrace.values.functions.faults import Fault, told, user_fault
 from millrace.values.functions.library import ALWAYS, Function
 from millrace.values.functions.vectors import Faults, Operand, Run, Vector, both, first_fault
@@ -137,8 +137,8 @@ class UserFunction:
     def _per_tuple(
         self, made: _Made, columns: Sequence[Values], masks: Sequence[Bools | None], wanted: Bools | None
     ) -> None:
-        listed = [_listed(column, mask if self.nulls else None) for column, mask in zip(columns, masks, strict=True)]
-        rows: Iterable[Sequence[Any]] = zip(*listed, strict=True) if listed else repeat((), made.count)
+        arguments = [listed(column, mask if self.nulls else None) for column, mask in zip(columns, masks, strict=True)]
+        rows: Iterable[Sequence[Any]] = zip(*arguments, strict=True) if arguments else repeat((), made.count)
         asked: Iterable[bool] = repeat(True) if wanted is None else wanted.tolist()
         call = self.call
         for at, (row, ask) in enumerate(zip(rows, asked, strict=False)):
@@ -251,10 +251,3 @@ def _array(given: Any) -> Values:
         return object_array(given)
     array = np.asarray(given)
     return array.astype(object) if array.dtype.kind in "US" else array
-
-
-def _listed(values: Values, mask: Bools | None) -> list[Any]:
-    listed: list[Any] = values.tolist()
-    if mask is None:
-        return listed
-    return [value if there else None for value, there in zip(listed, mask.tolist(), strict=True)]

@@ -17,7 +17,7 @@ from millrace.operators.queues.windows.freshness import StalenessLedger
 from millrace.operators.queues.windows.key_state import KeyState, Processing
 from millrace.operators.spec import TimeWindow
 from millrace.protocol import Schema
-from millrace.values.batch import Batch, Int64s
+from millrace.values.batch import Batch, Int64s, listed
 from millrace.values.eventtime import MAX_TIME, MIN_TIME
 
 # Tuples of a block, and blocks of a page.
@@ -383,10 +383,5 @@ class WindowQueue(Queue):
 
 def update_keys(batch: Batch, key: Sequence[int]) -> Iterable[Key]:
     """The update key of each row as Python values; without key columns all rows have one key."""
-    columns: list[list[Any]] = []
-    for at in key:
-        values, mask = batch.columns[at].tolist(), batch.valid[at]
-        if mask is not None:
-            values = [value if valid else None for value, valid in zip(values, mask.tolist(), strict=True)]
-        columns.append(values)
+    columns = [listed(batch.columns[at], batch.valid[at]) for at in key]
     return zip(*columns, strict=True) if columns else [()] * len(batch)
