@@ -9,11 +9,12 @@ from millrace.backfill.assign import first_and_last, key_numbers
 from millrace.backfill.columns import used_columns
 from millrace.backfill.job import flow_of_text
 from millrace.backfill.keys import keys_of
-from millrace.backfill.margins import Reach, margins_of
+from millrace.backfill.margins import margins_of
 from millrace.backfill.splitting import Extent, Slice, plan_split
 from millrace.protocol import Field, Refuse, Schema, Type
 from millrace.values.batch import Batch
 from millrace.values.expression import Column
+from millrace.values.reach import Reach
 
 STREAMS = """
 CREATE STREAM a (ts TIMESTAMP, k BIGINT, g TEXT, v DOUBLE) WITH (time = 'ts');

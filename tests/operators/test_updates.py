@@ -18,6 +18,7 @@ from millrace.engine.saving import pack, unpack
 from millrace.operators.build import build
 from millrace.operators.frame.buffer import Buffer, Gauge
 from millrace.operators.frame.operator import Operator, StepClock
+from millrace.operators.frame.spec import retracting
 from millrace.operators.spec import (
     AggregateCall,
     AggregateSpec,
@@ -27,7 +28,6 @@ from millrace.operators.spec import (
     Spec,
     TopSpec,
     UnionSpec,
-    retracting,
 )
 from millrace.protocol import Field, Schema, Type
 from millrace.sql import parse

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.offline.files import create
-from millrace.operators.spec import retracting
+from millrace.operators.frame.spec import retracting
 from millrace.protocol import Refuse, Schema, format_timestamp
 from millrace.server.places import SinkFolders
 from millrace.server.sinkfiles import Label, Rotation, line_file, whole_files

@@ -6,7 +6,8 @@ import pytest
 
 from millrace.engine.plan import QueryPlan
 from millrace.operators.spec import AggregateSpec, Band, JoinSpec, RetimeSpec, SelectSpec, SequenceSpec, TimeWindow
-from millrace.sql import Catalog, CreateQuery, Explain, SqlError, equality, parse, plan, plan_all, show
+from millrace.sql import Catalog, CreateQuery, Explain, SqlError, equality, parse, plan, plan_all
+from millrace.values.written import show
 
 STREAMS = """
 CREATE STREAM a (ts TIMESTAMP, k BIGINT, v BIGINT, x DOUBLE) WITH (time = 'ts');

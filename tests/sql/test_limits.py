@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.operators.spec import AggregateSpec, SelectSpec
-from millrace.sql import Catalog, CreateQuery, Explain, SqlError, parse, plan_all, show
+from millrace.sql import Catalog, CreateQuery, Explain, SqlError, parse, plan_all
 from millrace.sql import syntax as s
 from millrace.sql.limits import LIST, STATEMENTS, Limits, pieces
 from millrace.sql.parser import grammar
@@ -22,6 +22,7 @@ from millrace.sql.planner import _readers_of
 from millrace.values import expression as e
 from millrace.values.batch import Batch
 from millrace.values.evaluate import evaluate
+from millrace.values.written import show
 
 CATALOG = plan_all(parse("CREATE STREAM s (a BIGINT, b BIGINT, t TEXT)"), Catalog())[1]
 FEW = Limits(characters=10_000, tokens=50, depth=10)

@@ -363,7 +363,7 @@ def test_explain_prints_the_class_of_equality(table: str, word: str) -> None:
 
 
 def test_printed_expressions_read_back_as_themselves() -> None:
-    from millrace.sql import show
+    from millrace.values.written import show
 
     for text in (
         "a + 1 > 3 AND NOT b IS NULL OR t LIKE 'a%' ESCAPE '!'",

@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.engine.plan import QueryPlan
-from millrace.operators.join.bands import close_bands, contradict
+from millrace.operators.join.bands import close_bands, contradict, join_lags
 from millrace.operators.spec import Band
 from millrace.sql import Catalog, parse, plan_all
-from millrace.sql.progress import join_lags
 from millrace.sql.queries import facts_of
 from tests.depth import examples
 from tests.running import run_events

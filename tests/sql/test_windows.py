@@ -17,8 +17,9 @@ from millrace.operators.spec import (
     WindowSpec,
 )
 from millrace.protocol import Type
-from millrace.sql import Catalog, CreateQuery, Explain, parse, plan, plan_all, show
+from millrace.sql import Catalog, CreateQuery, Explain, parse, plan, plan_all
 from millrace.values.expression import Column, Constant
+from millrace.values.written import show
 from tests.running import run_events
 
 STREAMS = """

@@ -76,7 +76,6 @@ from millrace.operators.frame.operator import Operator, StepClock
 from millrace.operators.join.join import Join, Order
 from millrace.operators.sink.sink import Sink
 from millrace.operators.source.source import Clocking, Source
-from millrace.operators.spec import AggregateSpec, GateSpec
 from millrace.protocol import Refuse
 from millrace.values.eventtime import MIN_TIME
 
@@ -700,7 +699,7 @@ class Engine:
                         since[name] = self.beginning(self.named(name))
                     attached.append(inputs[-1])
                 known = [since_us for name in node.inputs if (since_us := since[name]) is not None]
-                since[node.name] = None if isinstance(node.spec, GateSpec) else max(known, default=None)
+                since[node.name] = None if node.spec.state().start == "beginning" else max(known, default=None)
                 made[node.name] = build(node.name, node.spec, inputs, self.gauge, self.clock, since[node.name])
         except Refuse:
             for reader in attached:
@@ -801,15 +800,14 @@ class Engine:
         """A new query's reader. It reads a stream from one microsecond above the newest time taken in so far, or from
         the stream's mark; it reads a query's rows, of operators shared with an older query none older than its start.
         """
-        producer = self.named(name)
+        producer, own = self.named(name), node.spec.state().start
         if isinstance(producer, Source):
-            windows = isinstance(node.spec, AggregateSpec) and node.spec.newest  # those of LATEST are always whole
-            since_us = producer.first_read("newest" if windows else start)
+            since_us = producer.first_read("newest" if own == "newest" else start)
         else:
             below = [query for query in self.queries_by_name.values() if query.plan.output == name]
             since_us = below[0].sink.inputs[0].since_us if below else None
-        if isinstance(node.spec, GateSpec):
-            since_us = None  # its past says what came before
+        if own == "beginning":
+            since_us = None
         return edges.attach(self, node, position, producer.output, since_us)
 
     def beginning(self, operator: Operator) -> int | None:

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from millrace.operators.frame.spec import Spec
 from millrace.operators.queues.edge import APPEND, EdgeSpec, QueueKind
-from millrace.operators.spec import Spec
 from millrace.protocol import Field, Refuse, Schema, Type
 from millrace.protocol.units import MICROSECONDS, UNITS, TimeUnit, UnitName
+from millrace.values.definitions import Definition
 
 Timestamps = Literal["external", "internal", "latent"]
 EtsPolicy = Literal["none", "periodic", "on-demand"]
@@ -53,7 +54,7 @@ def origin_of(stream: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamDefinition:
+class StreamDefinition(Definition):
     """A stream and its policies. Times are microseconds.
 
     `time` names the field that carries the time of an external stream; other streams have an implicit column `ts`.
@@ -139,7 +140,7 @@ class StreamDefinition:
 
 
 @dataclass(frozen=True, slots=True)
-class QueryOptions:
+class QueryOptions(Definition):
     """What WITH says of a query. `order` is the architecture: out of order, or in order.
 
     `max_state` is how many tuples its operators may remember together, and `on_max_state` what happens above: it stops,
@@ -163,7 +164,7 @@ class QueryOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class Node(Definition):
     """One operator of a plan: its name, what it does, and the names of the operators it reads, in order.
 
     `edges` says what each input keeps; inputs without an entry keep everything. The engine numbers operators when their
@@ -186,7 +187,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Edit:
+class Edit(Definition):
     """A change of one operator that an admin has made to a query's plan while it ran (editing.py).
 
     `where` is the text of a select's predicate; `before` and `input` say where an operator was put in.
@@ -206,7 +207,7 @@ class Edit:
 
 
 @dataclass(frozen=True, slots=True)
-class QueryPlan:
+class QueryPlan(Definition):
     """A query ready to run. Nodes come after the nodes they read; `output` is the operator whose rows are the result.
 
     An input that is no node of the plan is a stream's source (`packets.source`) or another query's output operator.

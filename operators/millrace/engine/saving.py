@@ -8,6 +8,7 @@ changes with the form.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import astuple, fields, is_dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
@@ -15,17 +16,15 @@ from typing import TYPE_CHECKING, Any, Final
 import msgpack
 import numpy as np
 
-from millrace.engine import plan as plans
 from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.engine.scheduler.component import Component
 from millrace.engine.scheduler.table import Link, Strategy
-from millrace.operators import spec
 from millrace.operators.frame.operator import Operator
-from millrace.operators.queues.edge import EdgeSpec
+from millrace.operators.kinds import kinds
 from millrace.operators.sink.sink import Sink
 from millrace.operators.source.source import Source
 from millrace.protocol import Field, Refuse, Schema, Type
-from millrace.values import expression
+from millrace.values.definitions import DEFINITIONS
 
 if TYPE_CHECKING:
     from millrace.engine.engine import Engine
@@ -37,27 +36,9 @@ LIMITS: Final = ("credit", "most_queued", "credit_bytes", "most_queued_bytes")
 
 _TUPLE, _OBJECT, _ENUM, _ARRAY, _OBJECTS = range(1, 6)
 
-# What may stand in a plan. A new class of definitions that is not listed here is refused when it is saved.
-CLASSES: Final[dict[str, type]] = {
-    found.__name__: found
-    for found in (
-        Field,
-        Schema,
-        Type,
-        EdgeSpec,
-        plans.Edit,
-        plans.Node,
-        plans.QueryOptions,
-        plans.QueryPlan,
-        plans.StreamDefinition,
-        *(
-            item
-            for module in (expression, spec)
-            for item in vars(module).values()
-            if isinstance(item, type) and is_dataclass(item)
-        ),
-    )
-}
+# The classes of plans by name. Another class is refused when it is saved.
+kinds()
+CLASSES: Final[Mapping[str, type]] = {**DEFINITIONS, **{known.__name__: known for known in (Field, Schema, Type)}}
 
 
 def pack(value: Any) -> bytes:

@@ -1,150 +1,82 @@
-"""What an operator is to do, as plain data: one frozen class per kind of operator.
-
-A spec says nothing of buffers or neighbours. Two operators with equal specs over equal inputs compute the same
-rows, which is what lets a plan be compared, shared, saved and shipped. `build.py` makes the operators.
-"""
+"""Specs of aggregates, windows and tops; those of other operators are in their folders."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import gcd
+from typing import ClassVar, Final, Literal
 
-from millrace.protocol import GONE, Field, Schema, Type
-from millrace.values.expression import TIME, Column, Expression
+from millrace.operators.filter.spec import FilterSpec, SelectSpec
+from millrace.operators.frame.operator import Operator
+from millrace.operators.frame.picked import Picked, picked_schema
+from millrace.operators.frame.spec import (
+    INDIFFERENT,
+    STATEFUL,
+    Origin,
+    Positions,
+    Shared,
+    Site,
+    Spec,
+    State,
+    Updates,
+    all_columns,
+    computed,
+    retracting,
+    within,
+)
+from millrace.operators.frame.windows import RowWindow, SessionWindow, TimeWindow, bound_lags, window_words
+from millrace.operators.gate.spec import GateSpec
+from millrace.operators.join.bands import Band
+from millrace.operators.join.spec import Equal, JoinSpec
+from millrace.operators.project.spec import MapSpec
+from millrace.operators.retime.spec import RetimeSpec
+from millrace.operators.sample.spec import SampleSpec
+from millrace.operators.sequence.spec import SequenceSpec
+from millrace.operators.sort.spec import SortSpec
+from millrace.operators.union.spec import UnionSpec
+from millrace.protocol import Field, Schema, Type
+from millrace.values import expression as e
+from millrace.values import lags as time
+from millrace.values.definitions import Definition
+from millrace.values.expression import Column, Expression
+from millrace.values.intervals import format_interval
+from millrace.values.lags import Lag, Lags, add
+from millrace.values.reach import ALL_BEFORE, HERE, Reach, Reaches, unbounded
+from millrace.values.written import show, show_as, show_column, show_name
 
+__all__ = [
+    "AggregateCall",
+    "AggregateSpec",
+    "Band",
+    "Equal",
+    "FilterSpec",
+    "GateSpec",
+    "JoinSpec",
+    "MapSpec",
+    "Picked",
+    "Rank",
+    "RetimeSpec",
+    "RowWindow",
+    "SampleSpec",
+    "SelectSpec",
+    "SequenceSpec",
+    "SessionWindow",
+    "SortSpec",
+    "Spec",
+    "TimeWindow",
+    "TopSpec",
+    "UnionSpec",
+    "WindowSpec",
+    "picked_schema",
+]
 
-@dataclass(frozen=True, slots=True)
-class Spec:
-    """The definition of an operator: `kind` is the one that reports give, `word` is SQL's, which names are made of."""
-
-    kind: ClassVar[str] = ""
-    word: ClassVar[str]
-
-    def schema(self, inputs: Sequence[Schema]) -> Schema:
-        """The schema of the rows it gives, from those it takes."""
-        return inputs[0]
-
-
-def undecided(question: str, spec: Spec) -> AssertionError:
-    """A kind of operator for which nobody has decided: a default would claim too much."""
-    return AssertionError(f"{question}: nothing is decided for {type(spec).__name__}")
-
-
-@dataclass(frozen=True, slots=True)
-class SelectSpec(Spec):
-    """Keep the rows for which the predicate is true (not false, not null)."""
-
-    kind: ClassVar[str] = "select"
-    word: ClassVar[str] = "filter"
-    predicate: Expression
-
-
-@dataclass(frozen=True, slots=True)
-class GateSpec(Spec):
-    """Keep what comes until the query behind has learnt its past; pass everything from then on."""
-
-    kind: ClassVar[str] = "gate"
-    word: ClassVar[str] = "gate"
-
-
-@dataclass(frozen=True, slots=True)
-class SampleSpec(Spec):
-    """Keep this share of the rows, drawn at random from the seed."""
-
-    kind: ClassVar[str] = "select"
-    word: ClassVar[str] = "filter"
-    share: float
-    seed: int
-
-
-@dataclass(frozen=True, slots=True)
-class MapSpec(Spec):
-    """Compute a new row from each row."""
-
-    kind: ClassVar[str] = "map"
-    word: ClassVar[str] = "project"
-    columns: tuple[tuple[str, Expression], ...]
-
-    def schema(self, inputs: Sequence[Schema]) -> Schema:
-        made = Schema(tuple(Field(name, column.type, column.nullable) for name, column in self.columns))
-        if not made.retracts:
-            return made
-        # What is computed is null in a tombstone; what is copied may be its key.
-        copied = [isinstance(column, Column) and column.position >= 0 for _, column in self.columns]
-        return Schema(
-            tuple(field if plain else Field(field.name, field.type) for field, plain in zip(made, copied, strict=True))
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class UnionSpec(Spec):
-    """All rows of all inputs: as they come, or in event order. Names are the first input's.
-
-    With a `key` they are update streams that share it (positions): of each key the youngest row is delivered, and what
-    is older than the last delivered one is dropped.
-    """
-
-    kind: ClassVar[str] = "union"
-    word: ClassVar[str] = "union"
-    ordered: bool
-    key: tuple[int, ...] | None = None
-
-    def schema(self, inputs: Sequence[Schema]) -> Schema:
-        first, *others = inputs
-        return (
-            Schema(
-                tuple(
-                    Field(field.name, field.type, any(schema.fields[position].nullable for schema in inputs))
-                    for position, field in enumerate(first)
-                )
-            )
-            if others
-            else first
-        )
+# Why no span of time around a row is enough for windows of rows.
+COUNTED: Final = "windows of rows count from the first row"
 
 
 @dataclass(frozen=True, slots=True)
-class SortSpec(Spec):
-    """The rows in order of time; equal times in order of arrival."""
-
-    kind: ClassVar[str] = "sort"
-    word: ClassVar[str] = "sort"
-
-
-# -- update streams ----------------------------------------------------------------------------------------------------
-
-
-def retracting(fields: Sequence[Field], key: Collection[int]) -> Schema:
-    """Fields that are null in a tombstone unless they are of the key, and the mark of tombstones behind them."""
-    kept = [
-        field if position in key else Field(field.name, field.type)
-        for position, field in enumerate(fields)
-        if field.name != GONE
-    ]
-    return Schema((*kept, Field(GONE, Type.BOOLEAN, False)))
-
-
-@dataclass(frozen=True, slots=True)
-class FilterSpec(Spec):
-    """Keep the keys of an update stream whose row passes the predicate; one that passes no more gives a tombstone.
-
-    key     the positions of the update key
-    emit    as of a running total (see AggregateSpec)
-    """
-
-    kind: ClassVar[str] = "select"
-    word: ClassVar[str] = "filter"
-    predicate: Expression
-    key: tuple[int, ...]
-    emit: Literal["latest", "every"] = "latest"
-
-    def schema(self, inputs: Sequence[Schema]) -> Schema:
-        return retracting(inputs[0].fields, self.key)
-
-
-@dataclass(frozen=True, slots=True)
-class Rank:
+class Rank(Definition):
     """What rows are ordered by."""
 
     by: Expression
@@ -196,55 +128,75 @@ class TopSpec(Spec):
             return False
         return source.retracts or not set(self.partition_at) <= set(self.replaces)
 
+    def gives_order(self, inputs: Sequence[bool]) -> bool:
+        return self.ordered or self.closes_at is not None or all(inputs)
 
-# -- windows and aggregates --------------------------------------------------------------------------------------------
+    def lags(self, inputs: Sequence[Lags], schemas: Sequence[Schema]) -> Lags:
+        return {} if self.closes_at is None else {self.closes_at: (self.closes_us, self.closes_us)}
+
+    def window_bound(self, column: int, width: int) -> bool:
+        return False
+
+    def used_columns(self, wanted: Positions, widths: Sequence[int]) -> list[Positions]:
+        return all_columns(widths)
+
+    def state_keys(self, schemas: Sequence[Schema]) -> Sequence[Shared] | str:
+        if not self.partition:
+            return "it ranks all rows together"
+        replaces = self.replaces
+        return [[(0, column)] for column in self.partition if replaces is None or column.position in replaces]
+
+    def origins(self, key: e.Expression, schemas: Sequence[Schema]) -> list[Origin]:
+        return within(key, len(schemas[0]))
+
+    def reaches(self, lags: Sequence[Lags]) -> Reaches:
+        if self.closes_at is None:
+            return unbounded("a row can keep its rank for any time", 1)
+        low, _ = lags[0].get(self.closes_at, (None, None))
+        return Reaches([ALL_BEFORE if low is None else Reach(max(self.closes_us - low, 0), 0)])
+
+    def updates(self) -> Updates:
+        final = self.closes_at is not None
+        return Updates(
+            takes=self.replaces is not None,
+            reads_all=False,
+            emits="rows" if final and self.replaces is None else "updates",
+            depends_on_steps=not final and (self.emit == "latest" or not self.ordered),
+            retracts=True,
+        )
+
+    def every(self) -> TopSpec:
+        return replace(self, emit="every", ordered=True) if self.closes_at is None else self
+
+    def state(self) -> State:
+        return STATEFUL._replace(lost="ranks ignore earlier rows")
+
+    def words(self, inputs: Sequence[str]) -> str:
+        words = f"top {self.most}"
+        if self.replaces is not None:
+            words += " of the current rows"
+        if self.partition:
+            words += " by " + ", ".join(show_name(column.name) for column in self.partition)
+        words += ", in order of " + ", ".join(map(_rank_words, self.order))
+        if self.ordered:
+            words += " in order"
+        final = ", emitted when the window closes" if self.closes_at is not None else ""
+        return f"{words}{' after every row' if self.emit == 'every' else ''}{final}: {show_name(self.number)}"
+
+    def build(self, site: Site) -> Operator:
+        from millrace.operators.top.top import build_top
+
+        return build_top(site.name, self, site.inputs, site.output, site.clock)
+
+
+def _rank_words(rank: Rank) -> str:
+    words = show(rank.by) + (" DESC" if rank.descending else "")
+    # The opposite is the default.
+    return words if rank.nulls_first == rank.descending else f"{words} NULLS {'FIRST' if rank.nulls_first else 'LAST'}"
 
 
 @dataclass(frozen=True, slots=True)
-class TimeWindow:
-    """Windows [start, start + size) of time, one beginning every `slide`, aligned to the epoch plus an offset.
-
-    TUMBLE has slide = size. A slide above the size leaves gaps, whose tuples are in no window.
-    """
-
-    size_us: int
-    slide_us: int
-    offset_us: int = 0
-
-    def start(self, time_us: int) -> int:
-        """The start of the last window that starts at this time or earlier."""
-        return time_us - (time_us - self.offset_us) % self.slide_us
-
-    def first_start(self, time_us: int) -> int:
-        """The start of the first window that starts at this time or later."""
-        return self.start(time_us + self.slide_us - 1)
-
-    def last_ended(self, time_us: int) -> int:
-        """The start of the last window that ends at this time or earlier."""
-        return self.start(time_us - self.size_us)
-
-
-@dataclass(frozen=True, slots=True)
-class SessionWindow:
-    """Per key, tuples that follow each other by less than `gap`: [first, last + gap)."""
-
-    gap_us: int
-
-
-@dataclass(frozen=True, slots=True)
-class RowWindow:
-    """Windows of `size` tuples in the order in which the source took them in, one beginning every `slide` tuples.
-
-    It counts positions on the arc that it reads. So its operator reads the source itself, and what stood in between
-    (selects and maps) is folded into the spec: predicates into `where`, computed columns into the expressions.
-    """
-
-    size: int
-    slide: int
-
-
-@dataclass(frozen=True, slots=True)
-class AggregateCall:
+class AggregateCall(Definition):
     """One aggregate of the select list: `function` is a key of the registry (`aggregates.AGGREGATES`)."""
 
     type: Type
@@ -314,6 +266,134 @@ class AggregateSpec(Spec):
         moves = not all(isinstance(key, Column) and key.position in self.replaces for _, key in self.keys)
         return source.retracts or moves
 
+    def gives_order(self, inputs: Sequence[bool]) -> bool:
+        match self.window:
+            case TimeWindow() | SessionWindow():
+                return not self.newest
+            case RowWindow():
+                return all(inputs)
+        return self.ordered or all(inputs)
+
+    def lags(self, inputs: Sequence[Lags], schemas: Sequence[Schema]) -> Lags:
+        """A window's row has the time of its last microsecond."""
+        first = len(self.keys) + len(self.calls)
+        match self.window:
+            case TimeWindow(size):
+                return bound_lags(self.bounds, first, (size - 1, size - 1), (-1, -1))
+            case SessionWindow(gap):
+                before: Lag = (gap - 1, None)
+                if not self.rows:
+                    return bound_lags(self.bounds, first, before, (-1, -1))
+                own = {at: add(lag, before) for at, lag in inputs[0].items()}
+                return {**own, **bound_lags(self.bounds, len(schemas[0]), before, (-1, -1))}
+        return {}
+
+    def window_bound(self, column: int, width: int) -> bool:
+        return isinstance(self.window, TimeWindow | SessionWindow) and column >= width - len(self.bounds)
+
+    def used_columns(self, wanted: Positions, widths: Sequence[int]) -> list[Positions]:
+        if self.rows or self.replaces is not None:
+            return all_columns(widths)
+        return [e.positions_of(self._expressions())]
+
+    def _expressions(self) -> Iterator[e.Expression]:
+        yield from (key for _, key in self.keys)
+        for _, call in self.calls:
+            yield from call.arguments
+            if call.filter is not None:
+                yield call.filter
+        if self.where is not None:
+            yield self.where
+
+    def state_keys(self, schemas: Sequence[Schema]) -> Sequence[Shared] | str:
+        if isinstance(self.window, RowWindow):
+            return "it counts all rows"
+        if not self.keys:
+            return "it has no GROUP BY"
+        return [[(0, key)] for _, key in self.keys if self._stays(key)]
+
+    def _stays(self, key: e.Expression) -> bool:
+        """Whether a key's value is the same for all rows that take each other's place."""
+        return self.replaces is None or (isinstance(key, e.Column) and key.position in self.replaces)
+
+    def origins(self, key: e.Expression, schemas: Sequence[Schema]) -> list[Origin]:
+        return within(key, len(schemas[0])) if self.rows else computed(key, [column for _, column in self.keys])
+
+    def reaches(self, lags: Sequence[Lags]) -> Reaches:
+        if isinstance(self.window, SessionWindow):
+            return unbounded("a session can be of any length", 1)
+        if isinstance(self.window, RowWindow):
+            return unbounded(COUNTED, 1)
+        if self.replaces is not None or self.newest:
+            return unbounded("the current row of a key can be of any age", 1)
+        if self.window is None:
+            return unbounded("a running total has no window", 1)
+        return Reaches([Reach(self.window.size_us - 1, 0)])
+
+    def updates(self) -> Updates:
+        running = self.window is None
+        chooses = self.newest or (running and (self.emit == "latest" or not self.ordered))
+        return Updates(
+            takes=self.replaces is not None,
+            reads_all=not running and not self.newest,
+            emits="updates" if running or self.newest or self.replaces is not None else "rows",
+            depends_on_steps=chooses,
+            retracts=True,
+        )
+
+    def every(self) -> AggregateSpec:
+        return replace(self, emit="every", ordered=True) if self.window is None else self
+
+    def state(self) -> State:
+        if self.window is None:
+            return STATEFUL._replace(lost="totals and current rows start again without the earlier rows")
+        lost = "windows that were open at the restart contain only later rows"
+        # The windows of LATEST are always whole.
+        start: Literal["newest", "query"] = "newest" if self.newest else "query"
+        return STATEFUL._replace(lost=lost, start=start, counts=isinstance(self.window, RowWindow))
+
+    def words(self, inputs: Sequence[str]) -> str:
+        words = ["aggregate", window_words(self.window) if self.replaces is None else "the current rows"]
+        if self.newest:
+            words[1] = f"the newest of {words[1]}"
+        elif isinstance(self.window, TimeWindow) and self.window.slide_us != self.window.size_us:
+            words.append(f"in panes of {format_interval(gcd(self.window.size_us, self.window.slide_us))}")
+        if self.where is not None:
+            words.append(f"WHERE {show(self.where)}")
+        if self.keys:
+            shown = (show(key) if self.rows else show_column(name, key) for name, key in self.keys)
+            words.append("by " + ", ".join(shown))
+        if self.rows:
+            words[-1] += ", each row when its session closes"
+        columns = [show_as(_call_words(call), name) for name, call in self.calls]
+        columns += [show_as(f"window_{side}", name) for name, side in self.bounds]
+        if self.ordered:
+            words.append("in order")
+        if self.flush != "none":
+            words.append(f"emitted {self.flush} within {format_interval(self.max_delay_us)}")
+        if self.window is None and self.emit == "every":
+            words.append("after every row")
+        return " ".join(words) + (f": {', '.join(columns)}" if columns else "")
+
+    def build(self, site: Site) -> Operator:
+        from millrace.operators.aggregate.aggregate import RowAggregate, WindowAggregate
+        from millrace.operators.aggregate.newest import NewestWindowAggregate
+        from millrace.operators.aggregate.running import build_running
+
+        if self.window is None:
+            return build_running(site.name, self, site.inputs, site.output, site.clock)
+        if self.newest:
+            return NewestWindowAggregate(site.name, self, site.inputs, site.output, site.clock)
+        kind = RowAggregate if isinstance(self.window, RowWindow) else WindowAggregate
+        return kind(site.name, self, site.inputs, site.output, site.clock, site.since_us)
+
+
+def _call_words(call: AggregateCall) -> str:
+    name = call.function.partition("(")[0]
+    arguments = ", ".join(map(show, call.arguments)) or "*"
+    only = "" if call.filter is None else f" FILTER (WHERE {show(call.filter)})"
+    return f"{name}({'DISTINCT ' if call.distinct else ''}{arguments}){only}"
+
 
 @dataclass(frozen=True, slots=True)
 class WindowSpec(Spec):
@@ -338,128 +418,54 @@ class WindowSpec(Spec):
             fields = tuple(Field(name, column.type, column.nullable) for name, column in self.columns)
         return Schema((*fields, *(Field(name, bound, False) for name, _ in self.bounds)))
 
+    def gives_order(self, inputs: Sequence[bool]) -> bool:
+        return all(inputs)
 
-@dataclass(frozen=True, slots=True)
-class RetimeSpec(Spec):
-    """The same rows at the time that a column carries, as when a window reads a join by one side's time.
+    def lags(self, inputs: Sequence[Lags], schemas: Sequence[Schema]) -> Lags:
+        """Bounds enclose the row's own time: start <= time < end. The bounds of ROWS windows are positions."""
+        if isinstance(self.window, RowWindow):
+            return inputs[0] if self.columns is None else time.computed([one for _, one in self.columns], inputs[0])
+        size = self.window.size_us
+        return {**inputs[0], **bound_lags(self.bounds, len(schemas[0]), (0, size - 1), (-size, -1))}
 
-    The planner vouches that no row's column is more than `lag_us` below its time: that is what promises lose. Rows
-    whose column is null have no time: they are counted as failed.
-    """
+    def window_bound(self, column: int, width: int) -> bool:
+        return isinstance(self.window, TimeWindow) and column >= width - len(self.bounds)
 
-    kind: ClassVar[str] = "map"
-    word: ClassVar[str] = "retime"
-    position: int
-    lag_us: int
+    def used_columns(self, wanted: Positions, widths: Sequence[int]) -> list[Positions]:
+        if isinstance(self.window, RowWindow):
+            return all_columns(widths)
+        return [{at for at in wanted if at < widths[0]}]
 
+    def state_keys(self, schemas: Sequence[Schema]) -> str | None:
+        return "it counts all rows" if isinstance(self.window, RowWindow) else None
 
-# -- joins and sequences -----------------------------------------------------------------------------------------------
+    def origins(self, key: e.Expression, schemas: Sequence[Schema]) -> list[Origin]:
+        if self.columns is not None:
+            return computed(key, [column for _, column in self.columns])
+        return within(key, len(schemas[0]))
 
-# A column of a joined row: its name, the input that it comes from, its position there (TIME is that row's own time).
-Picked = tuple[str, int, int]
+    def reaches(self, lags: Sequence[Lags]) -> Reaches:
+        if isinstance(self.window, RowWindow):
+            return unbounded(COUNTED, 1)
+        return Reaches([HERE])
 
+    def updates(self) -> Updates:
+        return INDIFFERENT._replace(reads_all=True)
 
-@dataclass(frozen=True, slots=True)
-class Band:
-    """How far apart rows of two inputs may be: low_us <= right's time - left's time <= high_us.
+    def every(self) -> WindowSpec:
+        return self
 
-    None is no bound. Both ends belong to it: times are whole microseconds, so an open end is the closed one beside it.
-    """
+    def state(self) -> State:
+        return STATEFUL._replace(lost=None, counts=isinstance(self.window, RowWindow))
 
-    left: int
-    right: int
-    low_us: int | None = None
-    high_us: int | None = None
+    def words(self, inputs: Sequence[str]) -> str:
+        words = f"{window_words(self.window)}, each row once per window"
+        if self.columns is not None:
+            words += ": " + ", ".join(show_column(name, column) for name, column in self.columns)
+        return words if self.where is None else f"{words} WHERE {show(self.where)}"
 
+    def build(self, site: Site) -> Operator:
+        from millrace.operators.aggregate.windowing import RowWindowing, Windowing
 
-@dataclass(frozen=True, slots=True)
-class Equal:
-    """Two inputs' rows match where these expressions, each over its own input, are equal. NULL equals nothing."""
-
-    left: int
-    left_key: Expression
-    right: int
-    right_key: Expression
-
-
-@dataclass(frozen=True, slots=True)
-class JoinSpec(Spec):
-    """Rows of several inputs put together wherever they match: one row of each input, at the latest of their times.
-
-    columns   what the rows hold; only what is named here is kept in the state
-    bands     bounds on pairs of inputs; the operator derives what follows for the other pairs
-    equal     keys; inputs that none ties to the others match by time and `where` alone
-    where     what else must hold, over `columns`
-    outer     rows of these inputs that no row of the other can match any more are given at their own time, with nulls
-              for it (two inputs only)
-    rows      per input, how many of its newest rows (in order of time, then arrival) may match; None is any number.
-              With it, rows are joined in order of time whatever `order`
-    order     `arrival`: rows are joined as they come, and given at once (OOP-Join). Otherwise the output is in order
-              of time: `sync` puts the inputs in order first, `filter` joins at once and holds the output back, and
-              `adaptive` is the one or the other, by whether c |w| l1 l2 reaches `alpha` (NILE)
-    """
-
-    kind: ClassVar[str] = "join"
-    word: ClassVar[str] = "join"
-    columns: tuple[Picked, ...]
-    bands: tuple[Band, ...] = ()
-    equal: tuple[Equal, ...] = ()
-    where: Expression | None = None
-    outer: tuple[int, ...] = ()
-    rows: tuple[int | None, ...] | None = None
-    order: Literal["arrival", "sync", "filter", "adaptive"] = "arrival"
-    alpha: float = 0.3
-
-    def schema(self, inputs: Sequence[Schema]) -> Schema:
-        return picked_schema(self.columns, inputs, {1 - position for position in self.outer})
-
-    @property
-    def counts_rows(self) -> bool:
-        """Whether any input's window is a number of rows."""
-        return self.rows is not None and any(most is not None for most in self.rows)
-
-
-@dataclass(frozen=True, slots=True)
-class SequenceSpec(Spec):
-    """Input 0 FOLLOWED BY input 1, in order of time: a row of 1 with a row of 0 at or before its time (EQG, section 5).
-
-    columns     what the rows hold
-    keys        pairs of expressions over input 0 and input 1 that must be equal: patterns are told apart by them.
-                NULL equals nothing
-    where       what must hold for the chosen pair, over `tested`, or over `columns` if that is empty. A pair is chosen
-                by time and keys alone: if it fails there is no row, and under `chronicle` both are used up all the same
-    mode        `recent`: the newest row of 0 with these keys, which may be chosen again. `chronicle`: the oldest that
-                has not been used, and both are used up
-    within_us   how much later the row of 1 may be; None is any time
-    absent      instead: a row of 0 at its time + within_us (which must be given), if no row of 1 with these keys came
-                by then for which `where` holds. Its `columns` are of input 0 alone; `mode` means nothing
-    outer       instead of nothing, a row of 1 without a row of 0 is given with nulls, also if the chosen pair fails
-                (`a LEFT JOIN LATEST b`). Not with `absent`
-    tested      the columns of a pair that `where` is over, of either input; the time of such a row is input 1's
-    """
-
-    kind: ClassVar[str] = "sequence"
-    word: ClassVar[str] = "followed_by"
-    columns: tuple[Picked, ...]
-    keys: tuple[tuple[Expression, Expression], ...] = ()
-    where: Expression | None = None
-    mode: Literal["recent", "chronicle"] = "recent"
-    within_us: int | None = None
-    absent: bool = False
-    outer: bool = False
-    tested: tuple[Picked, ...] = ()
-
-    def schema(self, inputs: Sequence[Schema]) -> Schema:
-        return picked_schema(self.columns, inputs, {0} if self.outer else set())
-
-
-def picked_schema(columns: Sequence[Picked], inputs: Sequence[Schema], missing: set[int]) -> Schema:
-    """The fields of a joined row; those of an input that may be missing can be null."""
-    fields = []
-    for name, at, position in columns:
-        if position == TIME:
-            fields.append(Field(name, Type.TIMESTAMP, at in missing))
-        else:
-            field = inputs[at].fields[position]
-            fields.append(Field(name, field.type, field.nullable or at in missing))
-    return Schema(tuple(fields))
+        kind = RowWindowing if isinstance(self.window, RowWindow) else Windowing
+        return kind(site.name, self, site.inputs, site.output, site.since_us)

@@ -2,7 +2,7 @@
 
 from millrace.sql.arcs import condition
 from millrace.sql.errors import SqlError
-from millrace.sql.explain import equality, explain, show
+from millrace.sql.explain import equality, explain
 from millrace.sql.parser import parse
 from millrace.sql.planned import (
     AlterStatement,
@@ -52,5 +52,4 @@ __all__ = [
     "parse",
     "plan",
     "plan_all",
-    "show",
 ]

@@ -7,7 +7,7 @@ each call. Of the columns, only the GROUP BY columns may remain after the rewrit
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -106,21 +106,4 @@ def is_bound(part: e.Expression) -> bool:
 
 
 def has_bound(expression: e.Expression) -> bool:
-    return any(map(is_bound, columns_of(expression)))
-
-
-def columns_of(expression: e.Expression) -> Iterator[e.Column]:
-    """The columns in an expression, in the order of the text."""
-    match expression:
-        case e.Column():
-            yield expression
-        case e.Call():
-            for argument in expression.arguments:
-                yield from columns_of(argument)
-        case e.Cast():
-            yield from columns_of(expression.argument)
-        case e.Case():
-            for test, value in expression.branches:
-                yield from columns_of(test)
-                yield from columns_of(value)
-            yield from columns_of(expression.otherwise)
+    return any(map(is_bound, e.columns_of(expression)))

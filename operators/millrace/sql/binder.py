@@ -17,9 +17,8 @@ from millrace.protocol import GONE, MAX_INT64, MIN_INT64, MillraceError, Refuse,
 from millrace.protocol.timestamps import parse_timestamp
 from millrace.sql import dialects
 from millrace.sql import syntax as s
-from millrace.sql.aggregation import Calls, columns_of, is_bound
+from millrace.sql.aggregation import Calls, is_bound
 from millrace.sql.errors import SqlError, did_you_mean
-from millrace.sql.progress import EXACT, Lags
 from millrace.sql.windows import BOUNDS, Window
 from millrace.values import expression as e
 from millrace.values.aggregates import AGGREGATES, Aggregate
@@ -27,6 +26,7 @@ from millrace.values.functions import LIBRARY, Library
 from millrace.values.functions.casts import CASTS
 from millrace.values.functions.comparison import as_bigint
 from millrace.values.intervals import parse_interval
+from millrace.values.lags import EXACT, Lags
 from millrace.values.signatures import Readings
 
 TYPE_NAMES: Final[dict[str, Type]] = {
@@ -395,7 +395,7 @@ class Binder:
         if node.filter is not None:
             only = self._inner("FILTER tests rows before aggregation").bind_boolean(node.filter, "FILTER")
         for place, part in zip((*node.arguments, node.filter), (*arguments, only), strict=True):
-            if place is not None and part is not None and any(map(is_bound, columns_of(part))):
+            if place is not None and part is not None and any(map(is_bound, e.columns_of(part))):
                 raise self.error(
                     place,
                     f"{name} reads rows, which may be in several windows: use the window's bounds outside the "

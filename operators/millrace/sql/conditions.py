@@ -14,14 +14,13 @@ from typing import Final, TypeVar
 from millrace.operators.spec import Band, Equal
 from millrace.protocol import Field, Schema, Type
 from millrace.sql import syntax as s
-from millrace.sql.aggregation import columns_of
 from millrace.sql.binder import TIME_NAME, Named, Relation
-from millrace.sql.progress import Lag, lag_of, minus, name_of, plus
 from millrace.values import expression as e
 from millrace.values.batch import Batch
 from millrace.values.evaluate import compile_expression
 from millrace.values.functions import LIBRARY
 from millrace.values.functions.comparison import MIRRORED
+from millrace.values.lags import Lag, lag_of, minus, name_of, plus
 
 _COMPARED: Final = {"<", "<=", "=", ">=", ">"}
 _TIMES: Final = (Type.TIMESTAMP, Type.INTERVAL)
@@ -71,7 +70,7 @@ class Wide:
     def sources(self, expression: e.Expression) -> set[int]:
         """The inputs that an expression reads; -1 stands for the time of the joined row."""
         return {
-            -1 if column.position == e.TIME else self._places[column.position][0] for column in columns_of(expression)
+            -1 if column.position == e.TIME else self._places[column.position][0] for column in e.columns_of(expression)
         }
 
     def over_input(self, expression: e.Expression) -> e.Expression:
@@ -221,7 +220,7 @@ class Conditions:
         """A sum of progressing columns and constants."""
         if expression.type not in _TIMES:
             return None
-        if not any(columns_of(expression)):
+        if not any(e.columns_of(expression)):
             value = constant(expression)
             return None if value is None else _Linear({}, value)
         if isinstance(expression, e.Call) and name_of(expression) in ("+", "-"):
@@ -259,7 +258,7 @@ def _absolute_comparison(sign: str, left: e.Expression, right: e.Expression) -> 
         sign, left, right = MIRRORED[sign], right, left
     if sign == "=" or not (isinstance(left, e.Call) and name_of(left) == "abs" and left.type is Type.INTERVAL):
         return None
-    limit = None if any(columns_of(right)) else constant(right)
+    limit = None if any(e.columns_of(right)) else constant(right)
     return None if limit is None else (left.arguments[0], limit - (sign == "<"))
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from millrace.operators.spec import AggregateSpec, RowWindow, SessionWindow
 from millrace.sql import syntax as s
-from millrace.sql.aggregation import Calls, Output, Ungrouped, columns_of, has_bound, is_bound
+from millrace.sql.aggregation import Calls, Output, Ungrouped, has_bound, is_bound
 from millrace.sql.binder import Relation
 from millrace.sql.conditions import all_of
 from millrace.sql.dialects import guided
@@ -135,7 +135,7 @@ class GroupedSelect:
                 raise self._error(
                     node, "every group is already per window: write GROUP BY window_start, window_end alone"
                 )
-            if not any(columns_of(key)):
+            if not any(e.columns_of(key)):
                 raise self._error(node, "expected a column or an expression of columns, got a constant")
             seen.add(key)
             yield node, key
@@ -297,11 +297,11 @@ def distinct(planner: QueryPlanner, select: s.Select, relation: Relation) -> Rel
     keys = []
     for item in items:
         bound = planner.binder(relation).bind(item.expression)
-        if has_bound(bound) and not all(map(is_bound, columns_of(bound))):
+        if has_bound(bound) and not all(map(is_bound, e.columns_of(bound))):
             raise planner.error(
                 item, "DISTINCT takes the bounds of a window alone, not in an expression with other columns"
             )
-        if not has_bound(bound) and any(columns_of(bound)):
+        if not has_bound(bound) and any(e.columns_of(bound)):
             keys.append(item.expression)
     grouped = replace(select, items=tuple(items), group_by=tuple(keys), distinct=False)
     return GroupedSelect(planner, grouped, relation).plan()

@@ -17,7 +17,6 @@ from millrace.operators.join.bands import close_bands, contradict
 from millrace.operators.spec import JoinSpec, MapSpec, SelectSpec, Spec
 from millrace.protocol import Type
 from millrace.sql import syntax as s
-from millrace.sql.aggregation import columns_of
 from millrace.sql.binder import TIME_NAME, Named, Relation
 from millrace.sql.conditions import Conditions, Wide, all_of, call, conjuncts, needs_row_of
 from millrace.sql.dialects import find_join, guided
@@ -393,7 +392,7 @@ class FromPlanner:
                 ) in names:
                     picks.add(position)
         for term in tested:
-            for column in columns_of(term):
+            for column in e.columns_of(term):
                 if column.position != e.TIME:
                     picks.add(column.position)
         if clocks:

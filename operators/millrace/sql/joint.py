@@ -17,10 +17,10 @@ from millrace.sql import syntax as s
 from millrace.sql.binder import Relation
 from millrace.sql.errors import SqlError
 from millrace.sql.grouped import GroupedSelect
-from millrace.sql.progress import EXACT, SPANS, name_of
 from millrace.sql.windows import Window
 from millrace.values import expression as e
 from millrace.values.functions.times import unit_named
+from millrace.values.lags import EXACT, SPANS, name_of
 
 if TYPE_CHECKING:
     from millrace.sql.queries import QueryPlanner

@@ -12,8 +12,8 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from millrace.engine.events import AlterStream, RenameQuery
 from millrace.engine.plan import QueryPlan, StreamDefinition, origin_of
-from millrace.protocol import Field
-from millrace.sql.progress import Lags
+from millrace.protocol import Field, Schema
+from millrace.values.lags import Lags
 
 SinkType = Literal["file", "stdout"]
 OnSlow = Literal["wait", "drop_oldest", "disconnect", "latest"]
@@ -270,3 +270,14 @@ def _set(items: Mapping[str, _Value], name: str, value: _Value) -> dict[str, _Va
 
 def _unset(items: Mapping[str, _Value], name: str) -> dict[str, _Value]:
     return {key: value for key, value in items.items() if key != name}
+
+
+def schemas_of(plan: QueryPlan, catalog: Catalog) -> dict[str, Schema]:
+    """The schema of every operator's rows."""
+    schemas = {stream.source: stream.schema for stream in map(catalog.stream, plan.reads_streams)}
+    schemas |= {query.output: query.schema for query in map(catalog.queries.__getitem__, plan.reads_queries)}
+    for node in plan.nodes:
+        schemas[node.name] = node.spec.schema(
+            [node.edge(at).reads(schemas[name]) for at, name in enumerate(node.inputs)]
+        )
+    return schemas

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from millrace.engine.plan import Namer, Node, QueryOptions, QueryPlan, StreamDefinition, word_of
-from millrace.operators.build import gives_order
 from millrace.operators.queues.edge import EdgeSpec
 from millrace.operators.spec import (
     AggregateSpec,
@@ -38,7 +37,6 @@ from millrace.sql.joins import FromPlanner
 from millrace.sql.joint import joint_window
 from millrace.sql.parser import written
 from millrace.sql.planned import Catalog, Facts
-from millrace.sql.progress import EXACT, Lags, lag_of, lags_of
 from millrace.sql.ranked import limit_rows, missing_limit, number_rows, row_numbers, without_number
 from millrace.sql.sequences import key_of
 from millrace.sql.updates import append_rows, filter_rows, map_rows
@@ -47,6 +45,7 @@ from millrace.sql.windows import Window, bracket_window, window_of
 from millrace.values import expression as e
 from millrace.values.evaluate import compile_expression
 from millrace.values.functions import Library
+from millrace.values.lags import EXACT, Lags, lag_of
 
 # A query of WITH is planned again for each reader, which can double the number of operators with each level.
 MAX_OPERATORS: Final = 1000
@@ -116,6 +115,7 @@ class QueryPlanner:
     # By the operator that emits them, whether rows are always in order of time, and the lags of their columns.
     ordered: dict[str, bool] = field(default_factory=dict)
     lags: dict[str, Lags] = field(default_factory=dict)
+    schemas: dict[str, Schema] = field(default_factory=dict)  # of its own operators
     stars: dict[s.Span, str] = field(default_factory=dict)  # the columns of each *, as SQL
     work: _Work = field(default_factory=_Work)
     nested: int = 0  # queries that are being planned inside each other
@@ -168,12 +168,11 @@ class QueryPlanner:
         first = inputs[0]
         time_known = isinstance(spec, AggregateSpec) or all(relation.time_known for relation in inputs)
         keeps = isinstance(spec, SelectSpec | FilterSpec | SortSpec | WindowSpec)
-        self.ordered[name] = gives_order(
-            spec, [self.ordered[relation.node] and not relation.edge.updates for relation in inputs]
+        self.schemas[name] = schema
+        self.ordered[name] = spec.gives_order(
+            [self.ordered[relation.node] and not relation.edge.updates for relation in inputs]
         )
-        self.lags[name] = lags_of(
-            spec, [relation.lags for relation in inputs], [relation.schema for relation in inputs]
-        )
+        self.lags[name] = spec.lags([relation.lags for relation in inputs], [relation.schema for relation in inputs])
         return Relation(
             name,
             schema,
@@ -841,8 +840,8 @@ def _facts(plan: QueryPlan, catalog: Catalog) -> Facts:
         inputs = [_read(node.edge(at), *sources[name][1:]) for at, name in enumerate(node.inputs)]
         schemas = [schema for _, schema in inputs]
         orders = [sources[name][0] and not node.edge(at).updates for at, name in enumerate(node.inputs)]
-        lags = lags_of(node.spec, [lags for lags, _ in inputs], schemas)
-        sources[node.name] = gives_order(node.spec, orders), lags, node.spec.schema(schemas)
+        lags = node.spec.lags([lags for lags, _ in inputs], schemas)
+        sources[node.name] = node.spec.gives_order(orders), lags, node.spec.schema(schemas)
     timed = all(stream.timestamps != "latent" for stream in streams) and all(
         catalog.facts[query.name][1].timed for query in queries
     )

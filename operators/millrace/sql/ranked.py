@@ -7,28 +7,17 @@ such a query is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from millrace.engine.plan import Node
-from millrace.operators.spec import (
-    AggregateSpec,
-    FilterSpec,
-    JoinSpec,
-    MapSpec,
-    Rank,
-    RowWindow,
-    SelectSpec,
-    SortSpec,
-    TopSpec,
-    WindowSpec,
-)
+from millrace.operators.spec import Rank, TopSpec
 from millrace.protocol import MAX_INT64, Schema
 from millrace.sql import syntax as s
 from millrace.sql.aggregation import free_name
 from millrace.sql.binder import Ranking, Relation
 from millrace.sql.conditions import conjuncts
+from millrace.sql.planned import schemas_of
 from millrace.sql.windowed import conjoin
 from millrace.values import expression as e
 from millrace.values.functions.comparison import MIRRORED
@@ -219,34 +208,16 @@ def _closes(planner: QueryPlanner, relation: Relation, partition: Sequence[int])
 
 
 def _is_bound(planner: QueryPlanner, name: str, at: int) -> bool:
-    """Whether a column is derived from the bound of a window."""
-    node = next((candidate for candidate in _nodes(planner) if candidate.name == name), None)
-    if node is None:
-        return False
-    match node.spec:
-        case MapSpec(columns):
-            column = columns[at][1]
-            return (
-                isinstance(column, e.Column)
-                and column.position >= 0
-                and _is_bound(planner, node.inputs[0], column.position)
-            )
-        case SelectSpec() | SortSpec() | FilterSpec():
-            return _is_bound(planner, node.inputs[0], at)
-        case JoinSpec(columns=picked):
-            _, source, position = picked[at]
-            return position >= 0 and _is_bound(planner, node.inputs[source], position)
-        case AggregateSpec(window=window, bounds=bounds) if not node.spec.rows:
-            first = len(node.spec.keys) + len(node.spec.calls)
-            return window is not None and not isinstance(window, RowWindow) and first <= at < first + len(bounds)
-        case AggregateSpec(bounds=bounds, window=window) | WindowSpec(bounds=bounds, window=window):
-            # The bounds are the last columns, and their distance from the rows' time is always known.
-            lags = planner.lags.get(name, {})
-            return not isinstance(window, RowWindow) and at > max(lags, default=at) - len(bounds)
-    return False
-
-
-def _nodes(planner: QueryPlanner) -> Iterator[Node]:
-    yield from planner.nodes
-    for query in planner.catalog.queries.values():
-        yield from query.nodes
+    """Whether a column is copied from the bound of a window."""
+    nodes, schemas = {node.name: node for node in planner.nodes}, planner.schemas
+    while True:
+        if name not in nodes:
+            query = next((one for one in planner.catalog.queries.values() if one.output == name), None)
+            if query is None:
+                return False
+            nodes, schemas = {node.name: node for node in query.nodes}, schemas_of(query, planner.catalog)
+        bound = nodes[name].spec.window_bound(at, len(schemas[name]))
+        if isinstance(bound, bool):
+            return bound
+        source, at = bound
+        name = nodes[name].inputs[source]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from millrace.operators.spec import MapSpec, SequenceSpec
 from millrace.sql import syntax as s
-from millrace.sql.aggregation import columns_of
 from millrace.sql.binder import Relation
 from millrace.sql.conditions import Conditions, Wide, all_of, conjuncts, equality
 from millrace.sql.sides import Side, Table, shifted
@@ -102,7 +101,7 @@ def _add_sequence(
     picks = tables.picks(wide, joined, above, clocks=tables.clocks(node))
     test = all_of(where)
     if test is not None:
-        tested = tables.picks_of(wide, joined, columns_of(test))
+        tested = tables.picks_of(wide, joined, e.columns_of(test))
         if any(position not in picks.order for position in tested.order):
             spec = replace(spec, tested=tested.columns(), where=tested.over(test))
         else:

@@ -7,25 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from millrace.engine.plan import Node, QueryPlan
-from millrace.operators.spec import (
-    AggregateSpec,
-    FilterSpec,
-    GateSpec,
-    JoinSpec,
-    MapSpec,
-    RetimeSpec,
-    SampleSpec,
-    SelectSpec,
-    SequenceSpec,
-    SortSpec,
-    Spec,
-    TopSpec,
-    UnionSpec,
-    WindowSpec,
-    undecided,
-)
+from millrace.operators.spec import FilterSpec, MapSpec, SelectSpec
 from millrace.protocol import GONE, Type
-from millrace.sql.aggregation import columns_of
 from millrace.sql.binder import Relation
 from millrace.sql.planned import Catalog
 from millrace.values import expression as e
@@ -37,7 +20,7 @@ if TYPE_CHECKING:
 def filter_rows(planner: QueryPlanner, predicate: e.Expression, relation: Relation) -> Relation:
     """The rows that pass a condition. When a key's row no longer passes, a tombstone retracts it."""
     key = relation.key_at
-    if relation.update_key is None or all(column.position in key for column in columns_of(predicate)):
+    if relation.update_key is None or all(column.position in key for column in e.columns_of(predicate)):
         return planner.add(SelectSpec(predicate), [relation])
     relation = planner.stamp_rows(relation)
     filtered = planner.add(FilterSpec(predicate, key, planner.options.emit), [relation])
@@ -84,54 +67,25 @@ def read_every(planner: QueryPlanner, relation: Relation) -> None:
     for at, node in reversed(list(enumerate(planner.nodes))):
         if node.name in above:
             above |= set(node.inputs)
-            planner.nodes[at] = replace(node, spec=_every(node.spec))
+            planner.nodes[at] = replace(node, spec=node.spec.every())
     for query in planner.queries:
         other = planner.catalog.queries[query]
-        if other.output in above and any(_drops(node.spec) for node in other.nodes):
+        if other.output in above and any(node.spec.updates().depends_on_steps for node in other.nodes):
             planner.warnings.append(
                 f"{query} emits only the last row of each key and step, so which row is current at a time "
                 "depends on how busy the engine is: create it WITH (emit = 'every', order = 'event')"
             )
 
 
-def _every(spec: Spec) -> Spec:
-    match spec:
-        case AggregateSpec(window=None) | TopSpec(closes_at=None):
-            return replace(spec, emit="every", ordered=True)
-        case FilterSpec():
-            return replace(spec, emit="every")
-    return spec
-
-
 def _chooses(node: Node) -> bool:
     """Whether the rows that an operator emits for a key depend on how busy the engine is."""
-    return _drops(node.spec) or any(edge.updates for edge in node.edges)
-
-
-def _drops(spec: Spec) -> bool:
-    """Whether the rows that an operator emits for a key depend on how its input is batched or ordered."""
-    match spec:
-        case AggregateSpec(newest=True):
-            return True
-        case AggregateSpec(window=None) | TopSpec(closes_at=None):
-            return spec.emit == "latest" or not spec.ordered
-        case FilterSpec():
-            return spec.emit == "latest"
-        case UnionSpec():
-            return spec.key is not None
-        case AggregateSpec() | TopSpec():
-            return False
-        case SelectSpec() | GateSpec() | SampleSpec() | MapSpec() | SortSpec() | WindowSpec() | RetimeSpec():
-            return False
-        case JoinSpec() | SequenceSpec():
-            return False
-    raise undecided("whether it drops rows of a key", spec)
+    return node.spec.updates().depends_on_steps or any(edge.updates for edge in node.edges)
 
 
 def depends_on_steps(plan: QueryPlan, catalog: Catalog) -> bool:
     """Whether a query reads all rows of an update stream that emits only some of them."""
     nodes = {node.name: node for node in plan.nodes}
-    readers = [node for node in plan.nodes if _reads_all(node.spec)]
+    readers = [node for node in plan.nodes if node.spec.updates().reads_all]
     read = {name for node in readers for name in _path(node.inputs[0], nodes)}
     other = any(
         query.output in read and any(map(_chooses, query.nodes))
@@ -146,20 +100,6 @@ def sheds(plan: QueryPlan) -> bool:
     return any(edge.shed is not None for node in plan.nodes for edge in node.edges)
 
 
-def _reads_all(spec: Spec) -> bool:
-    """Whether an operator reads every row of an update stream, not only the current ones."""
-    match spec:
-        case WindowSpec() | SequenceSpec():
-            return True
-        case AggregateSpec(window=window, newest=newest):
-            return window is not None and not newest
-        case SelectSpec() | GateSpec() | SampleSpec() | MapSpec() | SortSpec() | RetimeSpec():
-            return False
-        case UnionSpec() | FilterSpec() | TopSpec() | JoinSpec():
-            return False
-    raise undecided("whether it reads every row of a key", spec)
-
-
 def read_of(name: str, nodes: Sequence[Node]) -> str:
     """The source upstream of operators that process each row alone."""
     *_, last = _path(name, {node.name: node for node in nodes})
@@ -168,7 +108,7 @@ def read_of(name: str, nodes: Sequence[Node]) -> str:
 
 def _path(name: str, nodes: dict[str, Node]) -> Iterator[str]:
     """The source upstream of operators that process each row alone, and those operators."""
-    while name in nodes and isinstance(nodes[name].spec, MapSpec | SelectSpec | SortSpec):
+    while name in nodes and nodes[name].spec.updates().emits == "input":
         yield name
         (name,) = nodes[name].inputs
     yield name

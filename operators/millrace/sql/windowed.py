@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from millrace.operators.spec import AggregateSpec, MapSpec, RowWindow, SelectSpec, SessionWindow, TimeWindow, WindowSpec
 from millrace.sql import syntax as s
-from millrace.sql.aggregation import columns_of, free_name, has_bound
+from millrace.sql.aggregation import free_name, has_bound
 from millrace.sql.binder import Relation
 from millrace.sql.conditions import conjuncts
 from millrace.sql.windows import BOUNDS, Window
@@ -110,7 +110,7 @@ def partition_keys(
             raise planner.error(
                 node, "the bounds of a session are known when it closes: write PARTITION BY with columns of rows"
             )
-        if not any(columns_of(key)):
+        if not any(e.columns_of(key)):
             raise planner.error(node, "expected a column or an expression of columns, got a constant")
         keys.setdefault(key, node)
     return [(node, key) for key, node in keys.items()]

@@ -6,18 +6,19 @@ be compared, saved and sent. Types are decided when an expression is made, never
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from millrace.protocol import Type
+from millrace.values.definitions import Definition
 
 # The position that means the tuple's own time rather than one of its columns.
 TIME = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Expression:
+class Expression(Definition):
     """An expression's type, and whether it may be null."""
 
     type: Type
@@ -119,6 +120,19 @@ def parts(expression: Expression) -> Sequence[Expression]:
     return ()
 
 
+def columns_of(expression: Expression) -> Iterator[Column]:
+    """The columns in an expression, in the order of the text; the row's own time is one."""
+    if isinstance(expression, Column):
+        yield expression
+    for part in parts(expression):
+        yield from columns_of(part)
+
+
+def positions_of(expressions: Iterable[Expression]) -> set[int]:
+    """The positions of all columns in these expressions."""
+    return {column.position for expression in expressions for column in columns_of(expression)}
+
+
 def substitute(expression: Expression, columns: Sequence[Expression]) -> Expression:
     """The same over the rows that `columns` are computed from: what comes of folding a map into what reads it.
 
@@ -127,3 +141,14 @@ def substitute(expression: Expression, columns: Sequence[Expression]) -> Express
     return rewrite(
         expression, lambda part: columns[part.position] if isinstance(part, Column) and part.position >= 0 else None
     )
+
+
+def anonymous(expression: Expression, names: Sequence[str] | None = None) -> Expression:
+    """The expression without what does not change its value: whether it may be null, and names other than these."""
+
+    def plain(part: Expression) -> Expression | None:
+        if not isinstance(part, Column):
+            return None
+        return Column(part.type, True, part.position, "" if names is None else names[part.position])
+
+    return rewrite(expression, plain)

@@ -12,11 +12,11 @@ from zlib import crc32
 
 import numpy as np
 
-from millrace.backfill.margins import Reach
 from millrace.backfill.splitting import Slice
 from millrace.values.batch import Batch, Int64s, Values
 from millrace.values.evaluate import Computed, evaluate
 from millrace.values.expression import Expression
+from millrace.values.reach import Reach
 
 # How keys are spelled is known to `frames.key_number` too, which has Spark spell those of plain columns.
 SEPARATOR: Final = b"\x1f"

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from millrace.engine.plan import Node, QueryPlan, StreamDefinition
-from millrace.operators.spec import RowWindow
 from millrace.protocol import Refuse, Schema
 from millrace.sql import Catalog
 from millrace.sql.explain import equality
-from millrace.sql.progress import Lags, lags_of
+from millrace.values.lags import Lags
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ class Flow:
             found[stream.source] = {} if position is None else {position: (0, 0)}
         for node in self.nodes.values():
             inputs = [found[name] for name in node.inputs]
-            found[node.name] = lags_of(node.spec, inputs, [self.schemas[name] for name in node.inputs])
+            found[node.name] = node.spec.lags(inputs, [self.schemas[name] for name in node.inputs])
         return found
 
     @cached_property
@@ -87,7 +86,7 @@ class Flow:
     @property
     def counts_rows(self) -> bool:
         """Whether it has windows of rows, which count tuples in the order in which they arrived."""
-        return any(isinstance(getattr(node.spec, "window", None), RowWindow) for node in self.nodes.values())
+        return any(node.spec.state().counts for node in self.nodes.values())
 
     @property
     def time_column(self) -> tuple[int, int, int] | None:

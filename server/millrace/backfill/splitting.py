@@ -13,12 +13,13 @@ from typing import Any, Final, Literal
 
 from millrace.backfill.flow import Flow
 from millrace.backfill.keys import Keys, keys_of
-from millrace.backfill.margins import Margins, Reach, margins_of
+from millrace.backfill.margins import Margins, margins_of
 from millrace.protocol import Refuse, format_timestamp
 from millrace.protocol.words import counted
 from millrace.values import expression as e
 from millrace.values.eventtime import MAX_TIME, MIN_TIME
 from millrace.values.intervals import format_interval
+from millrace.values.reach import Reach
 
 Mode = Literal["auto", "key", "time"]
 How = Literal["key", "time", "one"]

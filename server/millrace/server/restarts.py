@@ -18,8 +18,6 @@ from typing import Any, Final
 import structlog
 
 from millrace.engine.engine import Query
-from millrace.operators.frame.operator import Operator
-from millrace.operators.spec import AggregateSpec
 from millrace.protocol.timestamps import format_timestamp
 
 log = structlog.get_logger()
@@ -94,27 +92,4 @@ class Marker:
 
 def lost_state(query: Query) -> str | None:
     """What it means that a query starts with empty state; None if it has no state to lose."""
-    specs = {node.name: node.spec for node in query.plan.nodes}
-    found = dict.fromkeys(
-        _MEANINGS[_kind(operator, specs.get(operator.name))]
-        for operator in query.operators
-        if type(operator).state_tuples is not Operator.state_tuples
-    )
-    return "; ".join(found) or None
-
-
-def _kind(operator: Operator, spec: object) -> str:
-    if operator.kind != "aggregate":
-        return operator.kind if operator.kind in _MEANINGS else ""
-    return "window" if isinstance(spec, AggregateSpec) and spec.window is not None else "aggregate"
-
-
-# By operator kind.
-_MEANINGS: Final = {
-    "window": "windows that were open at the restart contain only later rows",
-    "aggregate": "totals and current rows start again without the earlier rows",
-    "join": "joins find no partners among earlier rows",
-    "sequence": "sequences find no earlier rows",
-    "top": "ranks ignore earlier rows",
-    "": "its state has no earlier rows",
-}
+    return "; ".join(dict.fromkeys(lost for node in query.plan.nodes if (lost := node.spec.state().lost))) or None

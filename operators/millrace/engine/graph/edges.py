@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from millrace.engine.events import Measured
 from millrace.engine.plan import Node, QueryPlan, names
-from millrace.operators.build import gives_order
 from millrace.operators.filter.select import Select
 from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.inlet import Inlet
@@ -182,7 +181,7 @@ def _disordered(engine: Engine, changed: Operator) -> list[Operator]:
                 reader.ordered and operator is not changed and engine.graph.producer(reader) not in found
                 for reader in operator.inputs
             ]
-            if not gives_order(node.spec, inputs):
+            if not node.spec.gives_order(inputs):
                 found.append(operator)
     return found
 

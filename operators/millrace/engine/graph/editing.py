@@ -23,23 +23,7 @@ from millrace.operators.frame.operator import Operator
 from millrace.operators.queues.edge import APPEND, EdgeSpec
 from millrace.operators.queues.inlet import QueueInlet
 from millrace.operators.sink.sink import Sink
-from millrace.operators.spec import (
-    AggregateSpec,
-    FilterSpec,
-    GateSpec,
-    JoinSpec,
-    MapSpec,
-    RetimeSpec,
-    SampleSpec,
-    SelectSpec,
-    SequenceSpec,
-    SortSpec,
-    Spec,
-    TopSpec,
-    UnionSpec,
-    WindowSpec,
-    undecided,
-)
+from millrace.operators.spec import FilterSpec, SampleSpec, SelectSpec, Spec
 from millrace.protocol import Refuse, Schema
 from millrace.protocol.words import article
 from millrace.values.batch import Batch
@@ -154,21 +138,7 @@ def _is_sample_of_newest(spec: Spec, node: Node, position: int) -> bool:
 
 def takes_updates(engine: Engine, plan: QueryPlan, node: Node, position: int) -> bool:
     """Whether an input carries rows that replace each other."""
-    return _takes_current_rows(node.spec) or _replace_each_other(engine, plan, node.inputs[position])
-
-
-def _takes_current_rows(spec: Spec) -> bool:
-    """Whether an operator takes each row in the place of an earlier one."""
-    match spec:
-        case FilterSpec() | UnionSpec(key=tuple()):
-            return True
-        case AggregateSpec(replaces=replaces) | TopSpec(replaces=replaces):
-            return replaces is not None
-        case SelectSpec() | GateSpec() | SampleSpec() | MapSpec() | SortSpec() | WindowSpec() | RetimeSpec():
-            return False
-        case UnionSpec() | JoinSpec() | SequenceSpec():
-            return False
-    raise undecided("whether it takes each row in the place of an earlier one", spec)
+    return node.spec.updates().takes or _replace_each_other(engine, plan, node.inputs[position])
 
 
 def _replace_each_other(engine: Engine, plan: QueryPlan, name: str) -> bool:
@@ -178,12 +148,10 @@ def _replace_each_other(engine: Engine, plan: QueryPlan, name: str) -> bool:
     if node is None:
         other = next((one.plan for one in engine.queries_by_name.values() if one.plan.output == name), None)
         return other is not None and other.update_key is not None
-    match node.spec:
-        case AggregateSpec(window=None) | TopSpec(closes_at=None):
-            return True
-        case SelectSpec() | SampleSpec() | MapSpec() | SortSpec():
-            return node.edge(0).updates or _replace_each_other(engine, plan, node.inputs[0])
-    return _takes_current_rows(node.spec)
+    emits = node.spec.updates().emits
+    if emits == "input":
+        return node.edge(0).updates or _replace_each_other(engine, plan, node.inputs[0])
+    return emits == "updates"
 
 
 def _with(inputs: Sequence[str], position: int, name: str) -> tuple[str, ...]:

@@ -27,14 +27,11 @@ from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import Operator
 from millrace.operators.sink.sink import Sink
 from millrace.operators.source.source import Source
-from millrace.operators.spec import GateSpec, MapSpec, SelectSpec
 from millrace.protocol import Refuse
 from millrace.values.eventtime import MIN_TIME
 
 if TYPE_CHECKING:
     from millrace.engine.engine import Engine, Query
-
-STATELESS: Final = (SelectSpec, MapSpec)
 
 
 @dataclass(slots=True)
@@ -141,9 +138,9 @@ def _gist(spec: object) -> tuple[object, ...]:
 
 
 def _plain(node: Node) -> bool:
-    """Whether it reads arcs as they are: what a queue of its own keeps depends on who serves it, and when, and a gate
-    waits for its own query's history."""
-    return not isinstance(node.spec, GateSpec) and all(node.edge(at).plain for at in range(len(node.inputs)))
+    """Whether it may be shared and reads arcs as they are: what a queue of its own keeps depends on who serves it, and
+    when."""
+    return node.spec.state().shared != "never" and all(node.edge(at).plain for at in range(len(node.inputs)))
 
 
 def _edges(node: Node) -> list[object]:
@@ -185,7 +182,7 @@ def _remembers_nothing(engine: Engine, operator: Operator) -> bool:
     spec = next(
         node.spec for node, one in zip(owners[0].plan.nodes, owners[0].operators, strict=True) if one is operator
     )
-    return isinstance(spec, STATELESS) and all(
+    return spec.state().shared == "always" and all(
         _remembers_nothing(engine, engine.graph.producer(reader)) for reader in operator.inputs
     )
 

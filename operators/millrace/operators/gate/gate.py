@@ -10,6 +10,7 @@ from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import RowWise
 from millrace.operators.frame.punctuation_grain import PunctuationGrain
 from millrace.values.batch import Batch
+from millrace.values.eventtime import MIN_TIME
 
 
 class Gate(RowWise):
@@ -40,6 +41,9 @@ class Gate(RowWise):
 
     def compute(self, batch: Batch) -> Batch:
         return batch
+
+    def low_water(self) -> int:
+        return MIN_TIME if self.closed else super().low_water()
 
     def declares(self) -> PunctuationGrain | None:
         return None if self.closed else super().declares()

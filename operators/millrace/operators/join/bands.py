@@ -7,10 +7,25 @@ and c at most 1 s after b, then c is at most 3 s after a.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
 
-from millrace.operators.spec import Band
+from millrace.values.definitions import Definition
 from millrace.values.eventtime import MAX_TIME, MIN_TIME, UNBOUNDED_US
+from millrace.values.lags import Lag
+
+
+@dataclass(frozen=True, slots=True)
+class Band(Definition):
+    """How far apart rows of two inputs may be: low_us <= right's time - left's time <= high_us.
+
+    None is no bound. Both ends belong to it: times are whole microseconds, so an open end is the closed one beside it.
+    """
+
+    left: int
+    right: int
+    low_us: int | None = None
+    high_us: int | None = None
 
 
 def close_bands(bands: Sequence[Band], inputs: int) -> list[list[int | None]]:
@@ -40,6 +55,15 @@ def contradict(bands: Sequence[Band], inputs: int) -> bool:
     reach = close_bands(bands, inputs)
     pairs = ((reach[a][b], reach[b][a]) for a in range(inputs) for b in range(a))
     return any(after is not None and before is not None and before + after < 0 for after, before in pairs)
+
+
+def join_lags(bands: Sequence[Band], inputs: int) -> list[Lag]:
+    """How much earlier each input's time may be than the joined row's time, which is the latest of them."""
+    lags: list[Lag] = []
+    for bounds in close_bands(bands, inputs):
+        known = [bound for bound in bounds if bound is not None]
+        lags.append((0, max(0, *known) if len(known) == inputs else None))
+    return lags
 
 
 class Bands:

@@ -5,19 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from millrace.operators.frame.windows import TimeWindow
 from millrace.operators.queues.appending import AppendQueue, SheddingQueue
 from millrace.operators.queues.queue import Queue
 from millrace.operators.queues.update import SCHEDULERS, UpdateQueue
 from millrace.operators.queues.windows import Commit, WindowQueue
-from millrace.operators.spec import TimeWindow
 from millrace.protocol import Refuse, Schema
+from millrace.values.definitions import Definition
 from millrace.values.eventtime import MIN_TIME
 
 QueueKind = Literal["append", "fifo", "inplace", "linecutting"]
 
 
 @dataclass(frozen=True, slots=True)
-class EdgeSpec:
+class EdgeSpec(Definition):
     """One input of an operator.
 
     kind     `append` keeps everything; the others keep the newest per update key and say which key is served next
