@@ -34,14 +34,14 @@ from millrace.values.eventtime import MAX_TIME, MIN_TIME, is_time
 
 log = structlog.get_logger()
 
-# What a queued piece costs beside its values: the Python objects of a batch with a few columns.
+# The cost of a queued piece in addition to its values: the Python objects of a batch with a few columns.
 PIECE_BYTES: Final = 2_000
 # The Python object around a text.
 TEXT_BYTES: Final = 50
 # So many small pieces in a row become one: else a stream of single tuples would hold a hundred times their size.
 MERGED_PIECES: Final = 64
 SMALL_ROWS: Final = 1_024
-# How often the reach is written down if nothing but the mark has moved. (The API tells the newest.)
+# How often the reach is saved if only the mark has moved. (The API returns the newest.)
 REACH_SECONDS: Final = 10.0
 # How often the marks are looked at.
 LOOK_SECONDS: Final = 1.0
@@ -72,7 +72,7 @@ class _Piece:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """Somebody waits until all rows below a number are whole and the reach says so."""
+    """A request to report when all rows below a number are in complete files and in the reach."""
 
     ticket: int
     below: int
@@ -84,13 +84,13 @@ class _Stream:
     """The archive of one stream.
 
     reach      as it was last written down; `floor` is the mark from the time before this server
-    mark       the stream's mark behind all rows that were put in
+    mark       the stream's mark after all rows that were put in
     waiting    rows for a later file, oldest first; `writing` those of the file that is being written
     rows       how many wait, in both, and their `bytes`; `writing_bytes` of them are in `writing`
     small      how many pieces at the end of `waiting` are small
-    tell       whether the reach is to be written down although no rows wait
-    asked      who waits for all rows below a number: with a number of its own, so that the reach is told after it
-    ending     whether the stream has no history any more once this is written
+    tell       whether to save the reach although no rows wait
+    asked      the requests to report complete rows, each with a ticket
+    ending     whether the stream has no history once this is written
     held       whether its feeds get no new credit
     """
 
@@ -121,7 +121,7 @@ class _Stream:
     # -- putting ---------------------------------------------------------------------------------------
 
     def put(self, rows: ArchivedRows, mark_us: int) -> None:
-        """Tuples that have just arrived, and the mark behind them."""
+        """Tuples that have just arrived, and the mark after them."""
         piece = _Piece(rows, _weigh(rows), rows.least_on_time, time.monotonic())
         self.next_seq += len(rows)
         self.rows += len(rows)
@@ -129,7 +129,7 @@ class _Stream:
         self.mark = max(self.mark, mark_us)
         self.waiting.append(piece)
         if self.reach.reach_us is not None and piece.least < self.reach.reach_us:
-            # A stream that began anew took in what is below its mark of an earlier life: the reach goes back till then.
+            # A restarted stream took in rows below its earlier mark, so the reach decreases.
             self.tell = True
         self.small = self.small + 1 if len(rows) < SMALL_ROWS else 0
         if self.small == MERGED_PIECES:
@@ -188,7 +188,7 @@ class _Stream:
         return None if since is None else since + limits.file_age_us / 1e6
 
     def _alike(self) -> bool:
-        """Whether what is next has the columns of what is in the file already."""
+        """Whether the next rows have the same columns as the rows in the file."""
         return not self.writing or self.waiting[0].rows.batch.schema == self.writing[-1].rows.batch.schema
 
     def cut(self, limits: Limits, closing: bool) -> list[_Piece]:
@@ -272,7 +272,7 @@ class Archive:
     def _prepare(self, stream: StreamDefinition) -> _Stream:
         for at in self._ending:
             if at.stream.name == stream.name:
-                # It is still being written from before: it goes on.
+                # It is still being written from before: it continues.
                 with self._lock:
                     self._ending.remove(at)
                     at.ending, at.tell = False, True
@@ -355,11 +355,11 @@ class Archive:
             self._submit(HistoryHeld(at.stream.name, False))
 
     def _look(self, at: _Stream) -> None:
-        """Time goes on without tuples as well."""
+        """Time passes without tuples too."""
         at.mark = max(at.mark, self._mark_of(at.stream.name))
 
     async def run(self) -> None:
-        """Look at the marks now and then, for ever; what the thread could not survive ends this."""
+        """Look at the marks periodically, forever; an error that ended the thread ends this."""
         while True:
             await self._at_rest()
             with self._lock:
@@ -496,7 +496,7 @@ class Archive:
             self._loop.call_soon_threadsafe(function, *arguments)
 
     def _wrote(self, at: _Stream, told: tuple[int, int]) -> None:
-        """On the loop again: somebody may wait for what was written."""
+        """On the loop again: answer the requests that this write completes."""
         self._let_go(at)
         asked, at.asked = at.asked, []
         for one in asked:
@@ -536,7 +536,7 @@ class Archive:
         return self._streams[name].next_seq
 
     def view(self, name: str) -> dict[str, Any] | None:
-        """How far a stream's archive reaches, and what waits; None if it has no history."""
+        """How far a stream's archive reaches, and its queued rows; None if it has no history."""
         at = self._streams.get(name)
         return None if at is None else self._view(at)
 
@@ -570,7 +570,7 @@ class Archive:
             }
 
     def problems(self) -> list[str]:
-        """What keeps history from being written, for whoever asks for the server's health."""
+        """The reasons why history cannot be written, for the server's health."""
         return [
             f"history of stream {name} cannot be written: {at.error}; {at.rows} rows wait"
             for name, at in self._streams.items()
@@ -585,7 +585,7 @@ def open_files(folder: Path | None) -> list[Path]:
 
 
 def _open(folder: Path, stream: StreamDefinition, now_us: int) -> Reach:
-    """Begin to write where an earlier server may have written; what it left half done is put in order and told."""
+    """Start to write where an earlier server may have written; repair and log its unfinished work."""
     folder.mkdir(parents=True, exist_ok=True)
     left = history.remove_leftovers(folder)
     if left:

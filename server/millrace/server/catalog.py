@@ -1,4 +1,4 @@
-"""What exists, by statements: planned as a whole, applied as a whole or not at all; and what was decided beside them.
+"""The objects that statements define, planned and applied together or not at all; and the decisions about them.
 
 Rule: one change at a time. Statements are planned on top of each other first; then all their commands go to the engine
 as one, which it obeys or refuses as a whole. Sinks are made before that, because a file that cannot be written must
@@ -109,13 +109,13 @@ log = structlog.get_logger()
 
 T = TypeVar("T")
 
-# What has names of its own.
+# The kinds of named objects.
 Kind = Literal["stream", "query", "sink"]
 
 
 class Terms(NamedTuple):
-    """How statements are taken: `idempotent` lets a CREATE of what exists with the same definition pass as unchanged,
-    and `temporary` is the name of the query that a SELECT becomes, where one is allowed."""
+    """How statements are applied: with `idempotent` a CREATE that repeats an existing definition changes nothing;
+    `temporary` is the name of the query that a SELECT becomes, where one is allowed."""
 
     idempotent: bool = False
     temporary: str | None = None
@@ -139,7 +139,7 @@ SOME: Final = Asked("statements")
 
 
 async def _nothing() -> None:
-    """The check of whoever does not mind."""
+    """The check that accepts everything."""
 
 
 async def _show_nothing(_: Inspection) -> dict[str, Any]:
@@ -149,7 +149,7 @@ async def _show_nothing(_: Inspection) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """Policies of streams that name none of their own."""
+    """Policies of streams that set none."""
 
     grace_us: int = 0
     ahead_us: int | None = None
@@ -198,7 +198,7 @@ class _Made:
 
 
 class Catalog:
-    """Streams, queries and sinks of one server, and what was decided of their scheduling."""
+    """Streams, queries and sinks of one server, and the decisions about their scheduling."""
 
     def __init__(
         self,
@@ -230,9 +230,9 @@ class Catalog:
         self.inspect: Callable[[Inspection], Awaitable[dict[str, Any]]] = _show_nothing
         self.on_query_dropped: Callable[[str], None] = lambda _: None
         self.on_query_renamed: Callable[[str, str], None] = lambda name, to: None
-        # Restored queries that lost their state: when they started again, and what that means.
+        # Restored queries that lost their state: when they started again, and the consequence.
         self.restarted: dict[str, tuple[int, str]] = {}
-        self.catching: set[str] = set()  # queries that have not got their past yet: they are not written down
+        self.catching: set[str] = set()  # queries that lack their past yet: they are not saved
         self._sinks: dict[str, _Made] = {}
         self._held: dict[str, ComponentDecisions] = {}  # by first operator: the components of trials, as they were
         self._one_at_a_time = asyncio.Lock()
@@ -254,7 +254,7 @@ class Catalog:
     async def plan(
         self, sql: str, check: Check = _nothing, terms: Terms = STRICT
     ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """What each statement would come to, and what would become of the graph. Nothing is done."""
+        """The outcome of each statement, and of the graph, without applying anything."""
         return await asyncio.shield(asyncio.ensure_future(self._plan_whole(sql, check, terms)))
 
     async def _plan_whole(self, sql: str, check: Check, terms: Terms) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -285,11 +285,11 @@ class Catalog:
     async def execute(
         self, sql: str, *, check: Check = _nothing, asked: Asked = SOME, terms: Terms = STRICT
     ) -> list[dict[str, Any]]:
-        """Plan all statements, then apply all of them or none; what each came to.
+        """Plan all statements, then apply all of them or none; the outcome of each.
 
-        Goes on if whoever asked goes away: a change that is half known would be worse than one nobody waits for.
-        `check`, here and below, is called when it is this change's turn, and may refuse it. `asked` is what the
-        statements are known to be about before they are planned.
+        Continues if the client disconnects: a half-known change would be worse than one without an answer. `check`,
+        here and below, is called when it is this change's turn, and may refuse it. `asked` is the subject of the
+        statements as far as it is known before they are planned.
         """
         return await asyncio.shield(asyncio.ensure_future(self._execute_admitted(sql, check, asked, terms)))
 
@@ -396,11 +396,11 @@ class Catalog:
             raise Refuse("the server is ending: send this again once it has started again", code="shutting_down")
 
     def _command(self, body: CommandBody, obeyed: Callable[[], None] | None = None) -> asyncio.Future[Any]:
-        """What the change whose turn it is tells the engine."""
+        """Send the engine a command of the current change."""
         return self._runner.command(body, obeyed, self._took.add)
 
     def _describe_all(self, steps: Sequence[Planned]) -> list[dict[str, Any]]:
-        """What each statement comes to, and what of a query's operators goes with it that no statement says."""
+        """The outcome of each statement, and the edits of a query's operators that end with it."""
         described = [_describe(step) for step in steps]
         edited = {edit.query for edit in edits(self._engine)}
         for step, told in zip(steps, described, strict=True):
@@ -419,7 +419,7 @@ class Catalog:
         return described
 
     async def _draft(self, sql: str, check: Check, terms: Terms) -> _Draft:
-        """A plan over what there is now, before it is its change's turn: other changes go on meanwhile."""
+        """A plan over the present catalog, before it is its change's turn: other changes continue meanwhile."""
         known = self.known
         try:
             await check()
@@ -468,7 +468,7 @@ class Catalog:
         self._metrics.count_punctuations()
         try:
             with self._archive.prepared(_settled_streams(steps)):
-                # In the engine's step already, before it gives any row of what is new.
+                # Within the engine's step, before it emits any row of a new query.
                 await self._command(Change(self._all_commands(steps)), lambda: self._obeyed(steps))
         except BaseException:
             abandon(files)
@@ -480,8 +480,8 @@ class Catalog:
         return tuple(command for step in steps for command in self._commands(step))
 
     def _new_sinks(self, steps: Sequence[Planned]) -> tuple[list[NewSink], list[str]]:
-        """The sinks that steps create and what they write, and those that stay; a refusal says which would not fit any
-        more."""
+        """The sinks that steps create, with their queries, and the names of those that stay. Refuses a change after
+        which a sink would no longer fit."""
         queries = dict(self.known.queries)
         sinks = {name: made.definition for name, made in self._sinks.items()}
         new: dict[str, NewSink] = {}
@@ -573,7 +573,7 @@ class Catalog:
                     pass
 
     async def _done(self, step: Planned, files: Mapping[str, Opened]) -> None:
-        """Begin and end what writes files."""
+        """Start and stop the writers of files."""
         match step:
             case CreateSink(sink):
                 if sink.name in files:  # else it is dropped again by a later statement of the same text
@@ -813,7 +813,7 @@ class Catalog:
                 return await self._foresee([await self._edit_command(edit)])
 
     async def _edit_command(self, edit: OperatorEdit) -> CommandBody:
-        """What makes an edit so; its condition is planned beside the loop."""
+        """The command of an edit; its condition is planned outside the event loop."""
         await self._runner.at_rest()
         where, schema = edit.where, edit.columns(self._engine)
         if where is None or schema is None:
@@ -833,7 +833,7 @@ class Catalog:
     # -- trials ------------------------------------------------------------------------------------
 
     async def hold_strategy(self, component: str, check: Check = _nothing) -> ComponentDecisions:
-        """A trial of the component begins: until it is decided, what holds now is what is kept and exported."""
+        """Start a trial of the component: until it is decided, its present decisions are saved and exported."""
         async with self._one_at_a_time:
             await check()
             await self._runner.at_rest()
@@ -863,7 +863,7 @@ class Catalog:
         await self._change(asked, ask, _nothing)
 
     def _refuse_renaming_in_trial(self, steps: Sequence[Planned]) -> None:
-        """A trial remembers operators by their names."""
+        """A trial identifies operators by their names."""
         for step in steps:
             if isinstance(step, RenameStatement) and step.name in self._engine.queries_by_name:
                 query = self._engine.query(step.name)
@@ -940,7 +940,7 @@ class Catalog:
             ) from None
 
     async def _decide(self, decisions: Decisions) -> None:
-        """Carry out what can be; what cannot (an operator is made otherwise now) is told, and no reason to stop."""
+        """Apply the decisions. One that does not apply (the operator differs now) is logged and skipped."""
         for edit in decisions.operators:  # each is about the operators that those before it have made
             try:
                 await self._runner.command(edit.command(self._engine))
@@ -1020,7 +1020,7 @@ class Catalog:
         }
 
     def _worth_telling(self, component: ComponentDecisions, known: Known) -> bool:
-        """Side streams run as everything does unless somebody has said otherwise: nobody made them."""
+        """Whether a user has decided something: otherwise a side stream, which no user creates, has the defaults."""
         own = component.strategy != self._strategy or component.weight != 1 or component.operators or component.breaks
         return bool(own) or component.component in known.streams
 
@@ -1036,7 +1036,7 @@ class Catalog:
             raise StoreError(text) from None
 
     def _begin_to_write(self) -> asyncio.Task[None] | None:
-        """What holds now, to the disk, behind what was to be written before."""
+        """Save the present state, after earlier writes."""
         if self._store is None or not self._loaded:
             return None
         writing = self._writing = asyncio.create_task(self._write(self._store), name="catalog")
@@ -1051,7 +1051,7 @@ class Catalog:
         await asyncio.get_running_loop().run_in_executor(self._writer, store.write, statements, decisions)
 
     def _written(self, writing: asyncio.Task[None]) -> None:
-        """Remember whether the newest state is on the disk, and tell when that changes."""
+        """Record whether the newest state is on the disk, and log when that changes."""
         if writing.cancelled():
             return
         error = writing.exception()
@@ -1075,7 +1075,7 @@ class Catalog:
         return found + [problem for problem in sinks if problem is not None]
 
     def query_failed(self) -> None:
-        """A query has stopped by itself: it shall not begin again because the server does. Nobody waits for that."""
+        """A query has failed: save that, so that it does not start again with the server. No client waits for it."""
         self._begin_to_write()
 
     async def end_changes(self) -> None:
@@ -1098,7 +1098,7 @@ class Catalog:
 
 
 def _outlasts(component: ComponentDecisions, known: Known) -> bool:
-    """A stream's side stream is made when it is first read; one that nobody reads any more is not made again."""
+    """Whether a component exists after a restart: a side stream without readers does not."""
     stream = component.first.removesuffix(".source")
     return stream in known.streams or any(stream in query.reads_streams for query in known.queries.values())
 
@@ -1174,7 +1174,7 @@ def _asked(steps: Sequence[Planned]) -> list[Asked]:
 
 
 def _queries_used(step: Planned) -> Sequence[str]:
-    """The queries that have to stay for what a statement makes."""
+    """The queries that the object of a statement depends on."""
     match step:
         case CreateQuery(query):
             return [*query.reads_queries, query.name]
@@ -1187,7 +1187,7 @@ def _queries_used(step: Planned) -> Sequence[str]:
 
 
 def _describe(step: Planned) -> dict[str, Any]:
-    """What a statement came to, for whoever sent it."""
+    """The outcome of a statement, for its client."""
     kind = _kind(step)
     match step:
         case CreateStream(stream):
@@ -1229,7 +1229,7 @@ def _describe(step: Planned) -> dict[str, Any]:
 
 
 def _check_sinks_fit(before: QueryPlan, after: QueryPlan, sinks: Mapping[str, SinkDefinition]) -> None:
-    """A replaced query's files go on: they cannot if its rows look different."""
+    """Refuse a replacement whose rows have other columns, because the query's files continue."""
     name = after.name
     writing = [sink for sink in sinks.values() if sink.query == name]
     if after.schema != before.schema and writing:

@@ -8,8 +8,8 @@ sockets meanwhile, and events wait for the next step. Such steps, and other long
 loop reads the engine only `at_rest`.
 
 Where a stream's time may be guessed by the clock, a guess must not overtake bytes that have arrived. So the clock is
-read, then the loop polls its sockets once, and the step that follows is told (`Heard`) that everything from before that
-reading has been handed over. uvloop polls exactly once between two turns of a task that only lets the others go first,
+read, then the loop polls its sockets once, and the next step is notified (`Heard`) that everything from before that
+reading has arrived. uvloop polls exactly once between two turns of a task that only lets the others go first,
 and a poll reads a socket until it is empty; asyncio's own loop would need two such turns.
 """
 
@@ -93,7 +93,7 @@ class Steps(Protocol):
 
 
 class FeedPeer(Protocol):
-    """Whoever feeds a stream, as the engine's orders reach it."""
+    """The feeder of a stream, as the engine's orders reach it."""
 
     def granted(self, tuples: int) -> None:
         """So many more tuples may come."""
@@ -203,8 +203,8 @@ class Runner:
     ) -> asyncio.Future[Any]:
         """Ask the engine for something; the future has its answer, or its refusal as an exception.
 
-        `obeyed` is called before any row is delivered that the engine gives after it. `took` is told how many seconds
-        that kept tuples waiting: the step, once for all commands in it that tell the same one, and what `obeyed` did.
+        `obeyed` is called before any row is delivered that the engine emits afterwards. `took` receives the number of
+        seconds that tuples waited for it: the step, once for all its commands with the same `took`, and `obeyed`.
         """
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self._ended:
@@ -266,7 +266,7 @@ class Runner:
         self._make_outlet(late.name, late.schema)
 
     def replace_side_outlet(self, late: StreamDefinition) -> None:
-        """Late tuples may have more columns now: who was promised fewer is told to come again."""
+        """Late tuples may have more columns now: subscribers with fewer must subscribe again."""
         before = self.outlets[late.name]
         if before.schema == late.schema:
             return
@@ -283,13 +283,13 @@ class Runner:
         return found
 
     def remove_outlet(self, query: str, why: str = "was dropped") -> bool:
-        """Whoever reads the query is told why that is over; whether somebody wanted to know its progress."""
+        """End the query's consumers with the reason; whether any of them watched its progress."""
         outlet = self.outlets.pop(query, None)
         watched = self._watchers.get(query, 0) > 0
         if outlet is not None:
             self._release(outlet)
             outlet.end("dropped", f"query {query} {why}")
-        self._watchers.pop(query, None)  # behind the end, because whoever leaves counts himself out
+        self._watchers.pop(query, None)  # after the end, because leaving consumers decrement it
         return watched
 
     def replace_outlet(self, plan: QueryPlan) -> None:
@@ -305,7 +305,7 @@ class Runner:
             self.command(WatchProgress(plan.name, False)).add_done_callback(_look_at)
 
     def rename_outlet(self, before: str, after: str) -> None:
-        """Who reads a query reads on under its new name, and so does what was asked for and has not been done yet."""
+        """Consumers continue under the query's new name, and so do pending requests."""
         self.outlets = {after if name == before else name: outlet for name, outlet in self.outlets.items()}
         self.outlets[after].query = after
         of_queries: tuple[dict[str, Any], ...] = (self._watchers, self._progress)
@@ -347,7 +347,7 @@ class Runner:
     # -- the loop ----------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Step for ever."""
+        """Step forever."""
         look = asyncio.create_task(self._look_at_the_clock())
         try:
             while True:
@@ -397,13 +397,13 @@ class Runner:
         await asyncio.sleep(0)
 
     async def wait_drained(self) -> None:
-        """Until the engine has worked off what it was told (a timer that is still to come does not count)."""
+        """Wait until the engine has processed its events (pending timers do not count)."""
         while self._events or self._more or self._aside:
             await self._idle.wait()
 
     async def wait_delivered(self) -> None:
         """Until no sink and no subscriber holds rows any more."""
-        # A poll, because it runs once, at the end, and every consumer drains in a way of its own.
+        # A poll, because it runs once, at the end, and each consumer drains differently.
         while any(consumer.held for outlet in self.outlets.values() for consumer in outlet.consumers):  # noqa: ASYNC110
             await asyncio.sleep(DRAIN_POLL_SECONDS)
 
@@ -494,7 +494,7 @@ class Runner:
         return self._clock.held_back_us
 
     async def _look_at_the_clock(self) -> None:
-        """Notice in good time when somebody sets the system's clock, although nothing else happens."""
+        """Notice soon when the system's clock is set, although nothing else happens."""
         while True:
             await asyncio.sleep(self._look_seconds)
             sparing.flush()
@@ -532,7 +532,7 @@ class Runner:
         self._progress[order.query] = order.value_us
 
     def _tell_progress(self) -> None:
-        """Of what a step has said of a query's progress the last is enough, behind all its rows."""
+        """Report the last progress of each query in a step, after all its rows."""
         progress, self._progress = self._progress, {}
         for query, value_us in progress.items():
             outlet = self.outlets.get(query)
@@ -561,7 +561,7 @@ class Runner:
         self.refuse_far(order.stream, order.feed, len(order.batch))
 
     def refuse_far(self, stream: str, feed: str, tuples: int) -> None:
-        """Count and tell tuples beyond `max_ahead`, whether they were met at the door or by the engine."""
+        """Count and log tuples beyond `max_ahead`, whether the server or the engine found them."""
         self.far[stream] = self.far.get(stream, 0) + tuples
         text = "tuples too far in the future were refused"
         sparing.warning(text, f"{stream} {feed}", tuples, unit="tuples", stream=stream, feed=feed)
@@ -598,7 +598,7 @@ class Runner:
             obeyed()
             took(time.perf_counter() - began)
         if future.done():
-            return  # whoever asked has gone
+            return  # its client has gone
         if order.refused is not None:
             future.set_exception(order.refused)
         else:
@@ -663,8 +663,8 @@ def _may_change_graph(body: CommandBody) -> bool:
 
 
 def _until_a_name_changes(events: list[Event]) -> tuple[list[Event], list[Event]]:
-    """The events of a step, and the commands for the next: what was asked of a query before it was known to have
-    another name can then be asked under that one."""
+    """The events of a step, and the commands for the next: a request about a query that is being renamed is repeated
+    under the new name."""
     for at, event in enumerate(events):
         if isinstance(event, Command) and _renames(event.body):
             behind = events[at + 1 :]

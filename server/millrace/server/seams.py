@@ -1,14 +1,14 @@
-"""Queries that begin with their history: what happens before them elsewhere, and how they become live.
+"""Queries that start with their history: the work before they are live, and the switch.
 
-`begin` makes the query, closed, with whatever sinks are made over it, and has a child work through the archives of
-its streams. When the child has nearly come up to the present, the query begins to keep what its streams take in;
-everything that came before is written into files; the child works through that too, and the engine takes over the state
-that it has come to (`engine/graph/seam.py` says why nothing is missing or double then). Rows below the seam are
-history's: whoever computes them says so with `tell`, and the query is caught up.
+`begin` creates the query, closed, with its sinks, and lets a child process compute over the archives of its streams.
+When the child has nearly reached the present, the query starts to hold the tuples of its streams. All earlier tuples
+are written into files, the child computes over these too, and the engine adopts the child's state
+(`engine/graph/seam.py` explains why no row is missing or doubled then). Rows below the seam belong to history: the
+program that computes them reports its progress with `tell`, and then the query is caught up.
 
-Rule: a query that is not live yet is not in the catalog's file. If the server ends before, it is as if nobody had
-asked; a query that began again without its past would be a gap that nobody sees. Where the seam of a live one is, and
-how far history's part, is written down beside the catalog: whoever computes that part may outlive the server.
+Rule: a query that is not live yet is not in the catalog's file. If the server ends first, the request is void; a query
+that started again without its past would have an unseen gap. The seam of a live query and the progress of its history
+are saved next to the catalog, because the program that computes that part may outlive the server.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-# Below so many rows behind, the rest is worked through while the query keeps what comes: half a second of work.
+# If the child lags by fewer rows, the query holds its tuples during the rest: half a second of work.
 NEAR_ROWS: Final = 250_000
-# Rounds after which it is done all the same: a stream that is faster than its past would never be near.
+# Rounds after which the switch happens anyway: the child would never catch up with a stream that is faster.
 MOST_ROUNDS: Final = 8
-# How long the query may keep what comes before it is given up.
+# How long the query may hold tuples before the attempt ends.
 HOLD_SECONDS: Final = 120.0
 # A line that the child says: short ones.
 LINE_BYTES: Final = 2**16
@@ -74,7 +74,7 @@ class _Job:
 
 
 class Seams:
-    """The queries of one server that begin with their history."""
+    """The queries of one server that start with their history."""
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
@@ -106,7 +106,7 @@ class Seams:
         return self._view(job)
 
     def view(self, query: str) -> dict[str, Any] | None:
-        """How far a query is that began with its history; None for the others."""
+        """The progress of a query that started with its history; None for the others."""
         job = self._jobs.get(query)
         return None if job is None else self._view(job)
 
@@ -153,7 +153,7 @@ class Seams:
         return f"{job.rows:,} of {job.of:,} archived rows are processed."
 
     def tell(self, query: str, until_us: int | None, done: bool, out: str | None = None) -> dict[str, Any]:
-        """Whoever computes the rows below the seam says how far that is, and where they go."""
+        """Record the progress of the program that computes the rows below the seam, and where these rows go."""
         job = self._find(query)
         if done and job.phase != "live":
             raise Refuse(f"query {query} is not live yet, so it has no seam", code="not_live")
@@ -170,7 +170,7 @@ class Seams:
         return self._view(job)
 
     async def cancel(self, query: str) -> dict[str, Any]:
-        """Give it up: the query and the sinks that were made with it are gone. A live one goes on, as any query."""
+        """End the attempt: remove the query and the sinks created with it. A live query continues like any other."""
         job = self._find(query)
         if job.task is not None and not job.task.done() and job.phase != "live":
             job.task.cancel()
@@ -295,7 +295,7 @@ class Seams:
         streams = job.plan.reads_streams
 
         def cut() -> None:
-            """In the engine's step: what was archived before it is the past, what comes after it is kept."""
+            """In the engine's step: rows archived earlier are the past, later ones are held."""
             job.below = {stream: daemon.archive.next_seq(stream) for stream in streams}
 
         job.held = True
@@ -308,7 +308,7 @@ class Seams:
         job.held = False
         job.phase, job.given, job.kept = "live", answer["given"], answer["kept"]
         job.seam_us = answer["seam_us"] if answer["seam_us"] >= FIRST_US else None
-        # With a margin only the rows behind it were counted: what lies before them nobody has looked at.
+        # With a margin only the rows after it were counted: there may be earlier ones.
         job.done = job.seam_us is None or (margin_us is None and job.given == 0)
         self._keep()
         daemon.runner.outlets[name].since_us = None
@@ -317,7 +317,7 @@ class Seams:
         log.info("a query continues live after its history", query=name, seam_us=job.seam_us, rows_before=job.given)
 
     async def _give_up(self, job: _Job, reason: str) -> None:
-        """Nothing that was begun stays, unless it is live, or others read it already."""
+        """Remove everything that was created, unless it is live or has readers."""
         if job.phase == "live":
             log.error("a query is live, but switching from history had an error", query=job.plan.name, reason=reason)
             return
@@ -375,7 +375,7 @@ class _Child:
         assert self._process is not None
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(message).encode() + b"\n")
-        with contextlib.suppress(ConnectionError):  # what it said before it ended tells more
+        with contextlib.suppress(ConnectionError):  # its last output explains more
             await self._process.stdin.drain()
 
     async def _hear(self) -> dict[str, Any]:
@@ -390,7 +390,7 @@ class _Child:
 
 
 def _wanted(planned: Sequence[Planned]) -> tuple[QueryPlan, tuple[str, ...]]:
-    """The query that is to begin with its history, and its sinks."""
+    """The query that starts with its history, and its sinks."""
     queries = [step.plan for step in planned if isinstance(step, CreateQuery) and not step.replaces]
     sinks = [step.sink for step in planned if isinstance(step, CreateSink)]
     fits = len(queries) == 1 and len(planned) == 1 + len(sinks)

@@ -1,8 +1,8 @@
-"""What takes a query's rows: subscriptions, files and the standard output, each at its own pace.
+"""Consumers of a query's rows: subscriptions, files and the standard output, each at its own pace.
 
-Rule: an Outlet belongs to one query and hands every row to every consumer; a consumer holds what it could not pass on
-yet, counts it, and does what its `on_slow` says when that grows beyond its limit. Nothing here blocks the event loop:
-files are written by a thread of their own.
+Rule: an Outlet belongs to one query and hands every row to every consumer. A consumer holds and counts the rows that it
+could not pass on yet, and follows its `on_slow` when they exceed its limit. Nothing here blocks the event loop: each
+file is written in a separate thread.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ MOST_PAUSE_SECONDS: Final = 2.0
 # Rows that are encoded at once: some megabytes.
 JOINED_ROWS: Final = 16_384
 
-# Histories are told apart by chance: 64 bits are enough for the few that a client ever compares.
+# Histories differ by a random number: 64 bits are enough for the few that a client compares.
 HISTORY_BYTES: Final = 8
-# Characters of a history that are repeated to a client: a whole one of ours, not 64 KiB of its own invention.
+# The characters of a history in an answer to a client: a valid one is complete, an invented one of 64 KiB is not.
 HISTORY_SHOWN: Final = 64
 # As many bytes as 100,000 rows of 670 bytes: ordinary rows meet the limit in tuples first.
 SLOW_BYTES: Final = 64 * 2**20
 # As many bytes as 10,000 rows of 3,300 bytes.
 RETAINED_BYTES: Final = 32 * 2**20
-# Bytes of the rows that leave at a time, so that encoding them takes little beside what is held anyway.
+# Bytes of the rows that leave at a time: encoding them takes little memory in addition to the held rows.
 CHUNK_BYTES: Final = 2**20
 
 OnSlow = Literal["wait", "drop_oldest", "disconnect", "latest"]
@@ -69,7 +69,7 @@ class Backpressure(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """How to treat a consumer that holds `limit` tuples, or `most_bytes` bytes."""
+    """The policy for a consumer that holds `limit` tuples, or `most_bytes` bytes."""
 
     policy: OnSlow = "wait"
     limit: int = 100_000
@@ -78,7 +78,7 @@ class Slow:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How much of a query's newest rows is kept for subscribers who ask for earlier ones: `tuples` or a little more,
+    """How many of a query's newest rows are retained for subscribers that request earlier ones: `tuples` or a few more,
     but at most `most_bytes`."""
 
     tuples: int
@@ -87,7 +87,7 @@ class Retention:
 
 @dataclass(slots=True)
 class Counts:
-    """What has become of the rows of one sink, or of all subscriptions together."""
+    """The rows of one sink, or of all subscriptions, by their fate."""
 
     delivered: int = 0
     dropped: int = 0
@@ -142,7 +142,7 @@ class Consumer:
         return self.held > self.slow.limit or self.held_bytes > self.slow.most_bytes
 
     def settle(self, schema: Schema, key: Sequence[int] | None) -> None:
-        """Do what was asked for as far as rows of this update key (None: none) allow, from now on."""
+        """Apply the requested policy from now on, as far as rows with this update key (None: without one) allow it."""
         policy = self.asked.policy
         if policy == "latest" and key is None:
             policy = "wait"
@@ -150,7 +150,7 @@ class Consumer:
         self._keep_newest(schema, key if policy == "latest" else None)
 
     def _keep_newest(self, schema: Schema, key: Sequence[int] | None) -> None:
-        """Hold the newest row of each key from now on, or every row. What waits already was not superseded by then."""
+        """Hold the newest row of each key from now on, or every row. Rows that wait already are not superseded."""
         if self._newest is not None:
             self._superseded += self._newest.superseded
             self._take_newest(self._newest.waiting)
@@ -158,7 +158,7 @@ class Consumer:
 
     @property
     def superseded(self) -> int:
-        """Rows that a newer one of their key has replaced while they waited."""
+        """Rows that a newer row of their key has replaced while they waited."""
         return self._superseded + (0 if self._newest is None else self._newest.superseded)
 
     def put(self, sequence: int, batch: Batch) -> None:
@@ -185,14 +185,14 @@ class Consumer:
         raise NotImplementedError
 
     def ended(self, code: str, text: str) -> None:
-        """The query has ended, or whoever is too slow is cut off."""
+        """The query has ended, or the consumer was too slow."""
         raise NotImplementedError
 
     async def close(self) -> None:
-        """Pass on what is held, if that can be, and end."""
+        """Pass on the held rows, if possible, and end."""
 
     def take(self, most: int) -> tuple[int, Batch] | None:
-        """The oldest rows held, at most so many and as many bytes as leave at a time, and the number of the first."""
+        """The oldest held rows and the number of the first: at most `most` rows, and at most CHUNK_BYTES bytes."""
         if most > 0 and not self._queue and self._newest is not None:
             self._take_newest(most)
         if not self._queue or most <= 0:
@@ -215,7 +215,7 @@ class Consumer:
 
     @property
     def breaches(self) -> int:
-        """How often a promise about how old its rows may get was broken."""
+        """How often its rows became older than its `freshness`."""
         return 0
 
     def lag_us(self, now_us: int) -> int:
@@ -230,7 +230,7 @@ class Consumer:
         self.drained()
 
     def _let_go(self, *batches: Batch) -> int:
-        """Rows that were taken are held no longer; how many."""
+        """Stop holding rows that were taken; the number of rows."""
         tuples = sum(map(len, batches))
         self.held -= tuples
         self._queued_bytes -= sum([batch.weight for batch in batches])
@@ -274,16 +274,15 @@ def _nothing() -> None:
 
 
 class Outlet:
-    """Where one query's rows leave the engine.
+    """The place where one query's rows leave the engine.
 
-    `next_sequence` is the number of the next row, `history` the name of this count: a row is known by both, because
-    another history counts from 0 again. An outlet has one history for as long as it lives. `_retained` holds the newest
-    rows, at least as many as asked for if there were so many, for subscribers who want to begin earlier. `key` is that
-    of an update stream (positions); of rows without one nothing is the newest, and a consumer that asks for it is
-    waited for.
+    `next_sequence` is the number of the next row, `history` the name of this count: both identify a row, because
+    another history counts from 0 again. An outlet has one history. `_retained` holds the newest rows for subscribers
+    that start earlier: at least the requested number, if there were so many. `key` is the key of an update stream
+    (positions). Without a key no row is the newest one, so feeds wait for a consumer that requests `latest`.
 
-    `backpressure` says how urgently feeds have to wait for consumers under `wait`: from the time one is behind by its
-    limit until all are by at most half of it, so that feeds do not stop and go at every row.
+    `backpressure` says how urgently feeds have to wait for consumers under `wait`. It starts when one consumer lags by
+    its limit and ends when all lag by at most half of it, so that feeds do not stop at every row.
     """
 
     def __init__(
@@ -299,11 +298,11 @@ class Outlet:
         self.schema = schema
         self.key = key
         self.next_sequence = 0
-        # The clock when the query began to take in tuples; None: it knows what came before by its history.
+        # The clock when the query received its first tuple; None: it has the earlier rows from history.
         self.since_us: int | None = None
         self.consumers: list[Consumer] = []
         self.backpressure = Backpressure.NONE
-        # Since when feeds wait, how often they had to, and for how long they did before that.
+        # Since when feeds wait, and how often and how long they waited before.
         self.waiting_since_us: int | None = None
         self.waits = 0
         self.waited_us = 0
@@ -322,7 +321,7 @@ class Outlet:
         return self.on_unread is not None
 
     def resume(self, before: Outlet) -> None:
-        """Go on with the count of the outlet that this one replaces: the same history."""
+        """Continue the count of the outlet that this one replaces: the same history."""
         self.next_sequence, self.history = before.next_sequence, before.history
 
     def deliver(self, sequence: int, batch: Batch) -> None:
@@ -338,7 +337,7 @@ class Outlet:
             consumer.progressed(value_us)
 
     def add(self, consumer: Consumer, from_sequence: int | None = None) -> int:
-        """Let the consumer have every row from a number on (default: the next); the number of the first it gets."""
+        """Pass the consumer every row from a number on (default: the next); the number of its first row."""
         first = self.first(from_sequence)
         self._settle(consumer)
         consumer.drained = self._look_for_slow_ones
@@ -347,12 +346,12 @@ class Outlet:
         for sequence, batch in self._retained_from(first):
             consumer.put(sequence, batch)
         if self._progress is not None:
-            consumer.progressed(self._progress)  # others have been told already, and it holds for whoever comes
+            consumer.progressed(self._progress)  # the others know it already
         self._look_for_slow_ones()
         return first
 
     def rekey(self, key: Sequence[int] | None) -> None:
-        """The query was replaced: its rows are updates by this key from now on, or replace nothing (None)."""
+        """The query was replaced: from now on its rows are updates by this key, or no updates (None)."""
         if key == self.key:
             return
         self.key = key
@@ -425,14 +424,14 @@ class Outlet:
                 yield sequence + skip, batch.slice(skip, len(batch))
 
     def end(self, code: str, text: str) -> None:
-        """The query is gone: tell whoever reads it."""
+        """The query is gone: notify its consumers."""
         for consumer in tuple(self.consumers):
             consumer.ended(code, text)
 
     def _keep(self, sequence: int, batch: Batch) -> None:
         retained, limits = self._retained, self._retain
         if retained and retained[-1][0] + len(retained[-1][1]) != sequence:
-            retained.clear()  # the numbers have a gap, and a subscriber could not tell
+            retained.clear()  # the numbers have a gap, which a subscriber could not notice
             self.retained_tuples = self.retained_bytes = 0
         retained.append((sequence, batch))
         self.retained_tuples += len(batch)
@@ -451,7 +450,7 @@ class Outlet:
         return sequence, batch
 
     def _keep_part(self, sequence: int, batch: Batch) -> None:
-        """Of a batch that is too large its newest rows, as a copy: a slice would keep all of it in memory."""
+        """Retain the newest rows of a batch that is too large, as a copy: a slice would keep all of it in memory."""
         rows = len(batch)
         while (rows := rows // 2) > 0:
             part = batch.take(np.arange(len(batch) - rows, len(batch)))
@@ -461,17 +460,17 @@ class Outlet:
                 return
 
     def all_waited_us(self, now_us: int) -> int:
-        """For how long feeds have waited for consumers, this wait included."""
+        """How long feeds have waited for consumers, including the present wait."""
         return self.waited_us + (0 if self.waiting_since_us is None else now_us - self.waiting_since_us)
 
     @property
     def slowest(self) -> Consumer | None:
-        """The consumer that is waited for; of several the one that is furthest behind."""
+        """The consumer that feeds wait for; of several, the one that lags most."""
         waiting = (consumer for consumer in self.consumers if consumer.fill > 0)
         return max(waiting, key=lambda consumer: consumer.fill, default=None) if self.backpressure else None
 
     def _look_for_slow_ones(self) -> None:
-        """Have feeds wait as soon as one consumer needs it, and let them go on when all have caught up."""
+        """Let feeds wait as soon as one consumer needs it, and resume them when all have caught up."""
         fill = max((consumer.fill for consumer in self.consumers), default=0.0)
         before = self.backpressure
         after = _backpressure(fill, before)
@@ -492,10 +491,10 @@ class Sender(Protocol):
     """The connection of a subscriber, as a subscription sees it."""
 
     def room(self) -> int:
-        """How many rows may leave now: the credit, or nothing while the socket takes no more."""
+        """How many rows may leave now: the credit, or none while the socket is full."""
 
     def writable(self) -> bool:
-        """Whether the socket takes more now, whatever the credit."""
+        """Whether the socket accepts more now, regardless of the credit."""
 
     def send_rows(self, sequence: int, batch: Batch) -> None: ...
 
@@ -505,7 +504,7 @@ class Sender(Protocol):
 
 
 class Subscription(Consumer):
-    """A subscriber on a connection: rows leave as far as its credit goes and its socket takes them."""
+    """A subscriber on a connection: rows leave within its credit, while its socket accepts them."""
 
     def __init__(self, name: str, slow: Slow, sender: Sender) -> None:
         super().__init__(name, slow, SUBSCRIPTIONS)
@@ -544,8 +543,8 @@ class WriterSink(Consumer):
     gathered.
 
     An error of the system (a full disk, a lost permission, a deleted folder) is retried until it is over. Meanwhile
-    rows are held as for any slow consumer, and `on_slow` says what happens when they are too many. Any other error
-    ends the sink.
+    rows are held as for any slow consumer, and `on_slow` applies when there are too many. Any other error ends the
+    sink.
     """
 
     def __init__(
@@ -605,7 +604,7 @@ class WriterSink(Consumer):
         return 0 if self.freshness is None else self.freshness.breaches
 
     def problem(self) -> str | None:
-        """What is wrong, for the server's health."""
+        """The problem, for the server's health."""
         if self.failed is not None:
             return f"sink {self.name} has ended: {self.failed}; {counted(self.dropped, 'row')} lost"
         if self.trouble is None:
@@ -617,7 +616,7 @@ class WriterSink(Consumer):
         )
 
     def look(self, now_us: int, above: Iterable[tuple[Key, int]]) -> None:
-        """Hold what waits against the promise about its age: here, and `above`, in the query."""
+        """Compare the age of waiting rows with the `freshness`: rows here, and keys `above`, in the query."""
         freshness = self.freshness
         if freshness is None:
             return
@@ -638,7 +637,7 @@ class WriterSink(Consumer):
     # -- writing -----------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Open the file, if that has not been done, so that an error shows before the first row."""
+        """Open the file unless it is open, so that an error shows before the first row."""
         self._begin()
 
     def pump(self) -> None:
@@ -674,7 +673,7 @@ class WriterSink(Consumer):
                 finally:
                     taken += self._writer.taken
             self._writer.flush()
-        except Exception as error:  # whatever it is: the rows that were taken count
+        except Exception as error:  # of any kind: the rows that were taken count
             return taken, error
         return taken, None
 
@@ -722,7 +721,7 @@ class WriterSink(Consumer):
             self._fall_behind()
 
     def _set_timer(self) -> None:
-        """Look again: after an error, or when a file is due although no row arrives."""
+        """Schedule another look: after an error, or for a file that is due although no row arrives."""
         if self._timer is not None or self._writing is not None or self._closing or self.failed is not None:
             return
         seconds = self._writer.due_seconds()
@@ -743,7 +742,7 @@ class WriterSink(Consumer):
     # -- the end -----------------------------------------------------------------------------------
 
     def ended(self, code: str, text: str) -> None:
-        """Cut off if too slow; if the query has ended, whoever ended it closes the file."""
+        """Fail if too slow. If the query has ended, the catalog closes the file."""
         if code == "too_slow":
             if self.trouble is not None:
                 text = f"{text}; it could not write: {self.trouble.reason}"
@@ -760,7 +759,7 @@ class WriterSink(Consumer):
         self._cancel_timer()
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._writer.close)
-        except Exception as error:  # as in a write: whatever it is, other sinks' files are to be finished
+        except Exception as error:  # of any kind, as in a write: other sinks' files must still be completed
             self.failed = error_words(error)
             log.error("a sink could not complete its file", sink=self.name, reason=self.failed)
         if lost := self.held + self._writer.unfinished:
@@ -769,10 +768,10 @@ class WriterSink(Consumer):
         self._thread.shutdown(wait=False)
 
     async def _settled(self) -> None:
-        """Until the thread has nothing to do."""
+        """Wait until the thread is idle."""
         while self._writing is not None:
             await asyncio.wait([self._writing])
-            await asyncio.sleep(0)  # let the callback begin the next write
+            await asyncio.sleep(0)  # let the callback start the next write
 
 
 # Rows that wait, and the number of the first.
