@@ -90,7 +90,7 @@ Line = Token | TupleLine | PunctuationLine | CloseLine | SubscribeLine | Unsubsc
 
 
 class LineReader:
-    """Splits received bytes into lines: (number from 1, bytes without the line end). Empty lines are skipped.
+    """Collects received bytes into pieces of whole lines; a line's number counts from 1.
 
     Invariant: `_partial` holds the start of one line, at most the limit. After too long a line it accepts no more
     bytes; lines that arrived earlier are still returned.
@@ -98,8 +98,8 @@ class LineReader:
 
     def __init__(self, limit: int = LINE_BYTES) -> None:
         self.limit = limit
-        self._partial = bytearray()
-        self._lines: deque[tuple[int, bytes]] = deque()
+        self._partial = b""
+        self._pieces: deque[tuple[int, bytes]] = deque()
         self._number = 0
         self._error: PeerError | None = None
 
@@ -114,41 +114,66 @@ class LineReader:
         return self._number + 1
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
-        """Add received bytes. `lines` raises errors."""
-        *whole, rest = bytes(data).split(b"\n")
-        for piece in whole:
-            self._take(piece)
-            self._end_line()
-        self._take(rest)
+        """Add received bytes. `pieces` raises errors."""
+        if self._error is not None:
+            return
+        whole, newline, rest = bytes(data).rpartition(b"\n")
+        if newline:
+            self._take(b"%b%b\n" % (self._partial, whole))
+            self._partial = b""
+        if self._error is None:
+            self._partial += rest
+            if len(self._partial) > self.limit:
+                self._refuse_next()
 
     def end(self) -> None:
         """The peer sends no more bytes: a last line without a newline counts as a line."""
         if self._partial:
-            self._end_line()
+            self._take(self._partial + b"\n")
+            self._partial = b""
 
-    def lines(self) -> Iterator[tuple[int, bytes]]:
-        """The complete lines, in order; then PeerError if the next one is too long."""
-        while self._lines:
-            yield self._lines.popleft()
+    def pieces(self) -> Iterator[tuple[int, bytes]]:
+        """The complete lines, in order, as they came together; then PeerError if the next line is too long.
+
+        A piece has the number of its first line, and each of its lines ends with a newline.
+        """
+        while self._pieces:
+            yield self._pieces.popleft()
         if self._error is not None:
             raise self._error
 
-    def _take(self, piece: bytes) -> None:
-        if self._error is None and len(self._partial) + len(piece) > self.limit:
-            where, expected = f"line {self._number + 1}", f"at most {self.limit} bytes"
-            self._error = PeerError.at(where, expected=expected, got="more", code="frame_too_large")
-        if self._error is None:
-            self._partial += piece
-        else:
-            self._partial.clear()
+    def lines(self) -> Iterator[tuple[int, bytes]]:
+        """The same line by line, without line ends; empty lines are skipped."""
+        for number, piece in self.pieces():
+            yield from lines_of(number, piece)
 
-    def _end_line(self) -> None:
+    def _take(self, piece: bytes) -> None:
+        if len(piece) > self.limit:
+            lines = piece[:-1].split(b"\n")
+            fit = next((at for at, line in enumerate(lines) if len(line) > self.limit), None)
+            if fit is not None:
+                piece = b"".join(line + b"\n" for line in lines[:fit])
+        else:
+            fit = None
+        if piece:
+            self._pieces.append((self._number + 1, piece))
+            self._number += piece.count(b"\n")
+        if fit is not None:
+            self._refuse_next()
+
+    def _refuse_next(self) -> None:
         if self._error is not None:
             return
-        self._number += 1
-        if line := bytes(self._partial).rstrip(b"\r"):
-            self._lines.append((self._number, line))
-        self._partial.clear()
+        self._partial = b""
+        where, expected = f"line {self._number + 1}", f"at most {self.limit} bytes"
+        self._error = PeerError.at(where, expected=expected, got="more", code="frame_too_large")
+
+
+def lines_of(number: int, piece: bytes) -> Iterator[tuple[int, bytes]]:
+    """The lines of a piece with their numbers, without line ends; empty lines are skipped."""
+    for at, line in enumerate(piece[:-1].split(b"\n"), number):
+        if line := line.rstrip(b"\r"):
+            yield at, line
 
 
 def parse(line: bytes | str) -> Line:

@@ -22,16 +22,18 @@ from millrace.protocol.jsonlines import (
     TupleLine,
     UnsubscribeLine,
     error_line,
+    lines_of,
     parse,
     progress_line,
 )
 from millrace.protocol.session import same_token
+from millrace.server.alike import RUN, WORTH_BYTES, WORTHWHILE, Piece, Writers
 from millrace.server.connection import GREETING_BYTES, Connection, Dialect
 from millrace.server.feeds import UnderWay
 from millrace.server.logs import sparing
 from millrace.server.sink import Outlet, Subscription
 from millrace.server.writers import late_lines, row_lines
-from millrace.values.batch import Batch
+from millrace.values.batch import Batch, Int64s
 
 # How long a line may take from its first byte to its newline.
 LINE_SECONDS: Final = 30.0
@@ -61,6 +63,7 @@ class LineDialect(Dialect):
             UnsubscribeLine: self._unsubscribe,
             Token: self._token,
         }
+        self._writers = Writers(self.hall.feeds.source)
         self._number = self._length = 0
         self._refusals: list[tuple[int, MillraceError]] = []  # of the lines that arrived together
         self._holds = False  # whether some feed was said to be held
@@ -107,9 +110,8 @@ class LineDialect(Dialect):
     def _hear_lines(self) -> None:
         breach = None
         try:
-            for number, line in self._reader.lines():
-                self._number, self._length = number, len(line)
-                self._hear(line)
+            for number, data in self._reader.pieces():
+                self._hear_piece(number, data)
         except PeerError as error:
             self._over = True
             breach = error
@@ -163,13 +165,47 @@ class LineDialect(Dialect):
 
     # -- hearing -----------------------------------------------------------------------------------
 
-    def _hear(self, line: bytes) -> None:
+    def _hear_piece(self, number: int, data: bytes) -> None:
+        if not (WORTHWHILE and self._trusted and len(data) >= WORTH_BYTES):
+            for self._number, line in lines_of(number, data):
+                self._hear(line)
+            return
+        piece = Piece(data, number)
+        at, count = 0, len(piece.starts)
+        while at < count:
+            at = self._read_alike(piece, at)
+            stop = min(at + self._writers.patience, count)
+            while at < stop:
+                self._number = number + at
+                if line := piece.line(at):
+                    self._hear(line, learns=True)
+                at += 1
+
+    def _read_alike(self, piece: Piece, at: int) -> int:
+        """Take the tuples of the lines from this one on that are like others before; the first line that is not."""
+        while True:
+            stop, found = self._writers.read(piece, at)
+            try:
+                feeds = [self._feed(alike.stream, alike.feed) for alike in found]
+            except MillraceError:  # every line is refused by itself
+                self._writers.disappoint()
+                return at
+            for feed, alike in zip(feeds, found, strict=True):
+                feed.read(alike.batch, alike.lines + piece.number, piece.length(alike.lines))
+            if stop - at < RUN or stop == len(piece.starts):
+                return stop
+            at = stop
+
+    def _hear(self, line: bytes, *, learns: bool = False) -> None:
         if not self._trusted:
             self._hear_token(line)
             return
+        self._length = len(line)
         try:
             said = parse(line)
             self._heard[type(said)](said)
+            if learns and isinstance(said, TupleLine):
+                self._writers.learn(line, said.stream, said.feed)
         except MillraceError as error:
             self.refuse(error, self._number)
 
@@ -283,6 +319,12 @@ class _LineFeed:
         self._feeds.count(self.stream, received=length)
         self._gathered.append(values)
         self._numbers.append(line)
+
+    def read(self, batch: Batch, numbers: Int64s, length: int) -> None:
+        """Hand on tuples of these lines, which have been read together."""
+        self.take()
+        self._feeds.count(self.stream, received=length)
+        self._take_times(batch, numbers.tolist())
 
     def take(self) -> None:
         """Hand on what has been gathered; unfit lines are refused each on its own."""

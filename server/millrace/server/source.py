@@ -25,6 +25,7 @@ from millrace.protocol.words import SHOWN_CHARACTERS, spelt
 from millrace.server.timeunits import BeyondError, micros_of
 from millrace.sql.parser import written
 from millrace.values.batch import (
+    DTYPES,
     FILLERS,
     Batch,
     Bools,
@@ -144,6 +145,25 @@ class StreamDecoder:
         if (row := outside(ts)) is not None:
             raise _row_error(row, EVENT_TIME, time_shown(int(ts[row])), self.stream.time, "bad_value")
         return Batch(self.schema, ts, columns, valid)
+
+    def nullable(self, position: int) -> bool:
+        """Whether rows may leave this field out."""
+        return self._fields[position].nullable
+
+    def counts(self, position: int) -> bool:
+        """Whether numbers of this field count in another unit than microseconds."""
+        return self._counts(self._fields[position])
+
+    def from_columns(self, columns: Mapping[int, tuple[Values, Bools | None]], count: int) -> Batch:
+        """The rows of columns by the position of their field, whose values fit; the other fields are null."""
+        missing = None if len(columns) == len(self._fields) else np.zeros(count, np.bool_)
+        made: list[Values] = []
+        valid: list[Bools | None] = []
+        for position, field in enumerate(self._fields):
+            column, mask = columns[position] if position in columns else (_nulls(field, count), missing)
+            made.append(column)
+            valid.append(mask)
+        return self._timed(made, valid, count) if count else Batch.empty(self.schema)
 
     def from_rows(self, rows: Sequence[Row]) -> Batch:
         """Rows of the types that a decoder checks (WIRE_TYPES); RowError if a value does not fit all the same."""
@@ -354,6 +374,10 @@ def _timestamps(field: Field, values: Sequence[Any]) -> tuple[Values, Bools | No
         except ValueError:
             raise _Unfit from None
     return _integers(field, values)
+
+
+def _nulls(field: Field, count: int) -> Values:
+    return np.full(count, FILLERS[field.type], DTYPES[field.type])
 
 
 def _without_nulls(field: Field, values: Sequence[Any]) -> tuple[Sequence[Any], Bools | None]:
