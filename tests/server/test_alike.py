@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millrace.engine.events import Arrived, Punctuated
@@ -187,6 +187,7 @@ def tuple_lines(draw: st.DrawFn, kind: str, writer: Writer) -> bytes:
     return text.encode(errors="replace") + draw(st.sampled_from([b"", b"", b"", b"\r"]))
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # long inputs are the point
 @given(st.lists(traffic(), max_size=3), st.integers(0, 20))
 def test_the_same_is_heard_with_templates_and_without(batches: list[list[bytes]], cut: int) -> None:
     data = [b"".join(line + b"\n" for line in batch) for batch in batches]

@@ -99,7 +99,7 @@ class Template:
 
     @classmethod
     def of(cls, line: bytes, decoder: StreamDecoder, within: str | None = None) -> Template | None:
-        """What a line that was accepted shows of its writer; None where its like cannot be read.
+        """What a tuple's line shows of its writer; None where its like cannot be read.
 
         The fields of the row are those of the line's object, or of the object that this key of it holds.
         """
@@ -192,7 +192,7 @@ class Writers:
         self._window = WINDOW
 
     def learn(self, line: bytes, stream: str, feed: str) -> None:
-        """Look at a tuple's line that was accepted."""
+        """Look at a tuple's line, which may still turn out not to fit."""
         template = Template.of(line, self._source(stream), "tuple")
         if template is not None and (template.head in self._known or len(self._known) < MOST):
             self._known[template.head] = stream, feed, template
@@ -205,16 +205,22 @@ class Writers:
         stop = int(strange[0]) if len(strange) else len(writers)
         known = tuple(self._known.values())
         found = []
-        for number in range(len(known)):
+        feeds: dict[tuple[str, str], int] = {}
+        present, firsts = np.unique(writers[:stop], return_index=True)
+        for number in present[firsts.argsort()].tolist():
             lines = (writers[:stop] == number).nonzero()[0] + at
-            if len(lines):
+            if not len(lines):
+                continue
+            if feeds.setdefault(known[number][:2], number) != number:
+                stop = int(lines[0]) - at  # another writer of the same feed, whose rows come after these
+            else:
                 batch = self._read(known[number], piece, lines)
                 found.append((number, batch, lines[: len(batch)]))
                 if len(batch) < len(lines):
                     stop = int(lines[len(batch)]) - at
         self._adapt(stop, len(writers))
         return at + stop, [
-            Alike(*known[number][:2], batch.slice(0, kept), lines[:kept])
+            Alike(known[number][0], known[number][1], batch.slice(0, kept), lines[:kept])
             for number, batch, lines in found
             if (kept := int(lines.searchsorted(at + stop)))
         ]
@@ -263,7 +269,9 @@ def _kind(decoder: StreamDecoder, at: int, value: bytes) -> int | None:
         return _KINDS.get(decoder.schema.fields[at].type)
     if value.startswith(b'"'):
         return None
-    return reading.INTEGER if value.lstrip(b"-").isdigit() else reading.DOUBLE
+    if value.lstrip(b"-").isdigit():
+        return reading.INTEGER
+    return reading.DOUBLE if decoder.unit.fractions else None
 
 
 def _members(line: bytes, at: int, within: str | None, places: list[tuple[str, int, int]]) -> int | None:
