@@ -120,6 +120,9 @@ class Template:
             kinds.append(kind)
             fields.append(at)
             begin = end
+        required = {at for at in range(len(names)) if not decoder.nullable(at)}
+        if len(set(fields)) < len(fields) or not required.issubset(fields):
+            return None
         return cls(decoder, [*literals, line[begin:]], kinds, fields)
 
     def read(self, piece: Piece, starts: Int64s, ends: Int64s) -> Batch:
