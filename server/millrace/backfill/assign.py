@@ -18,7 +18,7 @@ from millrace.values.evaluate import Computed, evaluate
 from millrace.values.expression import Expression
 from millrace.values.reach import Reach
 
-# How keys are spelled is known to `frames.key_number` too, which has Spark spell those of plain columns.
+# `frames.key_number` uses the same spelling of keys, which Spark computes for plain columns.
 SEPARATOR: Final = b"\x1f"
 NULL: Final = b"\x00"
 TEXT_MARK: Final = b"t"
@@ -71,9 +71,9 @@ def _spelled(value: object) -> bytes:
 
 
 def slice_ranges(slices: Sequence[Slice], reach: Reach) -> tuple[Int64s, Int64s]:
-    """Where rows of a stream begin and cease to be read: slice n reads times from starts[n] to below ends[n].
+    """The times of a stream's rows that slices read: slice n reads from starts[n] to below ends[n].
 
-    Both rise, so the slices that read a row are a range: those that have begun by its time and not ended.
+    Both rise, so the slices that read a row are a range: those that start by its time and have not ended.
     """
     bounds = [slice_.reads(reach) for slice_ in slices]
     starts = np.array([low for low, _ in bounds], np.int64)

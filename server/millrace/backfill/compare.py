@@ -1,4 +1,4 @@
-"""When two results are the same, by class of equality, and what differs, as people can read it.
+"""Whether two results are equal, by class of equality, and their differences in readable form.
 
 rows    the same multiset; doubles to 1e-9 relative
 final   the same last row of each key; a key whose last row says that it is gone has none
@@ -15,7 +15,7 @@ from typing import Any, Final
 from millrace.protocol import GONE
 
 RELATIVE: Final = 1e-9
-# Of more pairs of rows of one time nobody looks how much they are alike.
+# With more pairs of rows of one time their similarity is not compared.
 MOST_LIKENESSES: Final = 10_000
 Row = Mapping[str, Any]
 
@@ -96,7 +96,7 @@ def compare_final(recomputed: Iterable[Row], written: Iterable[Row], key: Sequen
 def side_by_side(found: Differences, time: str | None) -> Iterator[tuple[Row | None, Row | None]]:
     """All differences as (recomputed, written) in one order by time, rows without one first.
 
-    What only one side has stands next to what is most alike of what only the other has, for it may be the same row.
+    A row of only one side stands next to the most similar row of only the other side, for it may be the same row.
     """
     groups: dict[int | None, Differences] = {}
 
@@ -115,7 +115,7 @@ def side_by_side(found: Differences, time: str | None) -> Iterator[tuple[Row | N
 
 
 def _halves(missing: Sequence[Row], extra: Sequence[Row]) -> Iterator[tuple[Row | None, Row | None]]:
-    """Rows of one time that only one side has, each with what is most alike of the other side behind it."""
+    """Rows of one time that only one side has, each followed by the most similar one of the other side."""
     near: dict[int, int] = {}
     if len(missing) * len(extra) <= MOST_LIKENESSES:
         likeness = {(one, at): _alike(row, other) for one, row in enumerate(missing) for at, other in enumerate(extra)}

@@ -90,7 +90,7 @@ class Flow:
 
     @property
     def time_column(self) -> tuple[int, int, int] | None:
-        """The column of the result that tells a row's own time best: how far below it is, at least and at most."""
+        """The column of the result closest to a row's own time: its position, and its least and greatest distance."""
         lags = self.lags[self.query.output].items()
         known = [(at, low, high) for at, (low, high) in lags if low is not None and high is not None]
         return min(known, key=lambda column: column[2] - column[1], default=None)
@@ -111,7 +111,7 @@ class Flow:
 
 
 def flow_of(catalog: Catalog, name: str) -> Flow:
-    """The flow of a query of a catalog, with nothing beside it."""
+    """The flow of one query of a catalog."""
     if name not in catalog.queries:
         listed = ", ".join(catalog.queries) or "none"
         raise Refuse(f"query {name} does not exist; the queries are: {listed}", code="unknown_name")

@@ -1,6 +1,6 @@
 """Inputs as Spark reads them, and a stream's rows in the columns of the layout.
 
-Only types are changed here, as the daemon changes those of Arrow frames: no expression of a query is computed by Spark.
+Only types change here, as for Arrow frames in the daemon: Spark computes no expression of a query.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def read_input(session: SparkSession, one: Input, stream: StreamDefinition, low_
         return found
     paths = list(one.within(low_us, high_us)) or [part.path for part in one.parts[:1]]
     if one.format == "parquet":
-        # Each file by its name: the folders' dates are no columns of the stream.
+        # Each file by its name: the stream has no columns for the folders' dates.
         reader = session.read.option("recursiveFileLookup", "true").option("mergeSchema", one.widened)
         return _whole_seconds(reader.parquet(*paths), one)
     return _text(session, one, stream, paths)
@@ -188,7 +188,7 @@ def _nothing(layout: Layout) -> list[Column]:
 def key_number(key: Sequence[Expression], slots: Mapping[int, str], tasks: int) -> Column | None:
     """The task of a row by its key, as `assign.key_numbers` has it, if the key's columns are spelled alike by Spark.
 
-    It says nothing of keys that are computed: what an expression gives is the engine's business.
+    Computed keys have none: only the engine evaluates expressions.
     """
     from pyspark.sql import functions as f
 

@@ -1,10 +1,10 @@
 """What a backfill reads: archives and other files, looked at before Spark starts.
 
 Rule: whatever is wrong with an input is said here, in one line: a path that is not there, a column that is missing or
-of another type, rows without a time. Of Parquet the files' heads tell that; text is read by the reader of `millrace
-run`, a small input to its end, a large one at the beginning of each file. What Spark finds further on is looked up with
-the same reader (`refuse_bad_rows`), so that it has the same words and a line. Where heads tell the times of rows,
-slices are cut by them, so that each has about as many rows.
+of another type, rows without a time. Parquet files have it in their metadata. The reader of `millrace run` reads text:
+a small input completely, of a large one the start of each file. For an error that Spark finds later the same reader
+searches (`refuse_bad_rows`), so that the message has the same words and a line. Where the metadata has the times of
+rows, slices follow them, so that each has about as many rows.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ GRID: Final = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A file, and what its head tells of its rows: how many in which span of time, both ends included."""
+    """A file, and the spans of time of its rows by its metadata, both ends included, with the number of rows."""
 
     path: str
     size: int
@@ -67,7 +67,7 @@ class Input:
     format    parquet, csv, json, or table (a name that Spark knows)
     columns   the Arrow types of its columns, where they are known before Spark reads it
     reach_us  how far an archive is whole: every row on time below this is in it
-    gaps      where rows may be missing from it all the same
+    gaps      where rows may still be missing from it
     widened   whether a stream got columns while it was archived: they are null in the older files
     """
 
@@ -155,7 +155,7 @@ def find_input(flow: Flow, stream: str, path: str) -> Input:
 
 
 def _files_below(place: Path) -> Iterable[Path]:
-    """The files of a directory, but for those that are still being written or tell about others."""
+    """The files of a directory, except unfinished ones and those that describe others."""
     for file in place.rglob("*"):
         inside = file.relative_to(place).parts
         if file.is_file() and not any(part.startswith((".", "_")) for part in inside) and _format(file) is not None:
@@ -205,7 +205,7 @@ def _unlike(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
 
 
 def _spans(head: Any, time: str, file: Path, unit: TimeUnit) -> tuple[tuple[int, int, int], ...] | None:
-    """First time, last time and rows of each row group, if the head tells."""
+    """First time, last time and rows of each row group, if the metadata has them."""
     names = head.schema_arrow.names
     if time not in names:
         return None
@@ -297,7 +297,7 @@ def _look_at_text(one: Input, stream: StreamDefinition) -> None:
 
 
 def refuse_bad_rows(inputs: Iterable[Input], flow: Flow) -> None:
-    """Read files to the end: the first row that does not fit is told with its file and line."""
+    """Read files to the end, and refuse the first row that does not fit, with its file and line."""
     for one in inputs:
         for part in one.parts:
             _read(Path(part.path), one.format, flow.catalog.stream(one.stream))
@@ -417,7 +417,7 @@ class Times:
 
 
 def times_of(inputs: Iterable[Input]) -> Times | None:
-    """The times of all rows, if all heads tell them."""
+    """The times of all rows, if all metadata has them."""
     inputs = list(inputs)
     if not all(one.known for one in inputs):
         return None
@@ -425,7 +425,7 @@ def times_of(inputs: Iterable[Input]) -> Times | None:
 
 
 def newest_before(one: Input, stream: StreamDefinition, arrived_us: int) -> int | None:
-    """The newest time among an archive's rows that had arrived by then; None if there are none, or nobody knows."""
+    """The newest time among an archive's rows that had arrived by then; None if there are none, or it is unknown."""
     if ARRIVED not in one.columns:
         return None
     names = [stream.time or IMPLICIT_TIME, ARRIVED]
@@ -440,7 +440,7 @@ def newest_before(one: Input, stream: StreamDefinition, arrived_us: int) -> int 
 
 
 def first_behind(one: Input, stream: StreamDefinition, gap: Gap) -> int | None:
-    """The time of the first row on time that an archive has behind a gap; None if none has come since."""
+    """The time of the first row on time that an archive has after a gap; None if it has none."""
     found: tuple[int, int] | None = None
     names = [SEQ, stream.time or IMPLICIT_TIME, LATE]
     for number, path in sorted((_first_of(part.path), part.path) for part in one.parts):

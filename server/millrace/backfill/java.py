@@ -22,21 +22,21 @@ from zlib import crc32
 from millrace.protocol import Refuse
 
 OLDEST: Final = 17
-# `java -version` answers within a second even on a cold disk; one that does not is no use.
+# `java -version` answers within a second even on a cold disk; a slower Java is unusable.
 PATIENCE_SECONDS: Final = 30
 _UNKNOWN_MODULE: Final = "--add-modules=jdk.incubator.vector"
 
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that will do. `home` is what JAVA_HOME must be for Spark to start it; None leaves it as it is."""
+    """A usable Java. `home` is the JAVA_HOME with which Spark starts it; None leaves the variable as it is."""
 
     home: str | None
     words: str
 
 
 def find_java(environment: Mapping[str, str] = os.environ) -> Java:
-    """The Java to run Spark with; Refuse says what was found instead."""
+    """The Java to run Spark with; Refuse names the unusable ones."""
     found = []
     for path, home in _system(environment):
         version = _version(path)
@@ -69,7 +69,7 @@ def _system(environment: Mapping[str, str]) -> list[tuple[str, str | None]]:
 
 
 def _version(java: str) -> int | None:
-    """The major version of a Java; None if it does not tell."""
+    """The major version of a Java; None if unknown."""
     try:
         said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -101,7 +101,7 @@ def _quiet(path: str) -> str | None:
 
 
 def _wrapped(java: Path) -> Path:
-    """A Java home whose `java` is the given one without the argument that it does not know, or warns of."""
+    """A Java home whose `java` starts this Java without the argument that it does not know, or warns of."""
     top = Path(tempfile.gettempdir()) / f"millrace-java-{os.getuid()}"
     # Each Java has its own: two programs with different ones may run at once.
     home = top / f"{crc32(os.fsencode(java)):08x}"

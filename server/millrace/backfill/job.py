@@ -1,8 +1,8 @@
 """The Spark job: streams to one table, rows to tasks, tasks through the engine, results to files or a DataFrame.
 
 Spark moves and sorts rows; what they mean is the engine's business alone (see task.py). Each task is one partition, so
-`repartitionById` puts a row where `assign.py` says, and a sort within the partition gives it to the engine in order of
-time: batches stream through a task, whose memory is what the query's operators keep.
+`repartitionById` puts a row where `assign.py` says, and a sort within the partition passes it to the engine in order of
+time: batches stream through a task, whose memory is the state of the query's operators.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ SAMPLE: Final = 100_000
 class Job:
     """What every task needs to know; it is sent to the executors.
 
-    goes_on   whether the streams go on behind the rows that there are: a server still takes them in
+    goes_on   whether the streams continue after the present rows: a server still receives them
     """
 
     flow: Flow
@@ -65,7 +65,7 @@ class Job:
     goes_on: bool = False
 
     def task(self, number: int, tables: Iterable[Any], counted: Callable[[int], None]) -> tuple[Task, Iterator[Batch]]:
-        """A task and its rows; `counted` is told how many rows came in."""
+        """A task and its rows; `counted` receives the number of input rows."""
         for module in self.functions:
             install_module(module)
         task = Task(self.flow, self.split.slices[number], goes_on=self.goes_on)
@@ -114,8 +114,8 @@ def read_between(flow: Flow, split: Split, name: str) -> tuple[int, int]:
 
 
 def _with_rest(rows: DataFrame, arrived: bool) -> DataFrame:
-    """A stream's rows with the least time of each and those of its task that came after it; of rows of which nobody
-    knows the order in which they `arrived`, with their own: they are taken in order of time."""
+    """A stream's rows, each with the least time of it and the rows of its task that arrived later. If the order in
+    which they `arrived` is unknown, with its own time: they are read in order of time."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -172,7 +172,7 @@ def _by_key(job: Job, number: int, name: str) -> Column:
 def _between(split: Split, name: str) -> tuple[Column, Column]:
     """The first and the last slice that reads a row, by comparing its time with their bounds in a tree."""
     starts, ends = slice_ranges(split.slices, split.reach(name))
-    # A row is read from the first slice that has not ended to the last that has begun.
+    # The slices from the first that has not ended to the last that has started read a row.
     return _count(ends[:-1].tolist(), 0), _count(starts[1:].tolist(), 0)
 
 
@@ -191,7 +191,7 @@ def _count(bounds: Sequence[int], before: int) -> Column:
 
 
 def result_frame(job: Job, rows: DataFrame) -> DataFrame:
-    """The result's rows as a DataFrame, each with its own time behind its columns."""
+    """The result's rows as a DataFrame, each with its own time after its columns."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     from millrace.server.arrow import arrow_schema
@@ -210,7 +210,7 @@ def result_frame(job: Job, rows: DataFrame) -> DataFrame:
 
 
 def write_frame(job: Job, rows: DataFrame, out: str, done: Sequence[int] = ()) -> DataFrame:
-    """Run and write every task that is not done; a row per task tells that it is."""
+    """Run and write every unfinished task; the result has a row per finished task."""
     left_out = frozenset(done)
 
     def run(tables: Iterator[Any]) -> Iterator[Any]:
@@ -229,7 +229,7 @@ def write_frame(job: Job, rows: DataFrame, out: str, done: Sequence[int] = ()) -
 
 
 def write_task(job: Job, number: int, tables: Iterable[Any], out: str) -> dict[str, Any]:
-    """Run one task and commit what it gives."""
+    """Run one task and commit its result."""
     began = time.monotonic()
     came = 0
 
@@ -314,7 +314,7 @@ def backfill(
     tasks: int | None = None,
     functions: Sequence[str] = (),
 ) -> DataFrame:
-    """The rows that a query would have given over these inputs, as a DataFrame.
+    """The rows that a query would have emitted over these inputs, as a DataFrame.
 
     plan       SQL that creates the streams and the query, or a Flow
     inputs     a DataFrame per stream with the stream's columns (an archive's `__seq` and `__late` are heeded); one
@@ -322,7 +322,7 @@ def backfill(
     query      which query of the SQL, if it is not the last
     from_us, to_us   only rows whose own time is at least the one and below the other
 
-    The frame has the query's columns and `__ts`, each row's own time. Refuse says what forbids it.
+    The frame has the query's columns and `__ts`, each row's own time. Refuse has the reason against it.
     """
     from pyspark.sql import DataFrame as Frame
     from pyspark.sql.pandas.types import to_arrow_schema

@@ -6,8 +6,8 @@ One wide table would be mostly nulls, so streams share columns by type: the firs
     s      which stream (only if there are several)
     ts     the row's time
     rest   the least time of this row and all that arrived after it (only if rows go in by the order of their arrival)
-    seq    its place in the order of arrival; sorted by, then left behind
-    task   the task that it goes to; left behind likewise
+    seq    its place in the order of arrival; sorted by, then dropped
+    task   the task that it goes to; dropped too
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Lane:
 class Layout:
     """All streams' lanes, and the columns that they share, with their types.
 
-    by_arrival   whether rows go in by the order of their arrival, each with what it promises of those behind it
+    by_arrival   whether rows go in by the order of their arrival, each with its promise about later ones
     """
 
     lanes: tuple[Lane, ...]
@@ -129,7 +129,7 @@ def layout_of(flow: Flow) -> Layout:
 
 
 def batch_of(lane: Lane, table: Any) -> Batch:
-    """A stream's rows out of the table; Refuse names the stream and what does not fit.
+    """A stream's rows from the table; Refuse names the stream and the mismatch.
 
     If rows go in by the order of their arrival, they arrive at the least time that is still to come.
     """

@@ -6,8 +6,8 @@
     <out>/_tasks/00007.json         task 7 is done, and these are its files; written when they have their names
     <out>/_manifest.json            everything is done; written last
 
-Rule: a task writes aside, renames its files, removes what else an earlier attempt may have left under its number, then
-says that it is done. Whoever reads only what a manifest lists never sees half a result.
+Rule: a task writes temporary files, renames them, removes other files of earlier attempts under its number, and then
+records that it is done. A reader of only the files in a manifest never sees half a result.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Destination:
         return found
 
     def begin(self, identity: Mapping[str, Any], split: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
-        """Take the directory for this plan, and say how the split was asked for."""
+        """Reserve the directory for this plan, and record the request for the split."""
         plan = {"identity": _plain(identity), "split": _plain(split), "asked": _plain(asked), "began": _now()}
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -96,13 +96,13 @@ class Destination:
         for left in (*self.path.glob(".*.json.*"), self.path / PLAN):
             left.unlink(missing_ok=True)
         for folder in (*self.path.glob("date=*"), *([] if keep_folder else [self.path])):
-            with suppress(OSError):  # somebody has put something there
+            with suppress(OSError):  # it has other files
                 folder.rmdir()
 
     # -- after ---------------------------------------------------------------------------------------------------------
 
     def finish(self, schema: Schema) -> dict[str, Any]:
-        """Say that everything is done, and what there is."""
+        """Record that everything is done, and the files."""
         plan, done = self.plan(), self.done()
         assert plan is not None
         missing = [number for number in range(plan["split"]["tasks"]) if number not in done]
@@ -154,7 +154,7 @@ _FLAGS: Final = {"from_us": "--from", "to_us": "--to"}
 
 
 def _told(name: str, value: object) -> str:
-    """A part of a plan, as whoever gave the flags knows it."""
+    """A part of a plan, in the words of the flags."""
     if name in _FLAGS:
         if isinstance(value, int) and is_time(value):
             return f"with {_FLAGS[name]} {format_timestamp(value)}"
@@ -165,7 +165,7 @@ def _told(name: str, value: object) -> str:
 
 
 def _plain(value: Mapping[str, Any]) -> dict[str, Any]:
-    """As JSON will give it back."""
+    """The value after a round trip through JSON."""
     made: dict[str, Any] = json.loads(json.dumps(value))
     return made
 
@@ -221,7 +221,7 @@ class TaskWriter:
             self._day(NO_DAY if day == MIN_TIME else str(np.datetime64(day, "D"))).add(result_batch(part))
 
     def commit(self, **told: Any) -> dict[str, Any]:
-        """Give the files their names, then say that the task is done."""
+        """Rename the files, then record that the task is done."""
         while self._open:
             self._close_oldest()
         record = {"task": self._task, "rows": self.rows, "files": self._files, **told}

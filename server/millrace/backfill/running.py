@@ -1,4 +1,4 @@
-"""One backfill from beginning to end: look, plan, take the destination, run what is not done, say that it is done."""
+"""One backfill from start to end: look, plan, reserve the destination, run the unfinished tasks, record the end."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 POLL_SECONDS: Final = 0.2
-# The code of what is wrong with a row of an input.
+# The code of an error in an input's row.
 BAD_ROW: Final = "bad_row"
-# The code of what Spark, or a task, could not go on with.
+# The code of an error that stops Spark or a task.
 TASK_FAILED: Final = "task_failed"
 # How Spark, and a task of ours, speak of a row of an input that does not fit.
 _BAD_ROW: Final = re.compile(
@@ -50,10 +50,10 @@ Said = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a backfill is asked to do.
+    """A request for a backfill.
 
-    whole    whether the inputs are known to have all rows that the span needs: the server says so of a seam
-    goes_on  whether a server still takes rows in: windows of rows that are not full yet are not given
+    whole    whether the inputs are known to have all rows that the span needs, as for a server's seam
+    goes_on  whether a server still receives rows: windows of rows that are not full yet are not emitted
     """
 
     flow: Flow
@@ -90,7 +90,7 @@ class Wanted:
 
 
 def start(wanted: Wanted, say: Said, advanced: Advanced) -> dict[str, Any]:
-    """Run a backfill, or the rest of one; its manifest. What fails can be gone on with, or leaves nothing behind."""
+    """Run a backfill, or the rest of one; its manifest. A failed one can be resumed, or leaves no files."""
     place = Destination(wanted.out)
     there = place.path.exists() and place.plan() is None
     try:
@@ -106,7 +106,7 @@ def start(wanted: Wanted, say: Said, advanced: Advanced) -> dict[str, Any]:
 
 
 def compute(wanted: Wanted, say: Said, advanced: Advanced) -> dict[str, Any]:
-    """The same, without a thought for what is left when it fails."""
+    """The same, without cleaning up after a failure."""
     place = Destination(wanted.out)
     wanted = as_it_began(wanted, place.plan(), say)
     check_beforehand(wanted)
@@ -128,12 +128,12 @@ def compute(wanted: Wanted, say: Said, advanced: Advanced) -> dict[str, Any]:
 
 
 def check_beforehand(wanted: Wanted) -> None:
-    """Refuse what can be known before Spark starts, or anything else is begun."""
+    """Refuse errors that are known before Spark or anything else starts."""
     check_spark()
     check_destination(wanted.out, [one.path for one in wanted.inputs.values() if one.format != "table"])
     begun = Destination(wanted.out).begun(wanted.identity())
     if begun is None:
-        # Whether it can be split as is asked does not depend on the rows.
+        # Whether the requested split is possible does not depend on the rows.
         plan_split(wanted.flow, Extent(0, 2), mode=wanted.mode, tasks=2)
     else:
         check_asked(begun, wanted)
@@ -150,7 +150,7 @@ def _located(error: Refuse, wanted: Wanted) -> Refuse:
 
 
 def as_it_began(wanted: Wanted, plan: Mapping[str, Any] | None, say: Said) -> Wanted:
-    """A backfill that goes on reads the files that it began with: an archive may have got more meanwhile."""
+    """A resumed backfill reads the files that it started with: an archive may have more by now."""
     if plan is None:
         return wanted
     kept = {one["stream"]: one["files"] for one in plan["identity"]["inputs"]}
@@ -205,13 +205,13 @@ def _run(
         rows = rows_for_tasks(job, frames_of(session, wanted.inputs, flow, split), done)
         watched(session, lambda: write_frame(job, rows, wanted.out, done).collect(), advanced)
     for number in sorted(set(range(split.tasks)) - place.done().keys()):
-        # Where Spark sees that there are no rows at all it starts no task.
+        # Spark starts no task for no rows.
         write_task(job, number, (), wanted.out)
     return place.finish(flow.schema)
 
 
 def check_asked(begun: Mapping[str, Any], wanted: Wanted) -> None:
-    """Refuse to go on with tasks that are others than those asked for now."""
+    """Refuse to resume with tasks that differ from the requested ones."""
     split, asked = begun["split"], {"mode": "auto", "tasks": None, **begun.get("asked", {})}
     if wanted.mode not in ("auto", asked["mode"], split["how"]):
         _refuse_other(wanted, "--mode", f"is split {how_words(split['how'])}")
@@ -228,7 +228,7 @@ def _refuse_other(wanted: Wanted, flag: str, told: str) -> NoReturn:
 
 
 def kept_split(flow: Flow, kept: Mapping[str, Any], wanted: Wanted) -> Split:
-    """The split of a backfill that has begun, so that its tasks are the same ones."""
+    """The split of a backfill that has started, so that its tasks stay the same."""
     slices = kept["slices"] or [[wanted.span.from_us, wanted.span.to_us]] * kept["tasks"]
     keys = dict(keys_of(flow).streams) if kept["how"] == "key" else {}
     return Split(kept["how"], tuple(Slice(*one) for one in slices), margins_of(flow), kept["reason"], keys, wanted.span)
@@ -256,7 +256,7 @@ def _files(one: Input) -> str:
 
 
 def watched(session: SparkSession, action: Callable[[], Any], advanced: Advanced) -> None:
-    """Run an action of Spark's, and tell meanwhile how far it has come; stopping this stops the action."""
+    """Run an action of Spark, and report its progress; stopping this stops the action."""
     from pyspark import InheritableThread
 
     context = session.sparkContext

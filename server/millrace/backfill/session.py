@@ -1,4 +1,4 @@
-"""A Spark session for backfills: which Java, which Python, and little else: clusters have settings of their own."""
+"""A Spark session for backfills: its Java, its Python and little else, because clusters have their own settings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.adaptive.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-# What a session of our own has besides: nobody looks at the page of an embedded run.
+# Further settings of an embedded session: its web page has no readers.
 OWN: Final[Mapping[str, str]] = {"spark.ui.enabled": "false"}
 
 
@@ -42,7 +42,7 @@ def check_spark() -> None:
 
 
 def open_session(master: str | None = None, settings: Mapping[str, str] | None = None) -> SparkSession:
-    """A session at a master; without one, that of spark-submit, or an embedded one over all cores."""
+    """A session at a master; without one, the session of spark-submit, or an embedded one over all cores."""
     check_spark()
     submitted = "spark.master" in os.environ.get("SPARK_SUBMIT_OPTS", "") or "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
@@ -71,7 +71,7 @@ def open_session(master: str | None = None, settings: Mapping[str, str] | None =
 
 @contextmanager
 def opened_session(master: str | None, settings: Mapping[str, str]) -> Iterator[SparkSession]:
-    """A session for a while: the one that this process has already, which goes on, or one of our own."""
+    """A session for a while: the existing one of this process, which continues, or a new one."""
     check_spark()
     from pyspark.sql import SparkSession
 
@@ -85,7 +85,7 @@ def opened_session(master: str | None, settings: Mapping[str, str]) -> Iterator[
 
 
 def ship(session: SparkSession) -> None:
-    """Give Millrace to the executors, unless they are threads of this process's Spark."""
+    """Send Millrace to the executors, unless they are threads of this process's Spark."""
     context = session.sparkContext
     if (context.master or "").startswith("local[") or context.master == "local":
         return

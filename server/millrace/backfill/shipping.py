@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-# A time that every archive can hold: the same sources give the same bytes.
+# A time that every archive format can store: equal sources make equal bytes.
 _DATE: Final = (1980, 1, 1, 0, 0, 0)
 _SHIPPED: Final = frozenset({".py", ".lark", ".json", ".typed", ".bin", ".pickle", ".properties"})
 

@@ -24,7 +24,7 @@ from millrace.values.reach import Reach
 Mode = Literal["auto", "key", "time"]
 How = Literal["key", "time", "one"]
 
-# Slices read their margin twice: up to a quarter of a slice that is cheaper than a shuffle whose skew nobody knows.
+# Slices read their margin twice: up to a quarter of a slice that is cheaper than a shuffle with unknown skew.
 MOST_MARGIN: Final = 0.25
 
 
@@ -57,7 +57,7 @@ class Slice:
         return self.to_us != MAX_TIME
 
     def reads(self, reach: Reach) -> tuple[int, int]:
-        """The times of a stream's rows that it needs; MIN_TIME and MAX_TIME are no bounds."""
+        """The times of a stream's rows that it needs; MIN_TIME and MAX_TIME mean unbounded."""
         low = MIN_TIME if reach.back is None or not self.begins else self.from_us - reach.back
         high = MAX_TIME if reach.ahead is None or not self.ends else self.to_us + reach.ahead
         return low, high
@@ -68,9 +68,9 @@ ALWAYS: Final = Slice()
 
 @dataclass(frozen=True)
 class Split:
-    """The tasks of a backfill. Task n of a split by key has the keys whose number is n; of one by time the nth slice.
+    """The tasks of a backfill. Task n of a split by key has the keys of number n; of a split by time, the nth slice.
 
-    keys    by stream, what its rows are told apart by; a stream without an entry goes anywhere
+    keys    by stream, the key of its rows; rows of a stream without an entry go to any task
     reason  why it is split so, in words
     """
 
@@ -131,10 +131,10 @@ def plan_split(
     tasks: int = 1,
     cuts: Sequence[int] | None = None,
 ) -> Split:
-    """Choose the split; Refuse says what forbids the one that was asked for.
+    """Choose the split; Refuse has the reason against the requested one.
 
     extent  of the rows to emit; None if there is no input at all
-    cuts    where slices may begin so that each has about as many rows; without them slices are equally long
+    cuts    where slices may start so that each has about as many rows; without them slices are equally long
     """
     margins, keys = margins_of(flow), keys_of(flow)
     if flow.equality == "load":

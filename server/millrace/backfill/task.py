@@ -1,8 +1,8 @@
 """One task of a backfill: sorted rows in, rows of the result out, through the engine that the server runs.
 
-Rule: nothing of a query's meaning is decided here. The task gives the engine the queries, feeds it rows that are in
-order of time, moves every stream's mark along with them (so that nobody waits, and state is as wide as the widest
-window and no wider), and keeps the rows whose own time lies in its slice. Late rows never come here: lateness was
+Rule: only the engine decides what a query means. The task adds the queries to the engine, feeds it rows in order of
+time, advances every stream's mark with them (so that no operator waits, and state is no wider than the widest
+window), and keeps the rows whose own time lies in its slice. Late rows never come here: lateness was
 decided when they arrived.
 
 Queries that count rows get them in the order of their arrival. Each row says then, as its arrival by the virtual clock,
@@ -47,13 +47,13 @@ from millrace.values.eventtime import LAST_WATERMARK
 
 FEED = "archive"
 
-# Rows of several streams that belong together: each stream's in order of time, none below what came before; or each
+# Rows of several streams that belong together: each stream's in order of time, none below earlier ones; or each
 # in the order of arrival, none below the arrival of one before.
 Chunk = Mapping[str, Batch]
 
 
 class Collected:
-    """Takes what the engine gives: the wanted query's rows of the slice, and what could not be computed."""
+    """Collects the engine's output: the query's rows of the slice, and the rows that could not be computed."""
 
     def __init__(self, flow: Flow, slice_: Slice) -> None:
         self._name = flow.name
@@ -81,7 +81,7 @@ class Collected:
                     "bug in Millrace, not a problem of the input"
                 )
             case _:
-                pass  # nobody here answers requests or needs credit
+                pass  # a task neither answers requests nor needs credit
 
     def _keep(self, batch: Batch) -> None:
         inside = (batch.ts >= self._slice.from_us) & (batch.ts < self._slice.to_us)
@@ -100,12 +100,12 @@ class Collected:
 class Task:
     """Runs a flow over one task's rows. `engine` may be looked at meanwhile.
 
-    goes_on   whether the streams go on behind the last row: windows that are not full yet are not given then
+    goes_on   whether the streams continue after the last row: incomplete windows are not emitted then
     """
 
     def __init__(self, flow: Flow, slice_: Slice, *, goes_on: bool = False) -> None:
         self.flow = flow
-        self._goes_on = goes_on and flow.counts_rows  # all else that is given below a mark is whole
+        self._goes_on = goes_on and flow.counts_rows  # all other rows below a mark are final
         self.collected = Collected(flow, slice_)
         self.driver = Driver(self.collected)
         self._exact = _comes_apart(flow)
@@ -143,7 +143,7 @@ class Task:
         self._obey(at_us, [Command(number, AddStream(stream)) for number, stream in enumerate(streams)])
         for stream in streams:
             if stream.timestamps != "latent":
-                # Its rows bring their times, be it the stamps that the server gave them, and the marks come with them.
+                # Its rows have their times, or the server's stamps, and the marks arrive with them.
                 self.engine.source(stream.name).clocking = Clocking("external", by_tuples=False)
         queries = flow.catalog.queries.values()
         self._obey(at_us, [Command(number, AddQuery(query)) for number, query in enumerate(queries)])
@@ -172,7 +172,7 @@ class Task:
                 yield self._instant(at_us, batches)
 
     def _one_by_one(self, batches: Chunk) -> Iterator[Instant]:
-        """What came at each time by itself: an update may supersede only what came with it."""
+        """The rows of each arrival time separately: an update may supersede only rows that arrived with it."""
         times = np.unique(np.concatenate([self._comes_at(batch) for batch in batches.values()]))
         for at_us in times.tolist():
             here = {}

@@ -1,10 +1,10 @@
-"""Recompute a span and compare it with what was written: by a live query's sink, or by an earlier backfill.
+"""Recompute a span and compare it with the written rows of a live query's sink, or of an earlier backfill.
 
-Rule: only rows that both could have are compared. Without a span that is what a live query has given whole: from
-where it knew everything that its rows were made of, up to what it has promised; of files, what lies between the first
-row and the last. Which of the written rows lie in the span is told by their own time: a backfill writes it beside them,
-and of a sink's rows a column often tells it (a window's end, say). Where nothing does, all written rows are compared,
-and what is left over may lie outside.
+Rule: only rows that both could have are compared. The default span of a live query is its complete output: from the
+time at which it had all input of its rows, up to its promise. The default span of files lies between the first row and
+the last. The own time of a written row decides whether it lies in the span: a backfill writes it with the row, and in a
+sink's rows a column often determines it (a window's end, say). Without one all written rows are compared, and the
+remaining ones may lie outside.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class Lived:
     """What a server says of a running query.
 
     paths          the files of its sinks
-    marks          by stream, below which time no tuple on time will come any more; None where nothing is known
-    since_us       when it began to take in tuples, by the clock; None if it knows all before from its history
-    seam_us, out   if it began with its history: from where on rows are its own, and where those below are
-    skipped        tuples that passed it by while it was paused
+    marks          by stream, the time below which no tuple on time will arrive; None if unknown
+    since_us       when it received its first tuple, by the clock; None if it has all earlier ones from history
+    seam_us, out   if it started with its history: from which time rows are its own, and where earlier ones are
+    skipped        tuples that it missed while it was paused
     """
 
     paths: tuple[str, ...]
@@ -57,7 +57,7 @@ class Lived:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of a comparison; `span` is what was compared."""
+    """The result of a comparison of a span."""
 
     equality: str
     span: Slice
@@ -69,7 +69,7 @@ class Verdict:
 def verify(
     wanted: Wanted, against: Sequence[str], say: Said, advanced: Advanced, lived: Lived | None = None
 ) -> Verdict:
-    """Recompute what is wanted, and compare it with what lies in these files or directories."""
+    """Recompute the request, and compare the result with the rows in these files or directories."""
     flow = wanted.flow
     if flow.equality == "load":
         raise Refuse(
@@ -116,7 +116,7 @@ def verify(
 
 
 def _within(asked: Slice, both: Slice) -> Slice:
-    """What is asked for, its open ends closed by what both have."""
+    """The requested span; an open end is where both have rows."""
     low = asked.from_us if asked.begins else both.from_us
     high = asked.to_us if asked.ends else both.to_us
     if low >= high:
@@ -141,14 +141,14 @@ def _start_words(low: int) -> str:
 
 
 def span_of_query(flow: Flow, inputs: Mapping[str, Input], lived: Lived, *, below: bool = False) -> Slice:
-    """Of which rows a query has given all: none was made of what it has not seen, or of what the archive lacks, and it
-    gives no more. `below` if what lies below its seam is at hand as well."""
+    """The span in which a query has emitted all its rows, none of which depends on tuples that it or the archive lacks.
+    With `below`, the rows below its seam are available too."""
     low = MIN_TIME if lived.seam_us is None or below else lived.seam_us
     if lived.since_us is not None:
         low = max([low, *(_seen_from(flow, inputs, name, lived.since_us) for name in flow.streams)])
     low = max([low, *(_archived_from(flow, inputs, name, gap) for name, gap in _gaps(flow, inputs, lived))])
     if flow.equality == "final" and _telling(flow) is None:
-        # The last row of each key counts, and nothing tells which one was the last at some time.
+        # The last row of each key counts, and no column shows which one was the last at a given time.
         return Slice(low)
     return Slice(low, max(min(_given_below(flow, lived, name) for name in flow.streams), NOTHING_US))
 
@@ -162,7 +162,7 @@ def _given_below(flow: Flow, lived: Lived, name: str) -> int:
 
 
 def _seen_from(flow: Flow, inputs: Mapping[str, Input], name: str, since_us: int) -> int:
-    """From where on rows are made only of what a stream took in since a time of the clock."""
+    """The time from which on rows depend only on tuples that a stream received since a time of the clock."""
     base = name.removesuffix(".late")
     newest = newest_before(inputs[base], flow.catalog.stream(base), since_us)
     if newest is None:
@@ -179,8 +179,8 @@ def _seen_from(flow: Flow, inputs: Mapping[str, Input], name: str, since_us: int
 
 
 def _gaps(flow: Flow, inputs: Mapping[str, Input], lived: Lived) -> Iterator[tuple[str, Gap]]:
-    """Gaps with tuples that written rows may have been made of: of those before its seam a query that began with its
-    history knows no more than the archive."""
+    """Gaps with tuples that written rows may depend on. For times before its seam, a query that started with its
+    history has no more than the archive."""
     for name in flow.streams:
         for gap in inputs[name.removesuffix(".late")].gaps:
             known = lived.since_us is None and lived.seam_us is not None
@@ -189,8 +189,8 @@ def _gaps(flow: Flow, inputs: Mapping[str, Input], lived: Lived) -> Iterator[tup
 
 
 def _archived_from(flow: Flow, inputs: Mapping[str, Input], name: str, gap: Gap) -> int:
-    """From where on rows are made only of what came behind a gap: whoever feeds a stream goes on where that was, or
-    below by as much as its disorder."""
+    """The time from which on rows depend only on tuples after a gap: a feed continues where the gap was, or earlier by
+    at most the stream's disorder."""
     base = name.removesuffix(".late")
     stream = flow.catalog.stream(base)
     first, back = first_behind(inputs[base], stream, gap), margins_of(flow).streams[name].back
@@ -206,7 +206,7 @@ def _archived_from(flow: Flow, inputs: Mapping[str, Input], name: str, gap: Gap)
 
 
 def span_of_files(flow: Flow, against: Sequence[str]) -> Slice:
-    """From the first of the rows that were written to the last; of a backfill what it was asked for."""
+    """From the first of the written rows to the last; for a backfill, its requested span."""
     spans = [_span_of(flow, path) for path in against]
     return Slice(min(span.from_us for span in spans), max(span.to_us for span in spans))
 
@@ -228,7 +228,7 @@ def _span_of(flow: Flow, path: str) -> Slice:
 
 @dataclass
 class _Written:
-    """Rows that were written: those of the span, and those that may lie on either side of an end."""
+    """Written rows: those in the span, and those that may lie on either side of its ends."""
 
     inside: list[Row] = field(default_factory=list)
     perhaps: list[Row] = field(default_factory=list)
@@ -259,7 +259,7 @@ def _without_time(rows: Iterator[Row]) -> Iterator[Row]:
 
 
 def _written(flow: Flow, span: Slice, against: Sequence[str]) -> _Written:
-    """The rows that were written, of the span as far as that can be told."""
+    """The written rows, of the span as far as that can be determined."""
     found = _Written()
     for path in against:
         if _is_backfill(path):
@@ -274,7 +274,7 @@ def _is_backfill(path: str) -> bool:
 
 
 class _Telling(NamedTuple):
-    """The column of a sink's rows that tells their own time best: so far below it, at least and at most."""
+    """The column of a sink's rows closest to their own time, and its least and greatest distance."""
 
     name: str
     low: int
@@ -290,7 +290,7 @@ def _telling(flow: Flow) -> _Telling | None:
 
 
 def _sort_out(flow: Flow, span: Slice, path: str, found: _Written) -> None:
-    """The rows of a sink's file, by the column that tells their time best."""
+    """The rows of a sink's file, by the column closest to their time."""
     rows = list(_sink_rows(flow, path))
     told = _telling(flow)
     if told is None:
