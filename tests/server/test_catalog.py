@@ -338,7 +338,7 @@ def nonsense(path):
 
 def damaged(path):
     store = CatalogFile(path)
-    store.write([f"CREATE STREAM s{n} (k BIGINT)" for n in range(2_000)], Decisions().model_dump_json())
+    store.write([f"CREATE STREAM s{n} (k BIGINT)" for n in range(2_000)], {}, Decisions().model_dump_json())
     store.close()
     with path.open("r+b") as file:
         file.seek(3 * 4096)
@@ -347,13 +347,13 @@ def damaged(path):
 
 def undecided(path):
     store = CatalogFile(path)
-    store.write(["CREATE STREAM s (k BIGINT)"], '{"components": 5}')
+    store.write(["CREATE STREAM s (k BIGINT)"], {}, '{"components": 5}')
     store.close()
 
 
 def unparsed(path):
     store = CatalogFile(path)
-    store.write(["CREATE STREEM s (k BIGINT)"], Decisions().model_dump_json())
+    store.write(["CREATE STREEM s (k BIGINT)"], {}, Decisions().model_dump_json())
     store.close()
 
 
@@ -376,7 +376,7 @@ def test_a_file_that_cannot_be_read_is_told_and_left_alone(tmp_path, spoil):
         assert path.read_bytes() == before
     else:
         store = CatalogFile(path)
-        assert "s (k BIGINT)" in store.read()[0][0]
+        assert "s (k BIGINT)" in store.read().statements[0]
         store.close()
 
 
@@ -398,7 +398,7 @@ def test_a_change_that_cannot_be_written_down_says_so(tmp_path, monkeypatch):
         assert "the change is in effect, but is lost" in said["detail"]
         assert daemon.components()[0]["strategy"] == "bfs"
 
-    def full(self, statements, decisions):
+    def full(self, statements, plans, decisions):
         raise StoreError("cannot write the catalog: disk full")
 
     lives(tmp_path, first)

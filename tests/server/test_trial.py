@@ -265,7 +265,7 @@ def test_what_is_only_tried_does_not_outlive_the_server(tmp_path):
             # Something else is written down meanwhile.
             await daemon.catalog.execute("CREATE STREAM other (k BIGINT)")
             with contextlib.closing(CatalogFile(killed(tmp_path) / "catalog.sqlite")) as catalog:
-                kept = catalog.read()[1]
+                kept = catalog.read().decisions
         assert daemon.trials.look("s")["outcome"] == "cancelled"
         return kept
 

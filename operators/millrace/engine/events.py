@@ -291,7 +291,7 @@ class SetOrder:
 class InsertOperator:
     """Put an operator that leaves rows out in front of an operator's input, until the query is replaced.
 
-    `where` is the predicate as it was written, to be shown. Without a name it gets the next one.
+    `where` is the predicate as it was written, to be shown. Without a name it gets the next one, and so with its id.
     """
 
     before: str
@@ -299,6 +299,7 @@ class InsertOperator:
     input: int = 0
     where: str | None = None
     name: str | None = None
+    id: int = 0
 
 
 @dataclass(frozen=True, slots=True)

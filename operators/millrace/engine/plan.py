@@ -190,7 +190,8 @@ class Node(Definition):
 class Edit(Definition):
     """A change of one operator that an admin has made to a query's plan while it ran (editing.py).
 
-    `where` is the text of a select's predicate; `before` and `input` say where an operator was put in.
+    `where` is the text of a select's predicate; `before` and `input` say where an operator was put in, and `id` is its
+    number.
     """
 
     change: Literal["insert", "remove", "replace"]
@@ -199,6 +200,7 @@ class Edit(Definition):
     where: str | None = None
     before: str | None = None
     input: int = 0
+    id: int = 0
 
     def moved(self, before: str, after: str) -> Edit:
         """The same when a query has another name."""
@@ -304,12 +306,12 @@ def word_of(operator: str) -> str:
     return operator.rpartition(".")[2].rstrip("0123456789")
 
 
-def former_names(plan: QueryPlan) -> dict[str, str]:
-    """The operators that were called after their kinds until names became SQL's words: their old names, and theirs."""
-    inserted = {edit.operator for edit in plan.edits if edit.change == "insert"}
+def current_name(plan: QueryPlan, former: str) -> str:
+    """What the operator is called now that had this name while names were made of kinds: `q.select2` is `q.filter2`."""
+    if word_of(former) == "select":
+        return former.replace(".select", ".filter")  # all of its kind have one word, so their numbers are the same
     namer = Namer(plan.name)
-    found = {namer.name(node.spec.kind): node.name for node in plan.nodes if node.name not in inserted}
-    return {before: now for before, now in found.items() if before != now}
+    return {namer.name(node.spec.kind): node.name for node in plan.nodes}.get(former, former)
 
 
 def names(items: Iterable[object]) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any, Final
 
-from millrace.engine.plan import POLICIES, QueryOptions, QueryPlan, StreamDefinition
+from millrace.engine.plan import POLICIES, Node, QueryOptions, QueryPlan, StreamDefinition
 from millrace.protocol import Field
 from millrace.sql import syntax as s
 from millrace.sql.errors import SqlError
@@ -30,6 +30,24 @@ def same_query(before: QueryPlan, options: QueryOptions, query: s.QueryBody) -> 
     body = parse(before.sql, KNOWN)[0].body
     assert isinstance(body, s.CreateQueryStatement | s.SelectStatement)
     return before.options == options and _shape(body.query) == _shape(query)
+
+
+def same_plan(before: QueryPlan, after: QueryPlan) -> bool:
+    """Whether a statement is still lowered to the plan that a query has; a stream's newer columns do not count."""
+    return (before.output, before.schema, *map(_narrow, before.nodes)) == (
+        after.output,
+        after.schema,
+        *map(_narrow, after.nodes),
+    )
+
+
+def _narrow(node: Node) -> Node:
+    edges = [node.edge(at) for at in range(len(node.inputs))]
+    first = [edge.columns is not None and edge.columns == tuple(range(len(edge.columns))) for edge in edges]
+    return replace(
+        node,
+        edges=tuple(replace(edge, columns=None) if all_ else edge for edge, all_ in zip(edges, first, strict=True)),
+    )
 
 
 def same_stream(before: StreamDefinition, after: StreamDefinition) -> bool:

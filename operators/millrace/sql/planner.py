@@ -16,7 +16,15 @@ from millrace.protocol import TOMBSTONE_NAMES, Field, Refuse, Schema, Type
 from millrace.sql import syntax as s
 from millrace.sql.binder import TIME_NAME, Binder
 from millrace.sql.errors import SqlError, did_you_mean
-from millrace.sql.existing import added_fields, changed_policies, definition, same_query, same_sink, same_stream
+from millrace.sql.existing import (
+    added_fields,
+    changed_policies,
+    definition,
+    same_plan,
+    same_query,
+    same_sink,
+    same_stream,
+)
 from millrace.sql.explain import explain
 from millrace.sql.inserting import insert
 from millrace.sql.limits import KNOWN
@@ -666,9 +674,10 @@ def _create_query(
         _new_name(statement, body.name, catalog)
     _refuse_both(sql, body)
     values, seen = read_options(sql, body.options, QUERY_OPTIONS, "a query")
+    same = False
     if before is not None:
         same = same_query(before, QueryOptions(**values), body.query)
-        if body.unless_exists or (same and idempotent):
+        if body.unless_exists or (same and idempotent and not body.replace):
             return _exists("query", name, same)
         if not body.replace:
             hint = "CREATE OR REPLACE QUERY replaces it"
@@ -694,6 +703,8 @@ def _create_query(
             "backpressure holds back the streams that are ahead until another stream frees state, but this "
             "query reads only one stream: use on_max_state = 'fail'",
         )
+    if before is not None and same and idempotent and same_plan(before, planned_query):
+        return _exists("query", name, same)
     if replaces:
         _check_readers(statement, body.name, catalog, planned_query)
     if body.unless_exists:

@@ -874,6 +874,8 @@ class Look:
     def at(self, kind: str, name: str) -> dict[str, Any]:
         """The thing as it is now, or a refusal with the nearest name."""
         found = self._ones[kind](name) if kind in self._ones else None
+        if found is None and kind == "operator":
+            self._catalog.refuse_former(name)
         return find(self._kinds[kind](), name, kind) if found is None else found
 
     async def tagged(self, response: Response, kind: str, name: str) -> dict[str, Any]:

@@ -55,13 +55,15 @@ from millrace.server.decisions import (
     decided,
     edits,
     exchanged,
+    named,
     paused,
+    written,
 )
 from millrace.server.feeds import Feeds
 from millrace.server.freshness import Freshness, Key, in_json
 from millrace.server.inserts import Inserts
 from millrace.server.metrics import Metrics
-from millrace.server.names import nearest
+from millrace.server.names import formerly, nearest
 from millrace.server.openings import NO_PLACE, NewSink, Opened, Openings, SinkPlace, Taken, abandon
 from millrace.server.pause import Pause
 from millrace.server.places import SinkFolders
@@ -71,6 +73,7 @@ from millrace.server.restarts import lost_state
 from millrace.server.runner import Runner
 from millrace.server.sink import Slow, WriterSink
 from millrace.server.store import CatalogFile, StoreError
+from millrace.server.stored import PlanTexts, StoredPlans
 from millrace.server.temporary import Temporaries
 from millrace.server.threads import in_thread
 from millrace.server.timers import Timers
@@ -100,7 +103,7 @@ from millrace.sql import (
     Catalog as Known,
 )
 from millrace.sql.limits import KNOWN, Limits
-from millrace.sql.parser import written
+from millrace.sql.parser import written as quoted
 from millrace.sql.temporary import CreateTemporary, without_limit
 from millrace.values.batch import Batch
 from millrace.values.eventtime import MIN_TIME
@@ -122,6 +125,9 @@ class Terms(NamedTuple):
 
 
 STRICT: Final = Terms()
+
+# Of the decisions, for the disk alone.
+_INTERNAL: Final[dict[str, Any]] = {"places": True, "operators": {"__all__": {"id"}}}
 
 # Awaited when it is a change's turn; raises if the change shall not be made.
 Check = Callable[[], Awaitable[None]]
@@ -238,6 +244,7 @@ class Catalog:
         self._one_at_a_time = asyncio.Lock()
         self._took = Pause()  # of the change whose turn it is
         self._store = None if folder is None else CatalogFile(folder / CATALOG)
+        self._plan_texts = PlanTexts()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="catalog")  # a disk may take its time
         self.error: str | None = None  # why the newest state is not on the disk
         self._writing: asyncio.Task[None] | None = None
@@ -699,6 +706,12 @@ class Catalog:
         if name not in known:
             raise Refuse(f"{kind} {name} does not exist{nearest(name, list(known))}", code=f"unknown_{kind}")
 
+    def refuse_former(self, operator: str) -> None:
+        """Refuse the name that an operator had when names were made of kinds, if no other has it now."""
+        hint = formerly(operator, self.known.queries)
+        if hint and operator not in self._engine.graph.operators:
+            raise Refuse(f"operator {operator} does not exist{hint}", code="unknown_operator")
+
     async def drop(self, kind: Kind, name: str, check: Check = _nothing) -> dict[str, Any]:
         """What DROP says, by the API."""
 
@@ -706,7 +719,7 @@ class Catalog:
             self.must_know(kind, name)
             await check()
 
-        await self.execute(f"DROP {kind.upper()} {written(name)}", check=check_all, asked=Asked(f"drop_{kind}", name))
+        await self.execute(f"DROP {kind.upper()} {quoted(name)}", check=check_all, asked=Asked(f"drop_{kind}", name))
         return {kind: name, "dropped": True}
 
     async def rename(self, name: str, to: str, check: Check = _nothing) -> dict[str, Any]:
@@ -716,7 +729,7 @@ class Catalog:
             self.must_know("query", name)
             await check()
 
-        sql = f"ALTER QUERY {written(name)} RENAME TO {written(to)}"
+        sql = f"ALTER QUERY {quoted(name)} RENAME TO {quoted(to)}"
         await self.execute(sql, check=check_all, asked=Asked("rename_query", name))
         return {"query": to, "was": name}
 
@@ -772,6 +785,8 @@ class Catalog:
             await check()
             await self._runner.at_rest()
             self._refuse_in_trial(component)
+            if operator is not None:
+                self.refuse_former(operator)
 
         return await self._change(Asked("strategy", operator or component), lambda: self._command(command), check_all)
 
@@ -894,16 +909,20 @@ class Catalog:
     async def load(self) -> None:
         """Apply the statements that an earlier run left, and decide what was decided then."""
         if self._store is not None:
-            statements, document = self._store.read()
-            decisions = self._read_decisions(document)
+            stored = self._store.read()
+            decisions = self._read_decisions(stored.decisions)
             places = decisions.places
             self._openings.kept = None if places is None else {place.sink: place.path for place in places}
-            for statement in statements:
-                await self._load_statement(self._store, statement)
-            await self._decide(decisions)
-            if statements:
-                log.info("restored from the catalog", statements=len(statements))
+            plans = StoredPlans(stored, decisions)
+            for statement in stored.statements:
+                await self._load_statement(self._store, statement, plans)
+            await self._decide(named(decisions, self.known.queries, stored.version))
+            if stored.statements:
+                log.info("restored from the catalog", statements=len(stored.statements))
                 self._report_lost_state()
+            self._loaded = True
+            if plans.renewed:
+                self._begin_to_write()
         self._loaded = True
 
     def _report_lost_state(self) -> None:
@@ -914,9 +933,23 @@ class Catalog:
                 self.restarted[name] = now_us, meaning
                 log.warning("restarted without operator state", query=name, meaning=meaning)
 
-    async def _load_statement(self, store: CatalogFile, statement: str) -> None:
+    async def _load_statement(self, store: CatalogFile, statement: str, plans: StoredPlans) -> None:
+        plan = plans.plan(statement)
+        if plan is not None:
+            try:
+                await self._apply([CreateQuery(plan)])
+            except Refuse as error:
+                plans.refused(statement, error.text)
+            else:
+                self.known = self.known.with_(CreateQuery(plan))
+                return
         try:
             steps, after = self._plan(statement, self.known, KNOWN)
+            for position, step in enumerate(steps):
+                if isinstance(step, CreateQuery):
+                    plan = plans.renew(statement, step.plan)
+                    steps[position] = CreateQuery(plan)
+                    after = replace(after, queries={**after.queries, plan.name: plan})
             await self._apply(steps)
         except Refuse as error:
             raise Refuse(
@@ -1015,7 +1048,7 @@ class Catalog:
         return {
             "sql": "".join(f"{part}\n\n" for part in parts)[:-1],
             "statements": statements,
-            "decisions": decisions.model_dump(mode="json", exclude={"places"}),
+            "decisions": decisions.model_dump(mode="json", exclude=_INTERNAL),
             "commands": commands,
         }
 
@@ -1044,11 +1077,22 @@ class Catalog:
         return writing
 
     async def _write(self, store: CatalogFile) -> None:
-        known = self.known
-        statements, decisions = await self._runner.between_steps(
-            lambda: (self.statements(known), self.decisions(known).model_dump_json()), self._took.add
+        known, engine = self.known, self._engine
+        statements, running, decisions = await self._runner.between_steps(
+            lambda: (
+                self.statements(known),
+                {name: query.plan for name, query in engine.queries_by_name.items()},
+                self.decisions(known),
+            ),
+            self._took.add,
         )
-        await asyncio.get_running_loop().run_in_executor(self._writer, store.write, statements, decisions)
+
+        def write() -> None:
+            texts = self._plan_texts.of(known.queries, running)
+            plans = {sql: texts[sql] for sql in statements if sql in texts}
+            store.write(statements, plans, written(decisions, running))
+
+        await asyncio.get_running_loop().run_in_executor(self._writer, write)
 
     def _written(self, writing: asyncio.Task[None]) -> None:
         """Record whether the newest state is on the disk, and log when that changes."""

@@ -7,9 +7,10 @@ components and forks, whose names depend on the order of making, are found by th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping
 from shlex import quote
-from typing import Literal
+from typing import Any, Final, Literal
 from zlib import crc32
 
 from pydantic import BaseModel, ConfigDict
@@ -30,7 +31,7 @@ from millrace.engine.events import (
     UnshareQuery,
 )
 from millrace.engine.graph import edges, editing, seam, sharing
-from millrace.engine.plan import QueryPlan
+from millrace.engine.plan import QueryPlan, current_name
 from millrace.operators.join.join import Order as JoinOrder
 from millrace.operators.queues.edge import QueueKind
 from millrace.operators.spec import SampleSpec, SelectSpec, Spec
@@ -107,7 +108,7 @@ class OperatorEdit(Part):
     """An operator put into, taken out of or exchanged in a query, for what its statement does not say.
 
     It keeps the rows for which `where` is true, or a `sample` of them by `seed`. `before` and `input` say where it goes
-    in; without a name it gets the next one of its query.
+    in; without a name it gets the next one of its query, and so with its id.
     """
 
     change: Literal["insert", "remove", "replace"]
@@ -117,6 +118,7 @@ class OperatorEdit(Part):
     seed: int | None = None
     before: str | None = None
     input: int = 0
+    id: int = 0
 
     @property
     def query(self) -> str:
@@ -142,7 +144,7 @@ class OperatorEdit(Part):
         assert at is not None
         spec = self._spec(engine, at, predicate)
         if self.change == "insert":
-            return InsertOperator(at, spec, self.input, self.where, self.operator)
+            return InsertOperator(at, spec, self.input, self.where, self.operator, self.id)
         return ReplaceOperator(at, spec, self.where)
 
     def _spec(self, engine: Engine, at: str, predicate: Expression | None) -> Spec:
@@ -235,6 +237,54 @@ class Decisions(Part):
         ]
 
 
+# The fields of the document whose texts refer to operators.
+_REFERENCES: Final = frozenset({"operator", "operators", "before", "first", "fork_of", "breaks"})
+
+
+def written(decisions: Decisions, running: Mapping[str, QueryPlan]) -> str:
+    """The document for the disk, which refers to the operators of running queries by their ids.
+
+    An operator that is put in keeps its name there: the edit says both.
+    """
+    ids = {name: f"#{number}" for plan in running.values() for name, number in plan.ids.items()}
+    document = _referring(decisions.model_dump(mode="json"), lambda name: ids.get(name, name))
+    for edit, data in zip(decisions.operators, document["operators"], strict=True):
+        if edit.change == "insert":
+            data["operator"] = edit.operator
+    return json.dumps(document)
+
+
+def named(decisions: Decisions, queries: Mapping[str, QueryPlan], version: int) -> Decisions:
+    """The document from the disk, which refers to operators by their names. Until format 3 it did so there, too, by
+    names that were made of kinds."""
+    names = {f"#{number}": name for plan in queries.values() for name, number in plan.ids.items()}
+    names |= {f"#{edit.id}": edit.operator for edit in decisions.operators if edit.operator is not None}
+
+    def name(reference: str) -> str:
+        if version > 2:
+            return names.get(reference, reference)
+        plan = queries.get(reference.partition(".")[0])
+        return reference if plan is None else current_name(plan, reference)
+
+    return Decisions.model_validate(_referring(decisions.model_dump(), name))
+
+
+def _referring(document: Any, name: Callable[[str], str]) -> Any:
+    """The document with other references to operators."""
+    if isinstance(document, list | tuple):
+        return [_referring(one, name) for one in document]
+    if not isinstance(document, dict):
+        return document
+    return {key: _renamed(value, name) if key in _REFERENCES else _referring(value, name)
+            for key, value in document.items()}  # fmt: skip
+
+
+def _renamed(value: Any, name: Callable[[str], str]) -> Any:
+    if isinstance(value, list | tuple):
+        return [_renamed(one, name) for one in value]
+    return name(value) if isinstance(value, str) else _referring(value, name)
+
+
 def decided(engine: Engine) -> tuple[ComponentDecisions, ...]:
     """What holds in this engine now."""
     return tuple(ComponentDecisions.model_validate(found) for found in views.decisions(engine))
@@ -284,6 +334,7 @@ def edits(engine: Engine) -> tuple[OperatorEdit, ...]:
             seed=edit.spec.seed if isinstance(edit.spec, SampleSpec) else None,
             before=edit.before,
             input=edit.input,
+            id=edit.id,
         )
         for _, query in sorted(engine.queries_by_name.items())
         for edit in query.plan.edits

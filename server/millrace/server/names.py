@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from millrace.engine.plan import origin_of
+from millrace.engine.plan import QueryPlan, current_name, origin_of
 
 # So many names are told: a line or two on a terminal.
 TOLD: Final = 8
@@ -25,3 +25,12 @@ def nearest(name: str, known: Sequence[str]) -> str:
         return "; there are none yet"
     more = f" and {len(told) - TOLD} more" if len(told) > TOLD else ""
     return f"; there {'is' if len(told) == 1 else 'are'} {', '.join(told[:TOLD])}{more}"
+
+
+def formerly(operator: str, queries: Mapping[str, QueryPlan]) -> str:
+    """A hint for the name of an operator that does not exist, if one was called so when names were made of kinds."""
+    plan = queries.get(operator.partition(".")[0])
+    name = operator if plan is None else current_name(plan, operator)
+    if plan is None or name == operator or name not in (node.name for node in plan.nodes):
+        return ""
+    return f"; names are made of SQL's words now, and it is called {name}"

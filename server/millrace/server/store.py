@@ -1,5 +1,5 @@
-"""The catalog on disk: the statements that made what exists, in the order in which they can be executed again, and
-what was decided beyond them.
+"""The catalog on disk: the statements that made what exists, in the order in which they can be executed again, the
+lowered plans of queries, and what was decided beyond them.
 
 Rule: a file that cannot be read in full is left as it is, and the server does not start.
 """
@@ -7,23 +7,33 @@ Rule: a file that cannot be read in full is left as it is, and the server does n
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from millrace.protocol import MillraceError
 from millrace.server.config import is_writable
 
 # Counted up when the tables change; a newer server reads older files, never the other way round.
-# 1: statements. 2: decisions beside them.
-VERSION: Final = 2
+# 1: statements. 2: decisions beside them. 3: lowered plans, and decisions that refer to operators by id.
+VERSION: Final = 3
 
 
 class StoreError(MillraceError):
     """The catalog's file cannot be read or written."""
 
     code = "catalog"
+
+
+class Stored(NamedTuple):
+    """The contents of a catalog: `plans` has the text of a lowered plan by the statement that creates its query, and
+    `decisions` is the document as it was written (None: none was). `version` is that of the file's format."""
+
+    statements: list[str]
+    plans: Mapping[str, str]
+    decisions: str | None
+    version: int
 
 
 class CatalogFile:
@@ -35,6 +45,7 @@ class CatalogFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._plans: dict[str, str] = {}  # as they are in the file
         with self._told("read"):
             self._database = sqlite3.connect(path, timeout=0, check_same_thread=False)
             try:
@@ -46,7 +57,7 @@ class CatalogFile:
     def _open(self) -> None:
         database = self._database
         database.execute("PRAGMA locking_mode = EXCLUSIVE")
-        found = database.execute("PRAGMA user_version").fetchone()[0]
+        found = self._version = database.execute("PRAGMA user_version").fetchone()[0]
         if found > VERSION:
             raise StoreError(f"{self.path} was written by a newer Millrace (format {found}, this one reads {VERSION})")
         self._tables = {name for (name,) in database.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
@@ -58,27 +69,33 @@ class CatalogFile:
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")
 
-    def read(self) -> tuple[list[str], str | None]:
-        """The statements, and the decisions as they were given to `write`."""
+    def read(self) -> Stored:
         statements, document = [], None
         with self._told("read"):
             if "statements" in self._tables:
                 statements = [sql for (sql,) in self._database.execute("SELECT sql FROM statements ORDER BY place")]
             if "decisions" in self._tables:
                 document = self._database.execute("SELECT document FROM decisions").fetchone()
-        return statements, None if document is None else document[0]
+            if "plans" in self._tables:
+                self._plans = dict(self._database.execute("SELECT statement, plan FROM plans ORDER BY rowid"))
+        return Stored(statements, dict(self._plans), None if document is None else document[0], self._version)
 
-    def write(self, statements: Sequence[str], decisions: str) -> None:
-        """Only here does a file of an older format become one of this format."""
+    def write(self, statements: Sequence[str], plans: Mapping[str, str], decisions: str) -> None:
+        """Only here does a file of an older format become one of this format. Plans that have not changed stay."""
         database = self._database
         with self._told("write"), database:
             database.execute("CREATE TABLE IF NOT EXISTS statements (place INTEGER PRIMARY KEY, sql TEXT NOT NULL)")
             database.execute("CREATE TABLE IF NOT EXISTS decisions (place INTEGER PRIMARY KEY, document TEXT NOT NULL)")
+            database.execute("CREATE TABLE IF NOT EXISTS plans (statement TEXT PRIMARY KEY, plan TEXT NOT NULL)")
             database.execute(f"PRAGMA user_version = {VERSION}")
             database.execute("DELETE FROM statements")
             database.executemany("INSERT INTO statements (sql) VALUES (?)", [(sql,) for sql in statements])
             database.execute("INSERT OR REPLACE INTO decisions VALUES (1, ?)", (decisions,))
-            self._tables = {"statements", "decisions"}
+            gone = [(sql,) for sql in self._plans if sql not in plans]
+            database.executemany("DELETE FROM plans WHERE statement = ?", gone)
+            changed = [(sql, plan) for sql, plan in plans.items() if self._plans.get(sql) != plan]
+            database.executemany("INSERT OR REPLACE INTO plans VALUES (?, ?)", changed)
+        self._tables, self._plans, self._version = {"statements", "decisions", "plans"}, dict(plans), VERSION
 
     def close(self) -> None:
         self._database.close()

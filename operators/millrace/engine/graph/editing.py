@@ -108,10 +108,11 @@ def insert(engine: Engine, command: InsertOperator) -> dict[str, Any]:
     floor = reader.promise
     made.output.succeed(home, [reader])
     made.output.keep_above(floor)
-    engine.last_id += 1
-    inserted = Node(name, command.spec, (node.inputs[position],), id=engine.last_id)
+    number = command.id or engine.last_id + 1
+    engine.last_id = max(engine.last_id, number)
+    inserted = Node(name, command.spec, (node.inputs[position],), id=number)
     behind_it = replace(node, inputs=_with(node.inputs, position, name))
-    edit = Edit("insert", name, command.spec, command.where, command.before, position)
+    edit = Edit("insert", name, command.spec, command.where, command.before, position, number)
     at = query.operators.index(behind)
     nodes = [behind_it if one is node else one for one in query.plan.nodes]
     nodes.insert(at, inserted)

@@ -1,0 +1,15 @@
+PRAGMA user_version = 2;
+BEGIN TRANSACTION;
+CREATE TABLE decisions (place INTEGER PRIMARY KEY, document TEXT NOT NULL);
+INSERT INTO "decisions" VALUES(1,'{"apart":[],"components":[{"component":"a","first":"a.source","strategy":"bfs","weight":3,"operators":[{"operator":"a.fork1","fork_of":"a.source","strategy":"rr(4)"},{"operator":"picked.select1","fork_of":null,"strategy":"dfs(3)"},{"operator":"windowed.map2","fork_of":null,"strategy":"rr(2)"},{"operator":"looked.sequence1","fork_of":null,"strategy":"dfs(6)"},{"operator":"followed.sequence1","fork_of":null,"strategy":"dfs(5)"},{"operator":"pairs.select9","fork_of":null,"strategy":"dfs(7)"}],"breaks":["windowed.map1"]}],"paused":[{"query":"followed","reason":"too noisy"}],"joins":[{"query":"pairs","order":"filter","alpha":0.3}],"queues":[{"operator":"newest.map1","input":0,"kind":"fifo"}],"operators":[{"change":"insert","operator":"pairs.select3","where":"k > 7","sample":null,"seed":null,"before":"pairs.join1","input":1},{"change":"insert","operator":"pairs.select9","where":null,"sample":0.5,"seed":4,"before":"pairs.join1","input":0},{"change":"replace","operator":"pairs.select1","where":"v > 2","sample":null,"seed":null,"before":null,"input":0},{"change":"remove","operator":"pairs.select2","where":null,"sample":null,"seed":null,"before":null,"input":0}],"places":[]}');
+CREATE TABLE statements (place INTEGER PRIMARY KEY, sql TEXT NOT NULL);
+INSERT INTO "statements" VALUES(1,'CREATE STREAM a (ts TIMESTAMP, k BIGINT, v BIGINT) WITH (time = ''ts'')');
+INSERT INTO "statements" VALUES(2,'CREATE STREAM b (ts TIMESTAMP, k BIGINT, w BIGINT) WITH (time = ''ts'')');
+INSERT INTO "statements" VALUES(3,'CREATE STREAM u (ts TIMESTAMP, k BIGINT, x BIGINT) WITH (time = ''ts'', update_key = ''k'')');
+INSERT INTO "statements" VALUES(4,'CREATE QUERY picked AS SELECT k, v FROM a WHERE v > 5');
+INSERT INTO "statements" VALUES(5,'CREATE QUERY windowed AS SELECT k FROM TUMBLE(a, ts, ''1 s'') WHERE k > 1');
+INSERT INTO "statements" VALUES(6,'CREATE QUERY newest AS SELECT k, x FROM u LATEST USING INPLACE');
+INSERT INTO "statements" VALUES(7,'CREATE QUERY looked AS SELECT a.v, u.x FROM a JOIN LATEST u ON a.k = u.k WHERE u.x > a.v');
+INSERT INTO "statements" VALUES(8,'CREATE QUERY followed AS SELECT a.v, b.w FROM a FOLLOWED BY b WITHIN ''5 s'' ON a.k = b.k');
+INSERT INTO "statements" VALUES(9,'CREATE QUERY pairs WITH (order = ''event'') AS SELECT a.v, b.w FROM a [RANGE ''5 s''] JOIN b [RANGE ''5 s''] ON a.k = b.k WHERE a.v > 1 AND b.w > 2');
+COMMIT;
