@@ -1,8 +1,8 @@
-"""The admin API: HTTP on a port of its own, and the only thing the command line speaks.
+"""The admin API: HTTP on a separate port, and the only interface of the command line.
 
 Rule: whatever changes the server goes through the catalog, and so through the engine's door; what is shown is read from
 the engine's views between two steps. Everything that is refused answers with a problem (RFC 9457) that has the code.
-No route waits for anything but the engine's next steps, and the disk where history is asked for.
+A route waits only for the engine's next steps, and for the disk if it reads history.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ RETRY_SECONDS: Final = 1
 # What a load balancer may ask without a token.
 OPEN_PATHS: Final = ("/-/healthy", "/-/ready")
 
-# The HTTP status of each code that is not simply a conflict with what is there.
+# The HTTP status of each code that does not mean a conflict with an existing object.
 STATUSES: Final[Mapping[str, int]] = {
     "sql": 400,
     "unknown_strategy": 400,
@@ -317,7 +317,7 @@ def _refused(_: Request, error: Exception) -> JSONResponse:
 
 
 def _more(error: MillraceError) -> dict[str, Any]:
-    """What a program can use of an error beside its code."""
+    """The machine-readable parts of an error in addition to its code."""
     match error:
         case SqlError():
             return {"line": error.line, "column": error.column}
@@ -411,7 +411,7 @@ def _refuse_page(request: Request) -> Response | None:
 
 
 def _refuse_body(request: Request) -> Response | None:
-    """Bodies that nobody needs."""
+    """Refuse an unexpected body."""
     length = request.headers.get("content-length", "0")
     if (
         not (length.isascii() and length.isdecimal())
@@ -892,8 +892,8 @@ class Look:
         return _with_tag(kind, self.at(kind, name))
 
     def unless_changed(self, kind: str, name: str, if_match: str | None) -> Check:
-        """Refuses a change of what is not there, or whose header `If-Match` does not name the thing as it is when the
-        change has its turn."""
+        """The check that refuses a change of a missing object, or of one whose tag is not in the header `If-Match` when
+        the change has its turn."""
 
         async def check() -> None:
             if if_match is None:

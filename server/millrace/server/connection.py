@@ -1,7 +1,7 @@
 """One TCP connection: its first byte chooses frames or JSON lines, and a Dialect speaks from then on.
 
-Rule: nothing here waits. What a peer says is judged, decoded and handed on within one call; what it is told goes to the
-transport. A peer that does not read is not read either once its answers pile up; an idle one costs little.
+Rule: nothing here waits. One call checks, decodes and passes on a peer's bytes; answers go to the transport. The server
+stops reading from a peer that does not read its answers; an idle peer costs little.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from millrace.server.timers import Handle, Timers
 
 log = structlog.get_logger()
 
-# How long a peer that was told goodbye may take to read it.
+# How long a peer may take to read the last message.
 FAREWELL_SECONDS: Final = 5.0
 # How long a peer may take for its first byte, and for HELLO, or the line with the token where one is required.
 GREETING_SECONDS: Final = 5.0
@@ -51,16 +51,16 @@ class Dialect(Protocol):
         """The socket takes bytes again."""
 
     def half_closed(self) -> bool:
-        """The peer will say no more; whether the connection should stay open for what it is still told."""
+        """The peer sends no more; whether the connection stays open for further messages to it."""
 
     def reading_changed(self) -> None:
-        """Reading from the socket has stopped, or goes on."""
+        """Reading from the socket has stopped, or continues."""
 
     def farewell(self, reason: str) -> None:
         """Say goodbye: the server is ending."""
 
     def refuse_peer(self, error: PeerError) -> None:
-        """Tell the peer why its connection ends."""
+        """Send the peer the reason why its connection ends."""
 
     def ended(self) -> None:
         """The connection is gone: leave its feeds and subscriptions."""
@@ -86,7 +86,7 @@ class Hall:
     timers: Timers
     guesses: Guesses
     refusals: Refusals
-    # Connections that have not introduced themselves yet, oldest first, and those that are to be told to go.
+    # Connections without a greeting so far, oldest first, and those that are to be closed.
     most_strangers: int
     strangers: dict[Connection, None]
     turned_away: dict[Connection, None]
@@ -128,7 +128,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def name(self) -> str:
-        """The peer's address, and what it calls itself."""
+        """The peer's address and the name that it sent."""
         return self._name
 
     def _turn_away(self) -> None:
@@ -153,7 +153,7 @@ class Connection(asyncio.Protocol):
         self.end_for(reason, f"expected HELLO or a line within {GREETING_SECONDS:g} seconds")
 
     def end_for(self, reason: Reason, text: str) -> None:
-        """Close because of what the peer does or does not do; it is told why if a dialect was chosen."""
+        """Close because of the peer's behaviour, with the reason if a dialect was chosen."""
         self.hall.refusals.count("listen", reason)
         sparing.warning("a client was disconnected", f"{self._host} {reason}", code=reason, reason=text)
         if self._dialect is not None and not self._ending:
@@ -215,7 +215,7 @@ class Connection(asyncio.Protocol):
         try:
             self._dialect.received(data)
         except Exception:
-            # A mistake of ours that this peer found: it loses its connection, the others must not notice.
+            # An internal error: this peer loses its connection, and the others must not notice.
             log.exception("internal error in a connection")
             self._ending = True
             self.abort()
@@ -274,7 +274,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def deaf(self) -> bool:
-        """Whether the server reads nothing for reasons of its own: a peer that does not read its answers is another."""
+        """Whether the server stopped reading for a reason other than that the peer does not read its answers."""
         return bool(self._holds_reading - {"answers"})
 
     def hold_reading(self, why: str) -> None:

@@ -94,9 +94,9 @@ CHANGE_SECONDS: Final = 5.0
 TRIAL_SECONDS: Final = 2.0
 # How long a TLS handshake may take, on either port.
 HANDSHAKE_SECONDS: Final = 5.0
-# How long the end waits for what still runs: answers at the HTTP port, for the most part.
+# How long the end waits for running tasks: mostly answers at the HTTP port.
 TASK_SECONDS: Final = 5.0
-# So long the end may take beyond `server.drain_seconds`; what ends the server from outside must wait longer.
+# How long the end may take beyond `server.drain_seconds`; a service manager must wait longer before it kills.
 END_SECONDS: Final = TRIAL_SECONDS + CHANGE_SECONDS + SINK_SECONDS + HISTORY_SECONDS + TASK_SECONDS
 # How often it is looked for rows that are older than sinks promise: at the least, and at the most.
 MOST_SECONDS: Final = 1.0
@@ -110,7 +110,7 @@ class StartError(MillraceError):
 
 
 class Daemon:
-    """A running server. `start`, then `wait_ended`; `stop` begins the orderly end."""
+    """A running server. `start`, then `wait_ended`; `stop` starts the orderly end."""
 
     def __init__(self, settings: Settings, clock: Timepiece | None = None, timers: Timers | None = None) -> None:
         self.settings = settings
@@ -221,7 +221,7 @@ class Daemon:
     # -- views -------------------------------------------------------------------------------------
 
     def streams(self) -> list[dict[str, Any]]:
-        """The engine's streams, with what was counted at the sockets, and the side streams of their late tuples."""
+        """The engine's streams with the counts of the sockets, and the side streams of their late tuples."""
         engine = {stream["name"]: stream for stream in self.engine.streams()}
         withheld = self.engine.withheld()
         found = []
@@ -262,7 +262,7 @@ class Daemon:
         return {**shown, "tuples": origin["late"], "connections": 0, "bytes": 0, "rejected": 0}
 
     def stale(self, stream: str, worst: int) -> list[dict[str, Any]]:
-        """How stale the update queues behind a stream are; keys as JSON can say them."""
+        """How stale the update queues downstream of a stream are; keys as JSON values."""
         self.catalog.must_know("stream", stream)
         found = self.engine.stale(stream, worst)
         for queue in found:
@@ -284,7 +284,7 @@ class Daemon:
         return self._by_the_clock(views.operator_named(self.engine, name))
 
     def _by_the_clock(self, operator: dict[str, Any]) -> dict[str, Any]:
-        """Waiting goes on while the engine has nothing to do."""
+        """Waiting continues while the engine is idle."""
         if operator["waits"]:
             found = self.engine.graph.operator(operator["name"])
             now_us = max(self.runner.now_us(), self.engine.clock.now_us)
@@ -331,7 +331,7 @@ class Daemon:
         }
 
     def _restarted(self, name: str) -> dict[str, Any] | None:
-        """When a restored query started again without its state, and what that means; None for any other query."""
+        """When a restored query started again without its state, and the consequence; None for any other query."""
         found = self.catalog.restarted.get(name)
         if found is None:
             return None
@@ -362,7 +362,7 @@ class Daemon:
         }
 
     def problems(self) -> list[str]:
-        """What keeps the server from writing down what it must not forget, for whoever asks for its health."""
+        """The reasons why the server cannot save its state, for its health."""
         return [*self.catalog.problems(), *self.archive.problems()]
 
     def mark_of(self, stream: str) -> int:
@@ -377,9 +377,9 @@ class Daemon:
         return found if sentence is None else {**found, "text": f"{found['text']} {sentence}"}
 
     async def archive_now(self, stream: str) -> dict[str, Any]:
-        """Have all that came in so far in the files of a stream's history."""
+        """Write all rows received so far into the files of a stream's history."""
         self.catalog.must_know("stream", stream)
-        await self.runner.command(NOTHING)  # what came before it has been judged when this is answered
+        await self.runner.command(NOTHING)  # its answer follows the lateness decisions about earlier rows
         return {"stream": stream, "archive": await self.archive.flush(stream)}
 
     # -- life --------------------------------------------------------------------------------------
@@ -442,11 +442,11 @@ class Daemon:
             raise failure
 
     async def wait_stopping(self) -> None:
-        """Until the orderly end is about to begin."""
+        """Wait until the orderly end starts."""
         await self._stopping.wait()
 
     def stop(self) -> None:
-        """Begin the orderly end."""
+        """Start the orderly end."""
         self._stopping.set()
 
     def _delivered(self, query: str, now_us: int, batch: Batch) -> None:
@@ -565,7 +565,7 @@ class Daemon:
             connection.abort()
 
     def _watch(self, task: asyncio.Task[Any]) -> None:
-        """A task whose failure ends the daemon: a mistake of our own, told in full."""
+        """Watch a task whose failure, an internal error, ends the daemon and is logged in full."""
         self._tasks.append(task)
         task.add_done_callback(self._task_ended)
 
@@ -614,7 +614,7 @@ class Daemon:
             raise StartError(text) from None
 
     def _write_addresses(self) -> None:
-        """Tell programs on this machine where the server listens, for as long as it does."""
+        """Write the server's addresses to a file for local programs, as long as it listens."""
         if self._addresses is not None:
             text = json.dumps({"listen": str(self.listen), "admin": str(self.admin)})
             aside = self._addresses.with_suffix(".part")
@@ -775,7 +775,7 @@ def main(settings: Settings) -> None:
     load_functions(settings)
     _make_folder(settings)
     if not uvloop.run(serve(settings)):
-        # Python would wait for the hanging thread for ever.
+        # Python would wait for the hanging thread forever.
         sys.stderr.flush()
         os._exit(1)
 

@@ -105,7 +105,7 @@ class ApartDecision(Part):
 
 
 class OperatorEdit(Part):
-    """An operator put into, taken out of or exchanged in a query, for what its statement does not say.
+    """An operator inserted into, removed from or exchanged in a query, in addition to its statement.
 
     It keeps the rows for which `where` is true, or a `sample` of them by `seed`. `before` and `input` say where it goes
     in; without a name it gets the next one of its query, and so with its id.
@@ -135,8 +135,8 @@ class OperatorEdit(Part):
         return editing.arc_of(engine, at, self.input) if self.change == "insert" else editing.rows_of(engine, at)
 
     def command(self, engine: Engine, predicate: Expression | None = None) -> CommandBody:
-        """What makes it so in this engine, whose columns the condition is about; `predicate` is what it means, if that
-        has been found out. Refuse says what is wrong with it."""
+        """The command of the edit in this engine, whose columns the condition reads; `predicate` is the planned
+        condition, if there is one. Refuse has the reason why it does not apply."""
         if self.change == "remove":
             assert self.operator is not None
             return RemoveOperator(self.operator)
@@ -191,8 +191,8 @@ class Decisions(Part):
     places: tuple[KeptPlace, ...] | None = None
 
     def parting(self) -> list[CommandBody]:
-        """What takes operators apart that were apart: behind the edits, which do so themselves and may have put them
-        there, and before all else, because forks follow from it."""
+        """Commands that separate operators again. They follow the edits, which separate operators themselves and may
+        have inserted them, and precede everything else, because forks depend on them."""
         return [UnshareQuery(found.query, found.operators) for found in self.apart]
 
     def commands(self, engine: Engine) -> list[CommandBody]:
@@ -291,16 +291,16 @@ def decided(engine: Engine) -> tuple[ComponentDecisions, ...]:
 
 
 def apart(engine: Engine) -> tuple[ApartDecision, ...]:
-    """What is not shared and would be in a server that begins with the same statements."""
+    """The operators that are not shared although a server started with the same statements would share them."""
     return tuple(
         ApartDecision(query=name, operators=tuple(operators)) for name, operators in sharing.apart(engine).items()
     )
 
 
 def paused(engine: Engine) -> tuple[PausedQuery, ...]:
-    """The queries that stand still, whoever had them stop; those that have yet to get their past are not among them.
+    """The paused and failed queries, except those that still lack their past.
 
-    One that failed begins again when somebody says so, not because the server did.
+    A failed query starts again on command, not with the server.
     """
     return tuple(
         PausedQuery(

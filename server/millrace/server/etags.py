@@ -1,8 +1,7 @@
 """Entity tags: two admins who change the same thing at once do not undo each other unawares.
 
-Rule: a tag is made of what a thing is and of what was decided about it, never of what it counts, so it stays the same
-while tuples flow. Whoever sends `If-Match` with a change is refused if the thing has another tag by the time it is
-that change's turn.
+Rule: a tag covers an object's definition and the decisions about it, never its counters, so it stays the same while
+tuples flow. A change with `If-Match` is refused if the object has another tag when it is that change's turn.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ DECIDED: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "catalog": ("statements", "decisions"),
 }
-# Half of SHA-256: nobody attacks with definitions, and a person can still compare it by eye.
+# Half of SHA-256: definitions are not hostile, and a person can still compare it by eye.
 DIGITS: Final = 32
 
 
 class Changed(MillraceError):  # noqa: N818 - not an error: an answer
-    """The thing is not what whoever wants to change it has seen; `etag` and `now` say what it is."""
+    """The object is not as its editor saw it; `etag` and `now` describe its present state."""
 
     code = "changed"
 

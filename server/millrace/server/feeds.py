@@ -23,7 +23,7 @@ from millrace.server.source import StreamDecoder, TooFarAheadError, check_promis
 from millrace.values.batch import Batch
 from millrace.values.eventtime import MIN_TIME
 
-# Producers whose next sequence number is remembered after they left: a few megabytes; the oldest are forgotten first.
+# Producers whose next sequence number is retained after they left: a few megabytes; the oldest are dropped first.
 REMEMBERED_PRODUCERS: Final = 65_536
 
 
@@ -42,12 +42,12 @@ class OwnedFeed(FeedPeer, Protocol):
     """A feed with an owner that can lose it."""
 
     def ended(self, code: str, text: str) -> None:
-        """The feed is no longer this peer's: tell it why."""
+        """The feed no longer belongs to this peer: send it the reason."""
 
 
 @dataclass(slots=True)
 class _Stream:
-    """A stream's wrapper, and by fingerprint those of feeds whose schema leaves out columns at the end.
+    """A stream's wrapper, and by fingerprint the wrappers of feeds whose schema omits columns at the end.
 
     early   the stream has taken times from before this century that can't be mistaken for another unit
     """
@@ -133,7 +133,7 @@ class UnderWay:
 
 
 class MayBeHeld(Protocol):
-    """A feed that is told whether something of it may lie unread, and remembers it."""
+    """A feed that records whether some of its bytes may be unread."""
 
     stream: str
     held: bool
@@ -204,7 +204,7 @@ class Feeds:
         self._runner.guessing = bool(self.guessed)
 
     def drop_stream(self, name: str) -> None:
-        """The stream is gone: so are its feeds and what was remembered of them."""
+        """Remove the stream's feeds, and the sequence numbers of its producers."""
         dropped = self._streams.pop(name)
         if dropped.source.stream.timestamps == "external":
             self._runner.remove_outlet(dropped.source.stream.late.name)
@@ -241,7 +241,7 @@ class Feeds:
         found = self._find(stream)
         previous = self._owners.get((stream, producer))
         if previous is not None:
-            # The feed goes on with its new owner: nothing that it holds is released meanwhile.
+            # The feed continues with its new owner: the tuples that it holds back stay held.
             previous.ended("taken_over", f"another connection opened producer {producer} of stream {stream}")
             found.received.connections -= 1
         self._owners[stream, producer] = owner
@@ -307,7 +307,7 @@ class Feeds:
         self._find(stream).received.bytes += received
 
     def refused(self, stream: str, producer: str, tuples: int, error: Refuse) -> None:
-        """Count tuples that were turned away at the door, in whatever form they came, by what was wrong with them."""
+        """Count refused tuples of any form by the kind of error."""
         if isinstance(error, TooFarAheadError):
             self._runner.refuse_far(stream, producer, tuples)
         else:

@@ -65,7 +65,7 @@ _ENCODE: Final = msgspec.msgpack.Encoder().encode
 # Rows of a RESULT frame at the most: enough to make the frame's own price vanish, few enough to stay far below the
 # frame limit with ordinary rows (a frame that is too long is halved).
 FRAME_ROWS: Final = 4_096
-# A peer that is silent for so long is asked whether it is there, and has so long for its PONG.
+# How long a peer may be silent before it receives a PING, and how long its PONG may take.
 PING_SECONDS: Final = 60.0
 PONG_SECONDS: Final = 30.0
 
@@ -131,7 +131,7 @@ class FrameDialect(Dialect):
         self._tell_held()
 
     def _received_greeting(self, data: bytes) -> bytes:
-        """Hear the first frame, within the limit of strangers; what came after it."""
+        """Read the first frame, within the limit of strangers; the bytes after it."""
         size = self._reader.missing(data)
         self._reader.feed(data[:size])
         self._hear_frames()
@@ -191,7 +191,7 @@ class FrameDialect(Dialect):
             subscriber.subscription.pump()
 
     def half_closed(self) -> bool:
-        return False  # a peer that is not there to give credit or say BYE is gone
+        return False  # a peer that can send neither credit nor BYE is gone
 
     def farewell(self, reason: str) -> None:
         self.say(Bye(reason))
@@ -265,7 +265,7 @@ class FrameDialect(Dialect):
         self._connection.close()
 
     def refuse(self, error: Refuse, channel: int | None, sequence: int | None = None) -> None:
-        """Tell the peer. An error on a channel that is only being opened ends it, by the session's rules."""
+        """Send the error. On a channel that is being opened it closes the channel, by the session's rules."""
         self._connection.log_refusal(error)
         self.say(Error.of(error, channel, sequence))
         if channel is not None and channel not in self.session.channels:
@@ -456,7 +456,7 @@ class _Feed:
         except Refuse as error:
             self._feeds.refused(self.stream, self.producer, frame.head.tuples, error)
             self._dialect.refuse(error, self.channel, frame.head.sequence)
-            # The engine never sees these tuples, so it would never give their credit back.
+            # The engine never sees these tuples, so it would never return their credit.
             self._dialect.say(Credit(self.channel, frame.head.tuples - frame.skip))
         else:
             self._arrived(batch.slice(frame.skip, len(batch)))

@@ -1,7 +1,7 @@
 """A sink's contract about how old its rows may get: breaches counted, with the keys that were oldest.
 
-What is written too old breaks it, and what still waits, in the query or for the sink, breaks it as soon as it is too
-old: nothing has to be delivered for that.
+A row that is too old when written breaks it. A row that still waits, in the query or for the sink, breaks it as soon
+as it is too old, even if it is never delivered.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from millrace.values.batch import Batch
 from millrace.values.intervals import format_interval
 
-# So many keys are told, those whose rows were oldest.
+# How many keys are reported, those with the oldest rows.
 WORST: Final = 10
 
 # The parts of a key by their columns, as JSON has them; rows without an update key are all of the key ().
@@ -25,14 +25,14 @@ Key = tuple[tuple[str, Any], ...]
 class Freshness:
     """`bound_us` is how old a row may be: from the arrival of the newest tuple in it until it has been written.
 
-    A breach is one key's: it begins when the first of its rows gets too old, and ends when nothing of the key that is
-    too old waits any more.
+    A breach belongs to one key: it starts when the first of its rows gets too old, and ends when no such row of the
+    key waits any more.
 
     key        the columns of the rows' update key, by position; another one if the query is replaced
-    breaches   how many have begun
+    breaches   how many have started
     late       rows that were too old when they were written
     waiting    the keys that wait for too long at present, with the age of the oldest that was seen of each
-    last_us    when the last breach began
+    last_us    when the last breach started
     worst      the keys with the greatest age seen of each, oldest first
     """
 

@@ -29,19 +29,19 @@ from millrace.protocol import Field, MillraceError, Refuse, Schema, Type
 from millrace.values.batch import Batch, Bools, Int64s
 from millrace.values.eventtime import MAX_TIME, MIN_TIME
 
-# The columns that a file has behind the stream's own.
+# The columns that a file has after the stream's own.
 SEQUENCE, ARRIVED, LATE, MARK, FEED = "__seq", "__arrived", "__late", "__mark", "__feed"
 OWN_COLUMNS: Final = (SEQUENCE, ARRIVED, LATE, MARK, FEED)
 # The column that carries the time of a stream whose tuples bring none.
 IMPLICIT_TIME: Final = "ts"
 REACH_FILE: Final = "_reach.json"
-# Whoever writes below a history folder holds this file of it: the system lets go of it when the process ends, however.
+# A process that writes below a history folder locks this file of it; the system unlocks it when the process ends.
 HOLD_FILE: Final = ".lock"
-# What keys of that file were called before they had the names that `stream show` uses.
+# Earlier names of keys of that file, before `stream show` used the same ones.
 _FORMERLY: Final = {"mark": "reach_us", "file_bytes": "bytes"}
 # What is being written has this prefix: Spark, DuckDB's globs and our own readers pass over it.
 ASIDE: Final = "."
-# The file's key of what is said about it as a whole.
+# The key of a file's metadata.
 KEY: Final = b"millrace"
 # Rows of a row group: enough to compress well, few enough for a reader's memory.
 ROW_GROUP: Final = 65_536
@@ -83,8 +83,8 @@ class Reach:
 
     reach_us     every on-time tuple below it that was taken in since `since_us`, but for the gaps, is in whole files
     last_seq     the greatest sequence number in whole files; -1 if there is none
-    since_us     from when on the archive has the stream; None: from its beginning
-    rows, ...    what was ever written: files that were deleted since count as well
+    since_us     since when the archive has the stream; None: from its start
+    rows, ...    everything ever written, including files that were deleted since
     open         a server writes here, or was killed while it did
     fields       the stream's columns; files from before it got some of them lack those
     """
@@ -231,7 +231,7 @@ def leftovers(folder: Path) -> list[Path]:
 
 
 def remove_leftovers(folder: Path) -> list[Path]:
-    """Remove what a server that was killed had begun to write."""
+    """Remove the unfinished files of a killed server."""
     left = leftovers(folder)
     for path in left:
         path.unlink(missing_ok=True)
@@ -316,7 +316,7 @@ class ArchivedRows:
 
     @staticmethod
     def joined(parts: Sequence[ArchivedRows]) -> ArchivedRows:
-        """Those of all parts, which follow each other."""
+        """The rows of all parts, which follow each other."""
         if len(parts) == 1:
             return parts[0]
         feeds: list[tuple[str, int]] = []
@@ -372,7 +372,7 @@ class Written:
 
 
 def write_rows(folder: Path, stream: StreamDefinition, rows: ArchivedRows) -> list[Written]:
-    """Write rows into whole files, one per day. What fails half way may be done again: it gives the same files."""
+    """Write rows into complete files, one per day. After a failure a repetition writes the same files."""
     import pyarrow as pa
 
     table = table_of(stream, rows)
@@ -422,7 +422,7 @@ def _write_file(folder: Path, stream: StreamDefinition, table: Any, ts: Int64s, 
 
 
 def _give_name(aside: Path, path: Path) -> None:
-    """Give a whole file its final name, which no other file has: what lies there already is never replaced."""
+    """Give a complete file its final name. An existing file is never replaced."""
     try:
         os.link(aside, path)
     except OSError as error:
@@ -432,7 +432,7 @@ def _give_name(aside: Path, path: Path) -> None:
             # A file system without second names for files: that this server holds the folder has to do.
             aside.rename(path)
             return
-        # What failed half way and is done again gives the same files.
+        # A repetition after a failure writes the same files.
         if not filecmp.cmp(aside, path, shallow=False):
             text = f"{path} already exists with other rows: does another program write there? Move it away to continue"
             raise FileExistsError(errno.EEXIST, text) from None

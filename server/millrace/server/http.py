@@ -54,7 +54,7 @@ def http_protocol(listen: Callable[[], str], timers: Timers, connections: int, r
 class _Requests(h11.Connection):
     """h11's rules, and a limit for a head that arrives in one piece: h11 limits only those that arrive in several.
 
-    `refusal` is the status of the answer to what broke the rules.
+    `refusal` is the status of the answer to a violation.
     """
 
     refusal = 400
@@ -167,7 +167,7 @@ class HttpConnection(H11Protocol):
     # -- waiting for the peer ----------------------------------------------------------------------
 
     def _awaited(self) -> str | None:
-        """What the peer has begun and not ended."""
+        """The unfinished part of the peer's request."""
         if self.transport.is_closing():
             return None
         if self.conn.their_state is h11.SEND_BODY:
@@ -231,12 +231,12 @@ class HttpConnection(H11Protocol):
         sparing.warning("refused an HTTP request", self._host, status=status, reason=text)
 
     def _refuse(self, code: Reason, status: int, text: str) -> None:
-        """Answer if no answer has begun, and close."""
+        """Answer unless an answer has started, and close."""
         self._count(code, status, text)
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE) and not self.transport.is_closing():
             self.transport.write(_problem(status, code, text))
         if self.cycle is not None and not self.cycle.response_complete:
-            # Whoever works on the request must not answer, or log, any more.
+            # The handler of the request must neither answer nor log any more.
             cast(dict[str, Any], self.scope)[REFUSED] = True
             self.cycle.disconnected = True
             self.cycle.message_event.set()

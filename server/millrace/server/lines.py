@@ -1,7 +1,7 @@
 """JSON lines on a connection: the same feeds and subscriptions, spoken by hand.
 
-Rule: a line is taken or refused alone and the connection goes on; only a line beyond the limit, or a missing token,
-ends it. There is no credit in this dialect: a feed that is ahead of the engine is not read any further.
+Rule: each line is accepted or refused separately and the connection continues; only a line beyond the limit, or a
+missing token, ends it. This dialect has no credit: the server stops reading from a feed that is ahead of the engine.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class LineDialect(Dialect):
         self._limit = min(LINE_BYTES, self.hall.limits.frame_bytes)
         self._trusted = self.hall.token is None
         self._reader = LineReader(self._limit if self._trusted else min(GREETING_BYTES, self._limit))
-        self._unfinished: int | None = None  # the number of the line that has begun, and when it began
+        self._unfinished: int | None = None  # the number of an incomplete line, and when it started
         self._begun_at = 0.0
         self._over = False  # whether no further line is heard
         self._feeds: dict[tuple[str, str], _LineFeed] = {}
@@ -84,7 +84,7 @@ class LineDialect(Dialect):
             self._watch_the_line()
 
     def _watch_the_line(self) -> None:
-        """A line that has begun has to end; between lines a peer may be silent for ever."""
+        """An incomplete line has to end in time; between lines a peer may be silent forever."""
         line = self._reader.number if self._reader.buffered else None
         if not self._trusted or line == self._unfinished:
             return
@@ -144,7 +144,7 @@ class LineDialect(Dialect):
         self._reader.end()
         self._hear_lines()
         self._leave_feeds()
-        # A peer that has left cannot be told from one that only reads on: a temporary query is not kept for either.
+        # A peer that has left looks like one that only reads, so a temporary query ends for both.
         for query in [query for query, reader in self._readers.items() if reader.temporary]:
             self._readers.pop(query).leave()
         return bool(self._readers)
@@ -240,7 +240,7 @@ class LineDialect(Dialect):
             self._refusals.append((line, error))
 
     def _token(self, _: Token) -> None:
-        """A token that nobody asked for, or a second one."""
+        """A token without need, or a second one."""
 
     # -- feeds -------------------------------------------------------------------------------------
 
@@ -383,7 +383,7 @@ class _LineFeed:
         """Lines have no question for a timestamp: a peer punctuates when it likes."""
 
     def late(self, late: Late) -> None:
-        """Tell the peer each tuple that came too late, by the name that it gave the feed."""
+        """Report each late tuple to the peer, under the peer's name of the feed."""
         self._dialect.connection.write(late_lines(late, self._name))
 
     def hold(self, held: bool) -> None:

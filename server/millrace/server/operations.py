@@ -1,4 +1,4 @@
-"""What the API tells of the server itself: its process, its configuration without secrets, its newest log lines."""
+"""The API's view of the server itself: its process, its configuration without secrets, its newest log lines."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def add_operations(app: FastAPI, daemon: Daemon) -> None:
 
 
 def process() -> dict[str, Any]:
-    """The process and what the system allows it."""
+    """The process and its limits."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     memory, _ = resource.getrlimit(resource.RLIMIT_AS)
     return {
@@ -59,7 +59,7 @@ def kernels() -> str:
 
 
 def guards(server: ServerSection) -> dict[str, Any]:
-    """Who can reach each port, and what it asks of them."""
+    """Who can reach each port, and what it requires of them."""
     return {
         "listen_guard": _guard(server.listen, listen_security(server)),
         "admin_guard": _guard(server.admin, admin_security(server)),
@@ -75,7 +75,7 @@ def _guard(address: Address, security: Security) -> dict[str, bool]:
 
 
 def _open_files() -> int | None:
-    """Files and sockets that are open; None where the system does not tell."""
+    """Open files and sockets; None if the system does not report them."""
     try:
         return len(os.listdir("/proc/self/fd"))
     except OSError:

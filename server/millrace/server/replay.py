@@ -1,9 +1,9 @@
-"""A query's past, worked through from an archive in a process of its own: `python -m millrace.server.replay`.
+"""A query's past, computed from an archive in a separate process: `python -m millrace.server.replay`.
 
-Years of history would keep the server's event loop from its work, so the server asks a child for it. They speak in
-lines of JSON. The first line says what to work through; each further one is a round: so far, and this is what later
-tuples keep to. The last round leaves the state in a file, for the server's engine to take over. A line that the child
-says has `rows` and `of` (progress), `round` (done), `seam_us` (done with the last), or `error`.
+Years of history would block the server's event loop, so a child process computes them. The two exchange lines of JSON.
+The first line describes the query and its archives. Each further line is a round: how far to read, and the promise
+about later tuples. After the last round the child writes the state to a file, which the server's engine adopts. A line
+of the child has `rows` and `of` (progress), `round` (done), `seam_us` (done with the last), or `error`.
 
 Rule: rows go in by the order of their arrival, file by file over all streams, without those that were late; what is
 promised in between is the least time that is still to come, which the files say of themselves.
@@ -45,7 +45,7 @@ class Until:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Files whose numbers are mixed (one per day), of one stream; what they hold of use, and what comes after them."""
+    """Files of one stream whose numbers overlap (one per day), their useful rows, and the least later time."""
 
     stream: str
     paths: tuple[Path, ...]
@@ -82,7 +82,7 @@ class Replay:
             self.past.promise(stream, so_far.mark_us)
 
     def _pieces(self, stream: str, until: Until) -> list[_Piece]:
-        """What there is between what was taken and how far it goes, each with the least time of all behind it."""
+        """The files from the last row read up to a limit, each with the least time of all later rows."""
         groups: list[list[tuple[Path, dict[str, Any]]]] = []
         last = -1
         for path in history.files(self._folders[stream]):
@@ -117,7 +117,7 @@ class Replay:
         batch = self._read(piece, until)
         if not len(batch):
             return
-        # The least time behind each chunk: that of the rows that follow it here, or of all that comes later.
+        # The least time after each chunk: of the following rows of this piece, or of all later ones.
         rest = np.minimum.accumulate(np.append(batch.ts, piece.later)[::-1])[::-1]
         for start in range(0, len(batch), CHUNK):
             stop = min(start + CHUNK, len(batch))

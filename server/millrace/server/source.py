@@ -112,9 +112,9 @@ class StreamDecoder:
         return self.decode_many([payload])
 
     def decode_many(self, payloads: Sequence[bytes | memoryview]) -> Batch:
-        """The rows of several frames as one batch; if any is unfit, RowError (which tells nothing of the others).
+        """The rows of several frames as one batch; RowError if any is unfit, without information about the others.
 
-        Whoever has several frames at hand saves numpy's price per array by this, and falls back to one by one.
+        With several frames this saves numpy's cost per array. The caller then falls back to single frames.
         """
         rows: list[Row] = []
         for payload in payloads:
@@ -166,7 +166,7 @@ class StreamDecoder:
         return self._timed(made, valid, count) if count else Batch.empty(self.schema)
 
     def from_rows(self, rows: Sequence[Row]) -> Batch:
-        """Rows of the types that a decoder checks (WIRE_TYPES); RowError if a value does not fit all the same."""
+        """Rows of the types that a decoder checks (WIRE_TYPES); RowError if a value still does not fit."""
         try:
             return self._batch(rows)
         except (_Unfit, BeyondError):
@@ -256,7 +256,7 @@ class StreamDecoder:
         """RowError for the first row whose time makes sense in another unit alone.
 
         Returns whether the batch shows that the stream has such early times by intention: a row from before this
-        century that is no time of this century in any unit. The caller then no longer asks.
+        century that is not a time of this century in any unit. The caller then stops asking.
         """
         ts = batch.ts
         if self._time is None or not len(ts) or not in_century(now_us):
@@ -529,6 +529,6 @@ def time_shown(value_us: int) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """msgspec says "Expected `array`, got `int`": keep what came."""
+    """msgspec says "Expected `array`, got `int`": return the received type."""
     text = str(error)
     return text.partition(", got ")[2].partition(" - at")[0].strip("`") or text

@@ -1,8 +1,8 @@
-"""What a service manager is told: that the server is ready, that it is alive, that it ends.
+"""Notifications to a service manager: the server is ready, is alive, ends.
 
-Rule: the messages are systemd's (`sd_notify(3)`: a datagram to the socket that the environment names), told from the
-event loop itself, so that a loop that hangs goes silent. Without a service manager nothing is said; a manager that
-cannot be reached is told of in the log and changes nothing else.
+Rule: the messages are systemd's (`sd_notify(3)`: a datagram to the socket that the environment names). The event loop
+itself sends them, so that a hanging loop goes silent. Without a service manager nothing is sent; an unreachable manager
+is logged and changes nothing else.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BEATS: Final = 3
 
 
 class Supervisor:
-    """Whoever started the server, if it wants to know."""
+    """The service manager that started the server, if it wants notifications."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         name = environment.get("NOTIFY_SOCKET", "")
@@ -36,7 +36,7 @@ class Supervisor:
         self._tell("READY=1", f"STATUS={status}")
 
     def stopping(self) -> None:
-        """The orderly end has begun."""
+        """The orderly end has started."""
         self._tell("STOPPING=1", "STATUS=finishing what is queued")
 
     @contextlib.asynccontextmanager

@@ -1,8 +1,8 @@
 """Trying a strategy: measure, change, measure again, then keep it or go back.
 
-Rule: a trial lives in the server, so that whoever asked for it may go away; it ends by itself. Until it is decided, the
-catalog on disk and every export say what held before, and nobody else changes the component's strategy. One trial per
-component at a time.
+Rule: a trial runs in the server and ends by itself, so its client may disconnect. Until it is decided, the catalog on
+disk and every export have the earlier strategy, and no other change of the component's strategy is possible. A
+component has one trial at a time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = structlog.get_logger()
 QUEUE_LOOK_SECONDS: Final = 0.02
 # Latencies that are kept exactly; beyond that every second one, then every fourth, and so on: 8 MB at the most.
 SAMPLES: Final = 1_000_000
-# A span shorter than this measures the server's own rhythm, one longer than this nobody waits for.
+# A shorter span would measure the server's own rhythm; a longer one would not end in reasonable time.
 SHORTEST_US: Final = 10_000
 LONGEST_US: Final = 3_600_000_000
 
@@ -117,7 +117,7 @@ class Meter:
         self._queues.append(self._component.queued())
 
     def ended(self, now_us: int, counters: Mapping[str, Counters]) -> Measures:
-        """What came of it."""
+        """The results."""
         us = max(now_us - self._began_us, 1)
         rates = {name: between(self._before[name], after, us) for name, after in counters.items()
                  if name in self._before and goes_on(self._before[name], after)}  # fmt: skip
@@ -162,7 +162,7 @@ Outcome = Literal["kept", "reverted", "cancelled", "failed"]
 
 @dataclass(slots=True)
 class Trial:
-    """One trial. `was` is what held before it."""
+    """One trial. `was` has the decisions from before it."""
 
     wish: Wish
     was: ComponentDecisions
@@ -216,7 +216,7 @@ class Trials:
     # -- asked -----------------------------------------------------------------------------------------
 
     async def begin(self, wish: Wish, check: Check) -> dict[str, Any]:
-        """Start a trial, or say why not. Everything that can be wrong with the wish is found here."""
+        """Start a trial, or refuse it. This finds every error in the request."""
         Strategy.parse(wish.strategy)
         _ = wish.condition
         for name, us in (("for", wish.for_us), ("before", wish.before_us)):
@@ -356,7 +356,7 @@ def _why_kept(trial: Trial) -> str:
 
 
 def undo(engine: Engine, component: str, trial: Trial) -> list[CommandBody]:
-    """What gives every operator the strategy that it had, and those that came meanwhile what they would have got."""
+    """Commands that restore every operator's strategy, and set the strategy of operators added meanwhile."""
     if trial.wish.operator is not None:
         return [SetStrategy(component, trial.was_of(trial.wish.operator), trial.wish.operator)]
     rows = engine.graph.component(component).table.values()
