@@ -329,8 +329,13 @@ def test_rows_that_replace_each_other_are_all_let_through() -> None:
     bench.query(with_edges(plan("l", ("A", identity(TICKS), ["s.source"]), schema=TICKS), [EdgeSpec("inplace", (1,))]))
     nodes = ("C", total, ["x.source"]), ("O", sort(), ["C"]), ("M", identity(schema), ["O"])
     bench.query(plan("o", *nodes, schema=schema))
+    newest = replace(COUNT, newest=True, keys=(("v", TV_V),))
+    shown = newest.schema([TV])
+    nodes = ("C", newest, ["x.source"]), ("M", identity(shown), ["C"])
+    bench.query(with_edges(plan("n", *nodes, schema=shown), [EdgeSpec("inplace", (1,), newest.window, "lazy")]))
     before = bench.engine.save()
-    for command in (InsertOperator("g.H", ALL), InsertOperator("l.A", SampleSpec(0.5, 1)), InsertOperator("o.M", ALL)):
+    commands = [InsertOperator(before, ALL) for before in ("g.H", "o.M", "n.M")]
+    for command in (*commands, InsertOperator("l.A", SampleSpec(0.5, 1))):
         assert "its rows replace each other" in refusal(bench, command)
         assert bench.engine.save() == before
     bench.do(InsertOperator("g.C", ALL))
