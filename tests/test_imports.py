@@ -254,3 +254,22 @@ def write(repository: Path, path: str, source: str) -> None:
     target = repository / path
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(source)
+
+
+OPERATORS = REPOSITORY / "operators" / "millrace"
+# What an input keeps to itself: everything else asks it.
+INLET = {"home", "buffer", "taken", "_segment", "_offset"}
+INLET_ROOMS = ("operators/frame/", "operators/queues/")
+
+
+def test_nobody_reaches_into_an_input() -> None:
+    """Only the frame and the queues know how an input reads its arc."""
+    found = [
+        f"{path.relative_to(OPERATORS)}:{node.lineno} {ast.unparse(node)}"
+        for room in ("operators", "engine", "sql")
+        for path in sorted((OPERATORS / room).rglob("*.py"))
+        if not str(path.relative_to(OPERATORS)).startswith(INLET_ROOMS)
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr in INLET and ast.unparse(node.value) not in ("self", "paging")
+    ]
+    assert found == []

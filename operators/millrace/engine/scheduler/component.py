@@ -189,7 +189,6 @@ class Component:
                     self.has_work = False
                     break
                 row = table[operator]
-                given = operator.counts.output_tuples
                 errors = operator.counts.errors
                 done += 1
                 if watch is None:
@@ -226,7 +225,7 @@ class Component:
                         operator.name,
                         row.transition,
                         taken,
-                        operator.counts.output_tuples - given,
+                        operator.emitted,
                         None if following is None else following.name,
                     )
                 )

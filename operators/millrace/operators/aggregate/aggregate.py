@@ -91,7 +91,7 @@ class WindowAggregate(IdleWaiting):
 
     def need(self) -> int | None:
         reader = self.inputs[0]
-        if reader.taken != reader.buffer.end:
+        if reader.waiting:
             return None
         end = self.windows.next_end()
         known = self.windows.reached if self.stamps() else reader.promise
@@ -132,43 +132,35 @@ class WindowAggregate(IdleWaiting):
     # -- running -------------------------------------------------------------------------------------------------------
 
     def more(self) -> bool:
-        reader = self.inputs[0]
-        return reader.taken != reader.buffer.end or self.windows.due()
+        return self.inputs[0].waiting > 0 or self.windows.due()
 
     def fresh(self) -> bool:
         return self.inputs[0].unseen or self.windows.due()
 
-    def execute(self, limit: int) -> int:
-        self.counts.executions += 1
+    def run(self, limit: int) -> None:
         windows = self.windows
-        taken = 0 if self._pace.urgent(windows) else self._take(limit)
+        if not self._pace.urgent(windows):
+            self._take(limit)
         self.inputs[0].look()
         windows.reached = max(windows.reached, self._clocked(self._promised()))
-        given, self.state_scanned = windows.flush(self._pace.allowance(windows, taken, limit))
-        if given is not None:
-            self.counts.output_tuples += len(given)
-            self.output.put(given)
+        rows, self.state_scanned = windows.flush(self._pace.allowance(windows, self.taken, limit))
+        if rows is not None:
+            self.emit(rows)
         for count, reason in windows.errors:
             self.failed(count, reason)
         windows.errors.clear()
-        self.announce(gave=given is not None)
-        return taken
 
     def _promised(self) -> int:
         """What the input promises of tuples that have not been taken."""
         return self.inputs[0].low_water()
 
-    def _take(self, limit: int) -> int:
-        reader = self.inputs[0]
-        before = reader.taken
-        batch = reader.take(limit)
-        if batch is not None and len(batch):
+    def _take(self, limit: int) -> None:
+        batch = self.take(self.inputs[0], limit)
+        if batch is not None:
             self.consume(batch)
-        return reader.taken - before
 
     def consume(self, batch: Batch) -> None:
         """Let tuples count in their windows."""
-        self.counts.input_tuples += len(batch)
         batch = batch.at(stamped(batch.ts, max(self.clock.now_us, self.windows.reached)))
         rows, failed, reason = self.windows.grouping.compute(batch)
         if failed:
@@ -215,15 +207,15 @@ class RowAggregate(WindowAggregate):
     ) -> None:
         reader = inputs[0]
         self._positions = RowPositions(reader, spec.where, self.failed)
-        super().__init__(name, spec, inputs, output, clock, None if since_us is None else reader.taken)
-        self.place = reader.taken
+        super().__init__(name, spec, inputs, output, clock, None if since_us is None else reader.position)
+        self.place = reader.position
 
     def need(self) -> int | None:
         return None
 
     def reach(self) -> bool:
         """The clock closes no window of tuples; it only promises what it can."""
-        return self.announce(gave=False)
+        return IdleWaiting.reach(self)
 
     def declares(self) -> PunctuationGrain | None:
         own = self.windows.grain()
@@ -244,12 +236,12 @@ class RowAggregate(WindowAggregate):
         assert self.windows.ages is not None
         return self.windows.ages
 
-    def announce(self, gave: bool, low_us: int | None = None) -> bool:
+    def announce(self, low_us: int | None = None) -> bool:
         """What is promised holds for windows too that the end will close."""
         low_us = self.low_water()
-        if self.output.wanted and low_us < MAX_TIME:
+        if low_us < MAX_TIME:
             self._ages.promised = max(self._ages.promised, low_us)
-        return super().announce(gave, low_us)
+        return super().announce(low_us)
 
     def _input_low(self) -> int:
         return self.inputs[0].low_water()
@@ -257,15 +249,12 @@ class RowAggregate(WindowAggregate):
     def _promised(self) -> int:
         return MAX_TIME if self._input_low() == MAX_TIME else self.place
 
-    def _take(self, limit: int) -> int:
-        reader = self.inputs[0]
-        self.place = reader.taken  # what was skipped in a pause counts too
-        taken = super()._take(limit)
-        self.place = reader.taken
-        return taken
+    def _take(self, limit: int) -> None:
+        self.place = self.inputs[0].position  # what was skipped in a pause counts too
+        super()._take(limit)
+        self.place = self.inputs[0].position
 
     def consume(self, batch: Batch) -> None:
-        self.counts.input_tuples += len(batch)
         ts = batch.ts
         batch, places = self._positions.of(batch, self.place)
         grouping = self.windows.grouping

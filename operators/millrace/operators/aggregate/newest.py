@@ -117,24 +117,17 @@ class NewestWindowAggregate(IdleWaiting):
     def fresh(self) -> bool:
         return self._reader.unseen or self.more()
 
-    def execute(self, limit: int) -> int:
-        counts, reader = self.counts, self._reader
-        counts.executions += 1
+    def run(self, limit: int) -> None:
         self.settle()
+        if self._reader.away:
+            return
         queue = self._queue
-        taken, given = 0, None
-        if reader.buffer is reader.home:
-            batch = reader.take(limit)
-            taken = 0 if batch is None else len(batch)
-            given = self._process(batch, queue.last.marks, queue.last.finished)
-        if given is not None:
-            counts.output_tuples += len(given)
-            self.output.put(given)
-        if reader.punctuations:
-            reader.pass_punctuations()
-        reader.unseen = queue.pending
-        self.announce(gave=given is not None)
-        return taken
+        batch = self.take(self._reader, limit)
+        self.taken = 0 if batch is None else len(batch)
+        rows = self._process(batch, queue.last.marks, queue.last.finished)
+        if rows is not None:
+            self.emit(rows)
+        self._reader.look()
 
     def _process(self, batch: Batch | None, marks: Int64s, finished: Sequence[FinishedWindow]) -> Batch | None:
         """Let tuples count in their windows; the rows of those that are over."""
@@ -142,7 +135,6 @@ class NewestWindowAggregate(IdleWaiting):
         over: list[Over] = []
         ahead = next(ends, None)
         if batch is not None:
-            self.counts.input_tuples += len(batch)
             slots = np.empty(len(batch), np.int64)
             for row, (key, mark) in enumerate(
                 zip(update_keys(batch, self._reader.edge.key), marks.tolist(), strict=True)

@@ -178,8 +178,7 @@ class TotalOfAll(RunningAggregate):
         time = self._first_time()
         given = None if time is None else self.state.begin(time, self.clock.now_us)
         if given is not None:
-            self.counts.output_tuples += len(given)
-            self.output.put(given)
+            self.emit(given)
 
 
 class OrderedRunningAggregate(OrderedStateful):
@@ -203,11 +202,11 @@ class OrderedRunningAggregate(OrderedStateful):
     def low_water(self) -> int:
         return self.state.floor(super().low_water(), self.clock.now_us)
 
-    def advance(self, limit: int) -> tuple[int, Batch | None]:
-        taken, given = super().advance(limit)
+    def advance(self, limit: int) -> Batch | None:
+        given = super().advance(limit)
         if self.state.owes and (time := self._first_time()) is not None:
             given = self.state.begin(time, self.clock.now_us)
-        return taken, given
+        return given
 
 
 def _totals(spec: AggregateSpec, operator: Operator) -> State:

@@ -77,12 +77,12 @@ class RowWindowing(Windowing):
         assert isinstance(spec.window, RowWindow)
         reader = inputs[0]
         self._positions = RowPositions(reader, spec.where, self.failed)
-        super().__init__(name, spec, inputs, output, None if since is None else reader.taken)
+        super().__init__(name, spec, inputs, output, None if since is None else reader.position)
         self._columns = None if spec.columns is None else compile_columns([column for _, column in spec.columns])
-        self.place = reader.taken
+        self.place = reader.position
 
     def execute(self, limit: int) -> int:
-        self.place = self.inputs[0].taken  # what was skipped in a pause counts too
+        self.place = self.inputs[0].position  # what was skipped in a pause counts too
         return super().execute(limit)
 
     def compute(self, batch: Batch) -> Batch:

@@ -25,9 +25,6 @@ class Fork(Operator):
     def fresh(self) -> bool:
         return False
 
-    def execute(self, limit: int) -> int:
-        raise AssertionError(f"{self.name}: a fork has nothing to execute")
-
     def save(self) -> int:
         return self.turn
 

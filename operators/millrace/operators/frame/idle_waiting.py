@@ -85,27 +85,18 @@ class IdleWaiting(Operator):
         """Tuples that it took from its arcs and still keeps in line."""
         return 0
 
-    def announce(self, gave: bool, low_us: int | None = None) -> bool:
-        """Say what can be promised now: with the tuples just given, or by arc; whether that told anything new."""
-        output = self.output
-        if not output.wanted:
-            return False
+    def announce(self, low_us: int | None = None) -> bool:
+        """With the rows just emitted, or by arc if there are none."""
         if low_us is None:
             low_us = self.low_water()
-        if not gave and self.ets_arcs:
-            return announce(low_us, output, self.ets_arcs)
-        return output.punctuate(low_us)
+        if not self.emitted and self.ets_arcs:
+            return announce(low_us, self.output, self.ets_arcs)
+        return self.output.punctuate(low_us)
 
     def reach(self) -> bool:
-        """Promise what the clock allows now; whether that told anything new."""
-        return self.announce(gave=False)
-
-    def seen(self) -> None:
-        """All that lies on the arcs has been looked at."""
-        for reader in self.inputs:
-            if reader.punctuations:
-                reader.pass_punctuations()
-            reader.unseen = False
+        """Promise what the clock allows now; say whether that was news to anyone."""
+        self.emitted = 0
+        return self.output.wanted and self.announce()
 
     def clear(self) -> None:
         """Let go of what waits, when the operator leaves the graph."""

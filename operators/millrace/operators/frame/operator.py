@@ -1,7 +1,8 @@
-"""What every operator is: inputs, an output, `more`, `execute`, and a state that can be saved.
+"""What every operator is: inputs, an output, `more`, `run`, and a state that can be saved.
 
-An operator never looks at a clock, a thread or its neighbours. `execute(limit)` takes at most `limit` tuples from all
-inputs together; the scheduler alone decides when. Operators that may have to wait for a time on another input (the
+An operator never looks at a clock, a thread or its neighbours. `execute(limit)` is the frame of an execution: it
+counts, looks at the inputs and promises. `run` in it takes at most `limit` tuples from all inputs together and emits
+rows. The scheduler alone decides when. Operators that may have to wait for a time on another input (the
 papers' idle-waiting-prone ones) build on `IdleWaiting` in `idle_waiting.py`.
 """
 
@@ -51,6 +52,7 @@ class Operator(ABC):
     output          the arc that it fills
     waits           whether it is idle-waiting prone
     paced           whether it may take or emit less than it could, and continue when it is executed again
+    taken, emitted  tuples of the last execution: those that it took from the arcs, and the rows that it put
     state_scanned   how many tuples of its own state the last execution scanned; a step's budget counts them too
     shifts_time     whether its promise differs from its input's, so that nothing may bypass it
     """
@@ -67,7 +69,7 @@ class Operator(ABC):
             reader.consumer = self
         self.output = output
         self.counts = Counts()
-        self.state_scanned = 0
+        self.taken = self.emitted = self.state_scanned = 0
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
@@ -86,9 +88,42 @@ class Operator(ABC):
         """Whether an execution would do anything: take a tuple or pass a punctuation."""
         return any(reader.unseen for reader in self.inputs)
 
-    @abstractmethod
     def execute(self, limit: int) -> int:
-        """Take at most `limit` tuples, give what follows from them, and say how many were taken."""
+        """Let it take at most `limit` tuples and emit what follows from them; say how many it took."""
+        counts = self.counts
+        counts.executions += 1
+        self.taken = self.emitted = self.state_scanned = 0
+        low_us = self.run(limit)
+        counts.output_tuples += self.emitted
+        for reader in self.inputs:
+            if reader.unseen:
+                reader.look()
+        if self.output.wanted:
+            self.announce(low_us)
+        return self.taken
+
+    def run(self, limit: int) -> int | None:
+        """Take at most `limit` tuples, and emit the rows that follow. Returns the low water if it is known."""
+        raise AssertionError(f"{self.name} is never executed")
+
+    def take(self, reader: Inlet, limit: int) -> Batch | None:
+        """The next tuples of an input, if any may count."""
+        before = reader.taken
+        batch = reader.take(limit)
+        self.taken += reader.taken - before
+        if batch is None:
+            return None
+        count = len(batch.ts)
+        self.counts.input_tuples += count
+        return batch if count else None
+
+    def emit(self, rows: Batch) -> None:
+        self.emitted += len(rows.ts)
+        self.output.put(rows)
+
+    def announce(self, low_us: int | None = None) -> bool:
+        """Promise what holds for all that it will still emit; say whether that was news to anyone."""
+        return self.output.punctuate(self.low_water() if low_us is None else low_us)
 
     def empty_input(self) -> int:
         """The input to backtrack to: one whose tuples it lacks."""
@@ -178,6 +213,7 @@ class RowWise(Operator):
         return 0
 
     def execute(self, limit: int) -> int:
+        """The frame in one piece: nearly every tuple passes more of these than of all others."""
         reader = self.inputs[0]
         output = self.output
         counts = self.counts
@@ -185,13 +221,16 @@ class RowWise(Operator):
         before = reader.taken
         batch = reader.take(limit)
         taken = reader.taken - before
+        emitted = 0
         if batch is not None and len(batch.ts):
             counts.input_tuples += len(batch.ts)
-            given = self.compute(batch)
+            rows = self.compute(batch)
+            emitted = len(rows.ts)
             counts.last_taken = taken
-            counts.last_given = len(given.ts)
-            counts.output_tuples += counts.last_given
-            output.put(given)
+            counts.last_given = emitted
+            counts.output_tuples += emitted
+            output.put(rows)
+        self.emitted = emitted
         reader.look()
         if output.wanted:
             output.punctuate(self.promised(reader.low_water()))

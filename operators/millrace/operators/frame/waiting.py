@@ -48,7 +48,13 @@ class Lines(IdleWaiting):
                 waiting.put(self.stamped(position, batch))
                 # They are still queued before this input, with those that waited already.
                 reader.peak = max(reader.peak, waiting.count)
-                reader.buffer.gauge.add(len(batch), reader.buffer.width)
+                reader.account(len(batch))
+
+    def left_line(self, position: int, count: int) -> None:
+        """Tuples of an input have been taken from its line."""
+        self.taken += count
+        self.counts.input_tuples += count
+        self.inputs[position].account(-count)
 
     def stamped(self, position: int, batch: Batch) -> Batch:
         """What has come on an arc as it is to stand in line."""
@@ -68,11 +74,11 @@ class Lines(IdleWaiting):
         super().restore(idle)
         for reorder, saved, reader in zip(self.waiting, waiting, self.inputs, strict=True):
             reorder.restore(saved)
-            reader.buffer.gauge.add(reorder.count, reader.buffer.width)
+            reader.account(reorder.count)
 
     def clear(self) -> None:
         for reorder, reader in zip(self.waiting, self.inputs, strict=True):
-            reader.buffer.gauge.add(-reorder.count, reader.buffer.width)
+            reader.account(-reorder.count)
         self.waiting = [Reorder() for _ in self.inputs]
 
 
@@ -80,8 +86,8 @@ class Waiting(Lines):
     """An operator that keeps tuples in order of time until its inputs' promises let it take them."""
 
     @abstractmethod
-    def advance(self, limit: int) -> tuple[int, Batch | None]:
-        """Take at most `limit` of the tuples that may be taken; how many, and the rows that follow from them."""
+    def advance(self, limit: int) -> Batch | None:
+        """Take at most `limit` of the tuples that may be taken: the rows that follow from them."""
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
@@ -110,22 +116,11 @@ class Waiting(Lines):
     def fresh(self) -> bool:
         return any(reader.unseen for reader in self.inputs) or self.more()
 
-    def execute(self, limit: int) -> int:
-        self.counts.executions += 1
+    def run(self, limit: int) -> None:
         self.settle()
-        taken, given = self.advance(limit)
-        if given is not None:
-            self.counts.output_tuples += len(given)
-            self.output.put(given)
-        self.seen()
-        self.announce(gave=given is not None)
-        return taken
-
-    def left_line(self, position: int, count: int) -> None:
-        """Tuples of an input that waited here have been taken."""
-        self.counts.input_tuples += count
-        buffer = self.inputs[position].buffer
-        buffer.gauge.add(-count, buffer.width)
+        rows = self.advance(limit)
+        if rows is not None:
+            self.emit(rows)
 
 
 class Merging(Waiting):
@@ -135,9 +130,9 @@ class Merging(Waiting):
     def consume(self, batch: Batch) -> Batch | None:
         """The rows that follow from these, which come in order of time."""
 
-    def advance(self, limit: int) -> tuple[int, Batch | None]:
+    def advance(self, limit: int) -> Batch | None:
         batch = merge_by_time(self.waiting, self.horizon(), limit)
         if batch is None:
-            return 0, None
+            return None
         self.left_line(0, len(batch))
-        return len(batch), self.consume(batch)
+        return self.consume(batch)

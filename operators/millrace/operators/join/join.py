@@ -102,13 +102,7 @@ class Join(Lines):
         """Per input what holds for every row that has not been taken."""
         lows = []
         for position, reader in enumerate(self.inputs):
-            buffer = reader.buffer
-            if buffer.latent:
-                low = self._promise(position)
-            elif buffer.end == reader.taken:
-                low = reader.promise
-            else:
-                low = reader.low_water()
+            low = self._promise(position) if reader.latent else reader.low_water()
             line = self.waiting[position]
             if line.count:
                 head = line.head_us()
@@ -184,7 +178,7 @@ class Join(Lines):
         if self.more() or self._may_leave(lows) or self._may_give_up(lows):
             self.paced = True
             return True
-        return self.announce(gave=False)
+        return super().reach()
 
     def past_its_tuples(self) -> bool:
         return self._by_rows
@@ -232,10 +226,7 @@ class Join(Lines):
         if self.paced:
             return True
         if self.mode == "arrival":
-            for reader in self.inputs:
-                if reader.taken != reader.buffer.end:
-                    return True
-            return self._standing()
+            return super().more() or self._standing()
         heads = self._heads()
         return bool(heads) and (self.mode == "filter" or min(heads) <= self.horizon())
 
@@ -256,21 +247,18 @@ class Join(Lines):
         """Rows without a time get the clock's."""
         ts = batch.ts
         reader = self.inputs[position]
-        if (ts.item(0) if reader.buffer.ordered or len(ts) == 1 else int(ts.min())) != MIN_TIME:
+        if (ts.item(0) if reader.arc.ordered or len(ts) == 1 else int(ts.min())) != MIN_TIME:
             return batch
         promise = MIN_TIME if reader.latent else min(reader.promise, LAST_WATERMARK)
         stamp = self._stamps[position] = max(self.clock.now_us, self._stamps[position], promise)
         return batch.at(stamped(ts, stamp))
 
-    def execute(self, limit: int) -> int:
+    def run(self, limit: int) -> int | None:
         if self._short and self.mode == "arrival" and not (self.rest or self.hold.count):
             first, second = self.inputs
-            mine, theirs = first.buffer.end - first.taken, second.buffer.end - second.taken
-            if mine + theirs == 1 and not self._standing():
-                self._execute_row(*((0, first, second) if mine else (1, second, first)))
-                return 1
-        self.counts.executions += 1
-        self.state_scanned = taken = 0
+            mine = first.waiting
+            if mine + second.waiting == 1 and not self._standing():
+                return self._run_row(*((0, first, second) if mine else (1, second, first)))
         given: list[Batch] = []
         self.settle()
         # What may leave leaves before anything more is taken.
@@ -279,8 +267,9 @@ class Join(Lines):
         if resumes:
             self._account(-1)
         elif works:
-            taken = self._take(limit)
-        self._look()
+            self._take(limit)
+        for reader in self.inputs:
+            reader.look()
         lows = self._outside()
         if self.rest:
             if works:
@@ -292,40 +281,31 @@ class Join(Lines):
                 pending.give_up(lows, given)
                 pending.forget()
         self._expire(lows)
-        gave = self._release(lows, given) if given or self.hold.count else False
+        if given or self.hold.count:
+            self._release(lows, given)
         self.paced = not works or bool(self.rest) or self._may_leave(lows) or self._may_give_up(lows)
         self.paced = self.paced or (resumes and self.more())  # then it has taken none of the queued rows
-        self._close(lows, gave)
-        return taken
+        return self._close(lows)
 
-    def _close(self, lows: Sequence[int], gave: bool) -> None:
-        """The end of an execution: say what went wrong, count the time, and promise."""
+    def _close(self, lows: Sequence[int]) -> int | None:
+        """The end of an execution: say what went wrong, count the time, and what may be promised."""
         if self.matcher.failed:
             for count, reason in self.matcher.failed:
                 self.failed(count, reason)
             self.matcher.failed.clear()
         if self.pacing.turned() and self.order == "adaptive":
             self._turn_to(self.pacing.choose(self.mode))
-        if self.output.wanted:
-            self.announce(gave, self._low_water(lows))
+        return self._low_water(lows) if self.output.wanted else None
 
-    def _execute_row(self, position: int, reader: Inlet, other: Inlet) -> None:
-        """`execute`, for a row that comes when nothing else waits: every row of streams that are not in a hurry."""
-        counts = self.counts
-        counts.executions += 1
-        self.state_scanned = 0
-        batch = reader.take(1)
+    def _run_row(self, position: int, reader: Inlet, other: Inlet) -> int | None:
+        """`run`, for a row that comes when nothing else waits: every row of streams that are not in a hurry."""
+        batch = self.take(reader, 1)
         time = MIN_TIME
-        if batch is not None and len(batch.ts):
-            counts.input_tuples += 1
+        if batch is not None:
             time = batch.ts.item(0)
             if time == MIN_TIME:
                 batch = self.stamped(position, batch)
                 time = batch.ts.item(0)
-        for one in (reader, other):
-            if one.punctuations:
-                one.pass_punctuations()
-            one.unseen = False
         matcher = self.matcher
         reach = matcher.bands.reach
         beside = 1 - position
@@ -334,7 +314,7 @@ class Join(Lines):
         floor = max(lows[beside] - reach[position][beside], MIN_TIME)
         given: list[Batch] = []
         over = False
-        if batch is not None and time != MIN_TIME:
+        if batch is not None:
             looked = matcher.match_row(position, batch, time, floor, given)
             if looked is None:
                 self._prepare(position, batch)
@@ -349,10 +329,12 @@ class Join(Lines):
         floor = max(lows[position] - reach[beside][position], MIN_TIME)
         if floor != theirs.floor:
             theirs.expire(floor)
-        gave = self._release(lows, given) if given else False
+        if given:
+            self._release(lows, given)
         self.paced = False
         if over or matcher.failed or self.output.wanted:
-            self._close(lows, gave)
+            return self._close(lows)
+        return None
 
     def _may_give_up(self, lows: Sequence[int]) -> bool:
         return any(pending.may_give_up(lows) for pending in self.pending)
@@ -365,48 +347,33 @@ class Join(Lines):
         assert head is not None
         return self.order == "arrival" or head <= self._lowest(lows)
 
-    def _look(self) -> None:
-        for reader in self.inputs:
-            reader.look()
-
-    def _take(self, limit: int) -> int:
+    def _take(self, limit: int) -> None:
         """Take rows, at most `limit` in all, into `rest`."""
-        return self._take_arcs(limit) if self.mode == "arrival" else self._take_lines(limit)
+        if self._standing():
+            self._take_lines(limit)  # in mode `arrival`: what stood in line before the order was changed
+        if self.mode == "arrival":
+            self._take_arcs(limit)
 
-    def _take_arcs(self, limit: int) -> int:
-        taken = self._take_lines(limit)  # what stood in line before the order was changed
+    def _take_arcs(self, limit: int) -> None:
         inputs = self.inputs
         for _ in inputs:
-            if taken >= limit:
+            if self.taken >= limit:
                 break
             turn = self._turn
-            reader = inputs[turn]
-            if reader.taken != reader.buffer.end:
-                before = reader.taken
-                batch = reader.take(limit - taken)
-                taken += reader.taken - before
-                if batch is not None and len(batch.ts):
-                    self.counts.input_tuples += len(batch.ts)
-                    self._prepare(turn, self.stamped(turn, batch))
+            batch = self.take(inputs[turn], limit - self.taken)
+            if batch is not None:
+                self._prepare(turn, self.stamped(turn, batch))
             self._turn = turn + 1 if turn + 1 < len(inputs) else 0
-        return taken
 
-    def _take_lines(self, limit: int) -> int:
+    def _take_lines(self, limit: int) -> None:
         through = self.horizon() if self.mode == "sync" else MAX_TIME
-        taken = 0
-        if not self._standing():
-            return 0
         for position, share in enumerate(shares(self.waiting, through, limit)):
             batch = merge_by_time([self.waiting[position]], through, share) if share else None
             if batch is not None:
-                taken += len(batch)
-                buffer = self.inputs[position].buffer
-                buffer.gauge.add(-len(batch), buffer.width)
+                self.left_line(position, len(batch))
                 self._prepare(position, batch)
-        self.counts.input_tuples += taken
         if self._by_rows and len(self.rest) > 1:
             self.rest = deque(in_turns(list(self.rest)))
-        return taken
 
     def _prepare(self, position: int, batch: Batch) -> None:
         rows = self.matcher.prepare(position, batch)
@@ -445,8 +412,8 @@ class Join(Lines):
                     floor = min(floor, pending.head_us())
             store.expire(floor)
 
-    def _release(self, lows: Sequence[int], given: list[Batch]) -> bool:
-        """Give what may leave; whether that was anything."""
+    def _release(self, lows: Sequence[int], given: list[Batch]) -> None:
+        """Emit what may leave."""
         if self.order == "arrival" and not self.hold.count:
             out = Batch.concat(given) if given else None
         else:
@@ -454,12 +421,9 @@ class Join(Lines):
                 self.hold.put(batch)
             low = MAX_TIME if self.order == "arrival" else self._lowest(lows)
             out = merge_by_time([self.hold], low, MOST_LOOKED) if self.hold.count else None
-        if out is None:
-            return False
-        self.counts.output_tuples += len(out.ts)
-        self.state_scanned = max(self.state_scanned, len(out.ts))
-        self.output.put(out)
-        return True
+        if out is not None:
+            self.state_scanned = max(self.state_scanned, len(out.ts))
+            self.emit(out)
 
     # -- changing the order --------------------------------------------------------------------------------------------
 
@@ -526,8 +490,7 @@ class Join(Lines):
     def _account(self, sign: int) -> None:
         """Rows in `rest` count as queued before their inputs, between executions."""
         for rows in self.rest:
-            buffer = self.inputs[rows.position].buffer
-            buffer.gauge.add(sign * rows.count, buffer.width)
+            self.inputs[rows.position].account(sign * rows.count)
 
     def held_tuples(self) -> int:
         return super().held_tuples() + sum(rows.count for rows in self.rest)

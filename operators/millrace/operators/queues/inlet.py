@@ -144,6 +144,10 @@ class QueueInlet(Inlet):
             self.passed = self.punctuations[-1][1]
             self.punctuations.clear()
 
+    def look(self) -> None:
+        self.pass_punctuations()
+        self.unseen = self.queue.pending
+
     def low_water(self) -> int:
         promise, floor = self.promise, self.queue.floor_us()
         return floor if floor < promise else promise

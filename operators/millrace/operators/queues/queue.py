@@ -116,6 +116,11 @@ class Queue(ABC):
         self.floor.tighten(self.held, self._least)
 
     @property
+    def pending(self) -> bool:
+        """Whether it can serve anything."""
+        return self.waiting > 0
+
+    @property
     def held(self) -> int:
         """Tuples that the floor is about."""
         return self.waiting

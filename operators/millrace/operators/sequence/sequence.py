@@ -127,19 +127,17 @@ class FollowedBy(Waiting):
     def follow(self, first: Batch | None, second: Batch | None, limit: int) -> Batch | None:
         """The rows that follow from these, which come in order of time."""
 
-    def advance(self, limit: int) -> tuple[int, Batch | None]:
-        taken = 0
+    def advance(self, limit: int) -> Batch | None:
         batches = []
         for position, batch in enumerate(least_of_each(self.waiting, self.through(), limit)):
             if batch is not None:
-                taken += len(batch)
                 self.left_line(position, len(batch))
                 self.last_us = max(self.last_us, int(batch.ts[-1]))
                 batch = self._timed(batch)
             batches.append(batch)
         given = self.follow(batches[0], batches[1], limit)
         self._store.tidy()
-        return taken, given
+        return given
 
     def _timed(self, batch: Batch) -> Batch | None:
         """Without the tuples that have no time, which come first: nobody can say what they follow."""
@@ -403,7 +401,6 @@ class Absence(FollowedBy):
         first, a_slots = self.keyed(0, first)
         second, b_slots = self.keyed(1, second)
         store = self._store
-        self.state_scanned = 0
         if first is not None and len(first):
             base = store.append(first, a_slots)
             kernel.link(a_slots, base, store.head, store.tail, store.following)

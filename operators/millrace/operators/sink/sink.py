@@ -22,14 +22,11 @@ class Sink(Operator):
     kind: ClassVar[str] = "sink"
 
     def __init__(self, name: str, query: str, reader: Inlet) -> None:
-        super().__init__(name, (reader,), reader.buffer)
+        super().__init__(name, (reader,), reader.arc)
         self.query = query
         self.sequence = 0
         self.progress_us = MIN_TIME
         self.watched = False
-
-    def execute(self, limit: int) -> int:
-        raise AssertionError(f"{self.name}: a sink is drained, never executed")
 
     def declares(self) -> PunctuationGrain | None:
         return EVERY if self.watched else None

@@ -93,9 +93,6 @@ class Source(Operator):
     def decide(self, decision: int) -> None:
         self.last_us = decision
 
-    def execute(self, limit: int) -> int:
-        raise AssertionError(f"{self.name}: a source is filled by arrivals, never executed")
-
     def fresh(self) -> bool:
         return False
 

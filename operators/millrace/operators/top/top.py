@@ -462,7 +462,7 @@ class FinalTop(IdleWaiting):
     def need(self) -> int | None:
         reader = self.inputs[0]
         least = self._least()
-        if reader.taken != reader.buffer.end or least is None or least <= reader.promise:
+        if reader.waiting or least is None or least <= reader.promise:
             return None
         return least
 
@@ -485,25 +485,19 @@ class FinalTop(IdleWaiting):
     # -- running -------------------------------------------------------------------------------------------------------
 
     def more(self) -> bool:
-        reader = self.inputs[0]
-        return reader.taken != reader.buffer.end or self._due()
+        return self.inputs[0].waiting > 0 or self._due()
 
     def fresh(self) -> bool:
         return self.inputs[0].unseen or self._due()
 
-    def execute(self, limit: int) -> int:
-        reader = self.inputs[0]
-        self.counts.executions += 1
-        before = reader.taken
-        batch = reader.take(limit)
-        if batch is not None and len(batch):
-            self.counts.input_tuples += len(batch)
+    def run(self, limit: int) -> None:
+        batch = self.take(self.inputs[0], limit)
+        if batch is not None:
             self._newest = max(self._newest, int(batch.ts.max()))
             self._put(batch)
-        reader.look()
-        self.state_scanned = self._flush(limit)
-        self.announce(gave=bool(self.state_scanned))
-        return reader.taken - before
+        self.inputs[0].look()
+        self._flush(limit)
+        self.state_scanned = self.emitted
 
     def _put(self, batch: Batch) -> None:
         """Each row to the places of its window. A row whose bound is null is in no window."""
@@ -518,19 +512,16 @@ class FinalTop(IdleWaiting):
                 window = self._windows[close] = PlacedRows(self._spec, self)
             window.consume(batch.take(np.flatnonzero(closes == close)))
 
-    def _flush(self, limit: int) -> int:
-        """Give windows that are over, the earliest first; how many rows that were."""
-        low, given = self.inputs[0].low_water(), 0
-        while self._windows and given < limit:
+    def _flush(self, limit: int) -> None:
+        """Emit the rows of windows that are over, the earliest first."""
+        low = self.inputs[0].low_water()
+        while self._windows and self.emitted < limit:
             close = min(self._windows)
             if close >= low:
                 break
             window = self._windows.pop(close)
             rows = window.everything(close)
-            self.output.put(rows)
-            self.counts.output_tuples += len(rows)
-            given += len(rows)
-        return given
+            self.emit(rows)
 
     # -- state ---------------------------------------------------------------------------------------------------------
 

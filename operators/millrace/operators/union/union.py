@@ -79,31 +79,17 @@ class ArrivalUnion(Operator):
         """What goes on of tuples of an input."""
         return batch
 
-    def execute(self, limit: int) -> int:
-        counts = self.counts
-        counts.executions += 1
-        taken = 0
-        output = self.output
+    def run(self, limit: int) -> None:
+        schema = self.output.schema
         for _ in self.inputs:
             turn = self._turn
-            reader = self.inputs[turn]
-            if reader.taken != reader.buffer.end:
-                before = reader.taken
-                batch = reader.take(limit - taken)
-                taken += reader.taken - before
-                if batch is not None:
-                    counts.input_tuples += len(batch.ts)
-                    batch = self.pass_on(batch, turn)
-                    counts.output_tuples += len(batch.ts)
-                    output.put(batch.renamed(output.schema) if self._renames[turn] else batch)
+            batch = self.take(self.inputs[turn], limit - self.taken)
+            if batch is not None:
+                batch = self.pass_on(batch, turn)
+                self.emit(batch.renamed(schema) if self._renames[turn] else batch)
             self._turn = (turn + 1) % len(self.inputs)
-            if taken >= limit:
+            if self.taken >= limit:
                 break
-        for reader in self.inputs:
-            reader.look()
-        if output.wanted:
-            output.punctuate(self.low_water())
-        return taken
 
     def save(self) -> Any:
         return self._turn

@@ -238,23 +238,14 @@ class Stateful(Operator):
 
     state: State
 
-    def execute(self, limit: int) -> int:
-        reader = self.inputs[0]
-        self.counts.executions += 1
-        before = reader.taken
-        batch = reader.take(limit)
-        if batch is not None and len(batch):
-            self.counts.input_tuples += len(batch)
-            given = self.state.consume(batch)
-            if given is not None:
-                self.counts.output_tuples += len(given)
-                self.output.put(given)
-        reader.look()
+    def run(self, limit: int) -> None:
+        batch = self.take(self.inputs[0], limit)
+        rows = None if batch is None else self.state.consume(batch)
+        if rows is not None:
+            self.emit(rows)
         if self.state.owes:
+            self.inputs[0].look()
             self.begin()
-        if self.output.wanted:
-            self.output.punctuate(reader.low_water())
-        return reader.taken - before
 
     def begin(self) -> None:
         """Give the row over no rows, if it is due."""
