@@ -188,7 +188,7 @@ def _versions(
         try:
             alone = alone.with_(plan(statements[position], alone, library=library))
         except SqlError:
-            break  # planned in the real catalog, it gives the error that a person can act on
+            break  # planned in the real catalog, it raises an error that a person can act on
         versions[position] = alone.streams[name]
         if same_stream(_as_written(alone.streams[name]), existing):
             matching = len(versions)

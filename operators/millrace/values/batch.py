@@ -1,7 +1,7 @@
 """Columnar batches: the only shape in which tuples travel inside the engine.
 
 A batch is immutable. Its arrays are flagged read-only when it is made, slices share them, and no
-operator writes into an array it was given. Rows are Python tuples at the edges only.
+operator writes into an array of its input. Rows are Python tuples at the edges only.
 
 Per type, the array and the filler that stands where the value is null (the filler is fixed, so that equal
 batches have equal bytes):
@@ -184,7 +184,7 @@ class Batch:
         return self if ts is self.ts else Batch(self.schema, ts, self.columns, self.valid, self.arrival)
 
     def arrived(self, arrival_us: int, ts: Int64s | None = None) -> Batch:
-        """The same rows as they reached the engine at this time, stamped anew if times are given."""
+        """The same rows as they reached the engine at this time, with the times `ts` unless None."""
         arrival = constant_int64(arrival_us, len(self.ts))
         return Batch(self.schema, self.ts if ts is None else ts, self.columns, self.valid, arrival)
 

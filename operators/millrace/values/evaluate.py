@@ -6,7 +6,7 @@ a cast that does not fit) is an error of that row alone: it comes out marked, wi
 drops and counts it. No wrong number, no NaN and no infinity ever comes out.
 
 Failure follows what is needed: a branch of CASE that is not taken, the other side of `false AND` or `true OR`, and
-the rest of COALESCE fail no row. In all else a failed argument fails the row, also beside a null.
+the rest of COALESCE fail no row. Everywhere else a failed argument fails the row, even if another one is null.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def compile_columns(expressions: Sequence[Expression], library: Library = LIBRAR
 
 
 def compile_predicate(expression: Expression, library: Library = LIBRARY) -> Predicate:
-    """A function that gives the rows for which the expression is true (a mask, None for all of them) and the errors."""
+    """A function that returns the rows for which the expression is true (a mask, None for all), and the errors."""
     assert expression.type is Type.BOOLEAN, expression
     run = _compiled(expression, library).run
     count_true = np.count_nonzero

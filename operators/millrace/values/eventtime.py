@@ -6,7 +6,7 @@ Rule: the time of a tuple lies in [FIRST_US, LAST_US]. Every way in checks it (`
 the order of rows and the watermarks stay true and no window is lost. Such a time plus any interval fits 64 bits.
 
 Watermarks have three more values. MIN_TIME: nothing is known yet. LATENT: the tuples have no time yet, and the operator
-that needs one gives it to them. MAX_TIME: the stream has ended. The time of a tuple without one is MIN_TIME too.
+that needs one assigns it. MAX_TIME: the stream has ended. The time of a tuple without one is MIN_TIME too.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ def saturated(time_us: int) -> int:
 
 
 def after(watermark_us: int, by_us: int) -> int:
-    """A watermark so much later; one that is not a time stays what it is."""
+    """A watermark shifted later by `by_us`; one that is not a time stays the same."""
     return saturated(watermark_us + by_us) if is_time(watermark_us) else watermark_us
 
 
 def before(watermark_us: int, by_us: int) -> int:
-    """A watermark so much earlier; one that is not a time stays what it is."""
+    """A watermark shifted earlier by `by_us`; one that is not a time stays the same."""
     return after(watermark_us, -by_us)
 
 

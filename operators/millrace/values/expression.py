@@ -64,7 +64,7 @@ class Cast(Expression):
 
 
 def rewrite(expression: Expression, change: Callable[[Expression], Expression | None]) -> Expression:
-    """The expression with parts exchanged; `change` sees the whole before its parts, and says None to what stays."""
+    """The expression with parts replaced; `change` sees the whole before its parts, and returns None for no change."""
     changed = change(expression)
     if changed is not None:
         return changed
@@ -80,15 +80,15 @@ def rewrite(expression: Expression, change: Callable[[Expression], Expression | 
 
 
 class Extent(NamedTuple):
-    """How large an expression is: its parts, of which one that stands in several places counts in each, and how many
-    are inside each other. Constants are no parts."""
+    """The size of an expression: the number of its parts (a shared part counts at each place), and the depth of their
+    nesting. Constants do not count."""
 
     parts: int = 1
     depth: int = 1
 
 
 def extent(expression: Expression, columns: Sequence[Extent] = ()) -> Extent:
-    """The extent of an expression, with those of the columns that it reads put into it, where they are known."""
+    """The extent of an expression, including the known extents of the columns that it reads."""
     known: dict[int, Extent] = {}
 
     def measure(part: Expression) -> Extent:
@@ -134,7 +134,7 @@ def positions_of(expressions: Iterable[Expression]) -> set[int]:
 
 
 def substitute(expression: Expression, columns: Sequence[Expression]) -> Expression:
-    """The same over the rows that `columns` are computed from: what comes of folding a map into what reads it.
+    """The same over the rows from which `columns` are computed, as if its reader computed the map.
 
     Positions below zero, such as the row's own time, stay.
     """

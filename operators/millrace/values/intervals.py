@@ -1,6 +1,6 @@
 """Intervals as people write them: `10 seconds`, `1 h 30 min`, `-0.5 s`, `01:02:03.5`.
 
-An interval is a number of microseconds. There are no months and years: they have no fixed length.
+An interval is a number of microseconds. Months and years do not exist: they have no fixed length.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FORMS = "a number and a unit such as '10 seconds', '1.5 h' or '250 ms'"
 
 
 def parse_interval(text: str, unit: str | None = None) -> int:
-    """Microseconds. `unit` is that of a bare number, as in INTERVAL '10' SECOND."""
+    """Microseconds. `unit` is the unit of a bare number, as in INTERVAL '10' SECOND."""
     if len(text) > MOST_CHARACTERS:
         raise Refuse(f"expected an interval ({FORMS}), got {len(text)} characters: {text!r:.60}")
     if unit is not None and _NUMBER.fullmatch(text):
@@ -85,7 +85,7 @@ def format_interval(us: int) -> str:
 
 
 def _parts(text: str) -> tuple[list[Fraction], str]:
-    """The `number unit` pairs at the beginning, and what follows them."""
+    """The `number unit` pairs at the start, and the rest."""
     parts = []
     at = 0
     while match := _PART.match(text, at):

@@ -9,7 +9,7 @@ from millrace.values.lags import plus
 
 
 class Reach(NamedTuple):
-    """A row at t depends on input from t - back to t + ahead, both included; None is no bound."""
+    """A row at t depends on input from t - back to t + ahead, both included; None means unbounded."""
 
     back: int | None
     ahead: int | None

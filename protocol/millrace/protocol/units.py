@@ -26,7 +26,7 @@ CENTURY_US = (946_684_800 * SECOND, 4_102_444_800 * SECOND)
 
 @dataclass(frozen=True, slots=True)
 class TimeUnit:
-    """A unit: `numerator` microseconds are `denominator` of it. `fractions` tells whether floats are allowed."""
+    """A unit: `numerator` microseconds are `denominator` of it. `fractions`: whether floats are allowed."""
 
     name: UnitName
     words: str

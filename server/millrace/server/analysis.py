@@ -13,7 +13,7 @@ from millrace.server.rates import Rate
 if TYPE_CHECKING:
     from millrace.server.daemon import Daemon
 
-# The one statement that asks for what only a server knows.
+# The one statement whose result only a server has.
 STATEMENT: Final = re.compile(r'\s*+EXPLAIN\s++ANALYZE\s++(?:QUERY\s++)?("[^"]++"|[\w-]++)\s*+;?+\s*+', re.IGNORECASE)
 
 
@@ -51,7 +51,7 @@ async def analyze(daemon: Daemon, name: str) -> dict[str, Any]:
 
 
 def _measured(operator: Mapping[str, Any], rate: Rate | None) -> dict[str, Any]:
-    """One operator. What the last seconds do not tell is told by its whole life: selectivity and cost."""
+    """One operator. Without executions in the last seconds, its selectivity and cost are those of its whole life."""
     taken, given = operator["input_tuples"], operator["output_tuples"]
     selectivity = cost_us = None
     if rate is not None and rate.selectivity is not None:

@@ -67,7 +67,7 @@ def read_arrow(
 ) -> tuple[list[Values], list[Bools | None], int]:
     """The columns and masks of an IPC stream whose fields are matched by name, and the number of rows.
 
-    `count`, if given, is how many rows the stream must have: the credit was checked for so many. `unit_of` is the unit
+    `count`, if not None, is the number of rows that the stream must have, which the credit covers. `unit_of`: the unit
     of a timestamp field's numbers.
     """
     table = _open(payload)

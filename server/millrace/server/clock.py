@@ -1,8 +1,8 @@
-"""The server's clock: the time of day at the pace of a clock that nobody sets.
+"""The server's clock: the time of day at the pace of the monotonic clock.
 
-Rule: it never goes back, and whoever sets the system's clock disturbs nothing that is under way. A jump forward is
-adopted at once and told, so that the engine takes it for no waiting of anybody's. A jump back is held: the clock goes
-on from where it is, a hundredth slower than time, until the system's clock has caught up. Smaller differences, as a
+Rule: it never goes back, and setting the system's clock disturbs nothing that is in progress. A jump forward is adopted
+and reported at once, so that the engine does not count it as waiting. After a jump back the clock continues from where
+it is, a hundredth slower than time, until the system's clock has caught up. Smaller differences, as a
 time service makes them, are followed by the same hundredth.
 """
 
@@ -64,7 +64,7 @@ class Clock:
         return self._from_us + passed + (slewed if self._behind_us > 0 else -slewed)
 
     def _compare(self) -> tuple[int, int, int]:
-        """The monotonic clock, what this one shows by it, and how far that is behind the system's."""
+        """The monotonic clock, the time that this clock shows, and how far that is behind the system's clock."""
         while True:
             before = self._monotonic()
             wall = self._wall()

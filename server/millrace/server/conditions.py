@@ -1,7 +1,7 @@
 """When a trial is reverted: `p99 > 200ms or queue > 2x`.
 
 A condition is one or more comparisons joined by `or`; it holds if one of them does. A value is a number in the
-measure's own unit, or a multiple of what was measured before: `1.5x`.
+measure's unit, or a multiple of the earlier measurement: `1.5x`.
 """
 
 from __future__ import annotations
@@ -55,8 +55,7 @@ class Condition:
     def reason(self, before: Mapping[str, float | None], during: Mapping[str, float | None]) -> str | None:
         """Why the condition holds, or None if it does not.
 
-        A strategy under which no row comes out any more has no latency to compare; whoever asked about latency would
-        not want to keep it.
+        A strategy that stops all output has no latency to compare, so a condition on latency holds.
         """
         for comparison in self.comparisons:
             if comparison.holds(before, during):
@@ -67,7 +66,7 @@ class Condition:
 
 
 def parse_condition(text: str) -> Condition:
-    """Refuse says what is wrong, and which forms are legal."""
+    """Refuse names the error and the valid forms."""
     parts = re.split(r"\s+or\s+", text.strip(), flags=re.IGNORECASE)
     return Condition(tuple(_comparison(part) for part in parts))
 

@@ -496,7 +496,7 @@ def sink_folder(server: ServerSection) -> Path:
     return Path.cwd() if server.data_dir is None else server.data_dir.absolute() / "sinks"
 
 
-# -- what one field cannot tell alone ----------------------------------------------------------------------------------
+# -- conditions on several fields -------------------------------------------------------------------------------------
 
 
 class Security(NamedTuple):
@@ -597,7 +597,7 @@ def _unusable(folder: Path) -> str | None:
     """Why files cannot be kept in a folder, which is made at the start if it is not there yet."""
     there = next((path for path in (folder, *folder.absolute().parents) if os.path.exists(path)), None)
     if there is None:
-        return None  # a drive that is not there, say: making the folder will tell
+        return None  # a missing drive, say: creating the folder reports it
     if not there.is_dir():
         return f"{there} is not a folder"
     if not is_writable(there):
@@ -615,7 +615,7 @@ def is_writable(path: Path) -> bool:
 
 
 def to_toml(settings: Settings) -> str:
-    """The settings as a file that would give them again."""
+    """The settings as a file that sets them again."""
     lines: list[str] = []
     for section, keys in settings.model_dump(mode="json").items():
         lines += [f"[{section}]", *(_assignment(key, value) for key, value in keys.items()), ""]

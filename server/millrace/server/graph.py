@@ -1,8 +1,8 @@
 """A component's graph, as data and as text: operators, arcs, queues, rates, strategies, break points, forks.
 
 Rule: all texts are drawn from the same data, which is read between two steps. A fork is drawn where the scheduler has
-it: between the operator whose output is shared and those that take turns on it. Sinks have no turns, so they are drawn
-beside a fork.
+it: between the operator whose output is shared and the operators that take turns. Sinks take no turns, so they do not
+follow a fork.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def table(graph: Graph) -> str:
 
 
 def text(graph: Graph) -> str:
-    """A tree from the sources down; an operator of several inputs is told whole at the first, and named at the rest."""
+    """A tree from the sources down; an operator of several inputs is shown in full at the first and named elsewhere."""
     nodes = {node["name"]: node for node in graph["operators"]}
     below: dict[str, list[Mapping[str, Any]]] = {name: [] for name in nodes}
     for arc in graph["arcs"]:

@@ -1,6 +1,6 @@
-"""What wrong tokens cost the address that they come from.
+"""The price of wrong tokens for the address that sent them.
 
-Rule: the right token is never delayed, whoever else shares its address (NAT): a lock-out would be an attack of its own.
+Rule: the right token is never delayed, even if others share its address (NAT): a lock-out would itself be an attack.
 The answer to a wrong token is delayed, and only a few answers are under way for an address: further wrong tokens are
 cut off without one. An answer under way counts for its whole time, also when its connection has gone.
 """

@@ -60,7 +60,7 @@ class Inserts:
 
     @staticmethod
     def _refusal(insert: Insert, stream: StreamDefinition, error: RowError) -> SqlError:
-        """A refused row at its place in the text: a time where the text names no column is that of the row's time."""
+        """A refused row at its place in the text. An error that names no column is about the row's time."""
         names = stream.schema.names
         field = next((name for name in names if f"field {name}:" in error.text), stream.time or names[0])
         place = insert.places[error.row][names.index(field)]

@@ -8,14 +8,14 @@ from typing import Final
 
 from millrace.engine.plan import QueryPlan, current_name, origin_of
 
-# So many names are told: a line or two on a terminal.
+# How many names a hint lists: a line or two on a terminal.
 TOLD: Final = 8
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
     """A hint to end a sentence with: the name that was probably meant, or those that exist.
 
-    Side streams of late tuples are told only where one of them was meant: there is one beside most streams.
+    Side streams of late tuples are listed only if one of them was meant: most streams have one.
     """
     close = [one for one in known if one.lower() == name.lower()] or difflib.get_close_matches(name, known, 1)
     if close:

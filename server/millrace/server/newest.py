@@ -12,7 +12,7 @@ from millrace.operators.queues.update import UpdateQueue
 from millrace.protocol import Field, Schema, Type
 from millrace.values.batch import Batch
 
-# The column beside the rows that carries their numbers; no column of SQL can be called so.
+# The additional column with the rows' numbers; no column of SQL can have this name.
 NUMBER = "$number"
 
 
@@ -53,7 +53,7 @@ class Newest:
         self._queue.enqueue(Batch(self._numbered, batch.ts, columns, valid, batch.arrival), self._now_us)
 
     def promised(self, value_us: int) -> None:
-        """No row below this time comes any more: keys that are long gone may be forgotten."""
+        """No later row is below this time: old keys may be dropped."""
         self._queue.promised(value_us, self._now_us)
 
     def take(self, most: int) -> Iterator[tuple[int, Batch]]:

@@ -65,7 +65,7 @@ def tagged(*statuses: int, status: int = 200) -> Responses:
 
 
 def document(app: FastAPI) -> Callable[[], dict[str, Any]]:
-    """The function that gives the document, made once."""
+    """The function that returns the document, built once."""
     made: dict[str, Any] = {}
 
     def openapi() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Finds and opens the file or folder that a sink writes to, and checks it against those of other sinks.
+"""Finds and opens a sink's file or folder, and compares it with the files of other sinks.
 
 Rule: a new sink that cannot write refuses its whole change, and nothing stays open. A sink of the catalog is opened
 when it writes, so a full disk does not keep the server from starting. All of this runs in threads.

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Pause:
-    """What a change has cost the others so far: its own work, and that of the engine's steps (`add`)."""
+    """How long a change has held up everything else: its own work, and the engine's steps for it (`add`)."""
 
     def __init__(self) -> None:
         self.seconds = 0.0

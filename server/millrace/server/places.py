@@ -57,7 +57,7 @@ class Place:
     """A file or folder below an allowed folder.
 
     `makes` says that folders on the way are created: of relative paths, which lie in the server's own sink folder.
-    `lenient` places are those of sinks that an earlier configuration allowed.
+    `lenient` places belong to sinks that an earlier configuration allowed.
     """
 
     root: Path
@@ -98,7 +98,7 @@ class SinkFolders:
 
     @staticmethod
     def of(settings: Settings) -> SinkFolders:
-        """Those of a configuration."""
+        """The folders of a configuration."""
         server = settings.server
         history = history_folder(server)
         return SinkFolders(

@@ -1,7 +1,7 @@
-"""How fast things go: the difference between two looks at the operators' counters.
+"""Rates: the difference between two looks at the operators' counters.
 
-Rule: one look a second is kept for a few seconds. Whoever asks compares the counters of now with the oldest look that
-still knows the operator, so that a rate is over the last seconds whatever came before them.
+Rule: one look a second is kept for a few seconds. A rate compares the present counters with the oldest look that has
+the operator, so it covers the last seconds only.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Rates:
         self._looks: deque[tuple[int, dict[str, Counters]]] = deque(maxlen=LOOKS)
 
     def look(self) -> None:
-        """Remember what is counted now."""
+        """Record the present counters."""
         now_us = self._now_us()
         self._looks.append((now_us, views.counters(self._engine, now_us)))
 
@@ -75,7 +75,7 @@ class Rates:
 
 
 def goes_on(before: Counters, after: Counters) -> bool:
-    """Whether both were counted by one operator: another one of the same name began at zero."""
+    """Whether both were counted by one operator: another one of the same name started at zero."""
     return before[0] <= after[0] and before[2] <= after[2] and len(before[4]) == len(after[4])
 
 

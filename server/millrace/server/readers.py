@@ -1,4 +1,4 @@
-"""Which slow reader feeds wait for, as data and as a sentence, for `why`, `doctor` and whoever shows a query."""
+"""Which slow reader feeds wait for, as data and as a sentence, for `why`, `doctor` and views of a query."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TAKES_NOTHING = ("paused", "failed", "catching_up")
 
 @dataclass(frozen=True, slots=True)
 class SlowReader:
-    """The subscriber or sink that the feeds of `streams` wait for; of several the one that is furthest behind."""
+    """The subscriber or sink that the feeds of `streams` wait for; of several, the one that lags most."""
 
     query: str
     kind: str
@@ -84,7 +84,7 @@ def slow_reader(outlet: Outlet, withheld: Mapping[str, Iterable[str]]) -> SlowRe
 
 
 def explained(why: Mapping[str, Any], reader: SlowReader) -> dict[str, Any]:
-    """The answer of `why` where a slow reader is what holds rows back."""
+    """The answer of `why` if a slow reader holds rows back."""
     return {
         **why,
         "text": reader.text,

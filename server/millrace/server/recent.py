@@ -11,7 +11,7 @@ from typing import Any, Final
 
 # A day of a quiet server, some minutes of a troubled one; a few hundred kilobytes.
 LINES: Final = 1_000
-# Of one value, so that a traceback is told whole and a value out of data is not.
+# Characters of one value: a traceback is complete, a value from data is not.
 LONGEST: Final = 10_000
 
 

@@ -1,8 +1,8 @@
 """The configuration for other eyes: everything but what is secret.
 
 Rule: what is secret is read off the models, so that a setting that is added tomorrow is left out too. Secret are types
-made for secrets, and whatever its name says holds one. A setting that merely names a file with a secret is left out as
-well: whoever reads the bundle needs to know that there is a token, not where.
+made for secrets, and whatever its name says holds one. A setting that merely names a file with a secret is left out
+too: a reader of the bundle needs to know that a token exists, not where.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Connections that were ended because of what their peer did or did not do, counted by port and reason."""
+"""Connections that the server ended because of their peer's behaviour, counted by port and reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a start cannot bring back: the operator state of restored queries, and what an unclean end lost.
+"""Losses of a restart: the operator state of restored queries, and the rows that an unclean end lost.
 
 Rule: a server leaves a marker in its data folder for as long as it runs, and a clean end removes it. A marker that a
 start finds was left by a server that was killed, if it is the very file that the server wrote: a copy of a folder has
@@ -37,7 +37,7 @@ class UncleanEnd:
 
     @property
     def text(self) -> str:
-        """What happened and what may be lost."""
+        """The event and the possible losses."""
         files = f" These files were not finished: {', '.join(self.open_files)}." if self.open_files else ""
         since, seen = map(format_timestamp, (self.started_us, self.seen_us))
         return (

@@ -72,7 +72,7 @@ class SinkFile(Protocol):
     def write(self, sequence: int, batch: Batch) -> None: ...
 
     def flush(self) -> None:
-        """Finish what is due; also called when there are no rows."""
+        """Finish files that are due; also called without rows."""
 
     def due_seconds(self) -> float | None:
         """In how long something is due although no row arrives; None if nothing is."""

@@ -1,7 +1,7 @@
-"""Temporary queries, made by a SELECT: each lives as long as somebody reads it.
+"""Temporary queries, created by a SELECT: each lives as long as it has a subscriber.
 
-Rule: the life of a temporary query is that of its subscriptions on the server. It is dropped when the last one ends,
-for whatever reason, or when none has started within `GRACE_SECONDS`. It is never written down.
+Rule: a temporary query lives as long as its subscriptions on the server. It is dropped when the last one ends, for any
+reason, or when none has started within `GRACE_SECONDS`. It is never saved.
 """
 
 from __future__ import annotations

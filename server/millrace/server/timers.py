@@ -1,4 +1,4 @@
-"""The clock and the timers of connections: the event loop's, or those of a test, which advances them itself."""
+"""The clock and the timers of connections: the event loop's, or a test's own, which the test advances."""
 
 from __future__ import annotations
 

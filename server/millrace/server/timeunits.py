@@ -26,7 +26,7 @@ def micros_of(unit: TimeUnit, numbers: npt.NDArray[Any]) -> Int64s:
 
 
 class BeyondError(Exception):
-    """A number is no time of event time; `row` is its index."""
+    """A number lies outside event time; `row` is its index."""
 
     def __init__(self, row: int) -> None:
         self.row = row

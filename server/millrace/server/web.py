@@ -82,14 +82,14 @@ class HttpServer(uvicorn.Server):
         self._stopped.set()
 
     async def main_loop(self) -> None:
-        """Like uvicorn's, which looks ten times a second whether it is to end: this one is told."""
+        """Like uvicorn's, which checks ten times a second whether to end: this one is notified."""
         while not await self.on_tick(0):  # renews the date of answers
             with suppress(TimeoutError):
                 async with asyncio.timeout(DATE_SECONDS):
                     await self._stopped.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Like uvicorn's, which waits a moment although nobody is connected."""
+        """Like uvicorn's, which waits a moment even without connections."""
         if self.server_state.connections or self.server_state.tasks:
             await super().shutdown(sockets)
             return

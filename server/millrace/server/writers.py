@@ -100,7 +100,7 @@ def row_lines(query: str, sequence: int, batch: Batch, history: str) -> bytes:
 
 
 def late_lines(late: Late, feed: str) -> bytes:
-    """Late tuples as their feed by JSON lines is told of them, under the name that it gave itself."""
+    """Late tuples as lines of JSON for their feed, under its own name of itself."""
     times = zip(late.batch.ts.tolist(), late.marks.tolist(), strict=True)
     return b"".join(
         _JSON.encode({"late": _late(late, feed, row, ts, mark)}) + b"\n"
@@ -210,7 +210,7 @@ class TypedWriter:
 
     @abstractmethod
     def _begin(self, schema: Any) -> Any:
-        """pyarrow's writer, of the file beside."""
+        """pyarrow's writer of the temporary file."""
 
     def write(self, batch: Batch) -> None:
         self._held.append(batch)

@@ -1,8 +1,8 @@
 """The state of one aggregate for all groups of a table.
 
-An accumulator keeps arrays by slot (a group's number in its table, see `groups.py`). It sees only rows that count:
-nulls have been taken out, a FILTER and DISTINCT too. `merge` takes in the groups of another accumulator of the same
-kind, those of them from `start` to `stop`, each into the slot given for it; several may go into one, in order.
+An accumulator keeps arrays by slot (a group's number in its table, see `groups.py`). It receives only rows that count:
+nulls, FILTER and DISTINCT have been applied. `merge` adds the groups from `start` to `stop` of another accumulator of
+the same kind, each to its slot in `slots`; several may go into one, in order.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class Accumulator(ABC):
 
     @abstractmethod
     def reserve(self, room: int) -> None:
-        """Have arrays for so many groups."""
+        """Make room for this many groups."""
 
     @abstractmethod
     def update(self, slots: Int64s, columns: Sequence[Values], ts: Int64s) -> None:
-        """Take in rows: each one's group, its arguments, its time."""
+        """Add rows: each one's group, its arguments, its time."""
 
     @abstractmethod
     def merge(self, other: Self, slots: Int64s, start: int, stop: int) -> None:
-        """Take in another's groups."""
+        """Add another accumulator's groups."""
 
     @abstractmethod
     def finish(self, slots: Int64s) -> Vector:
@@ -46,7 +46,7 @@ class Accumulator(ABC):
 
     @abstractmethod
     def clear(self, slots: Int64s) -> None:
-        """Begin these groups anew."""
+        """Reset these groups."""
 
     @abstractmethod
     def save(self, count: int) -> Any:
@@ -54,7 +54,7 @@ class Accumulator(ABC):
 
     @abstractmethod
     def restore(self, data: Any) -> None:
-        """Take back what `save` gave."""
+        """Restore the result of `save`."""
 
     @property
     def nbytes(self) -> int:
@@ -62,11 +62,11 @@ class Accumulator(ABC):
 
 
 class RetractableAccumulator(ABC):
-    """An aggregate out of which rows can be taken again, as if they had never been there."""
+    """An aggregate from which rows can be removed, as if they had never been added."""
 
     @abstractmethod
     def remove(self, slots: Int64s, columns: Sequence[Values]) -> None:
-        """Take rows out: each one's group, its arguments."""
+        """Remove rows: each one's group, its arguments."""
 
 
 class Arrays(Accumulator):
@@ -309,7 +309,7 @@ class Chosen(Arrays):
 class Compared(Accumulator):
     """min, max, arg_min and arg_max by texts or bytes, one row at a time: no integers stand for them.
 
-    `best` is by slot (the value, its time, what is given for it); of equal values the earliest counts.
+    `best` is by slot (the value, its time, the result); of equal values the earliest counts.
     """
 
     def __init__(self, type: Type, greatest: bool) -> None:

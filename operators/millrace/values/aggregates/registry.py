@@ -73,7 +73,7 @@ def user_aggregate(
     merge: Callable[[Any, Any], Any] | None = None,
     vectorised: bool = False,
 ) -> Aggregate:
-    """A row for an aggregate that a user has written (`user.py` says what is asked of the functions)."""
+    """A row for an aggregate that a user has written (`user.py` describes the functions)."""
     functions = UserFunctions(name, len(arguments), init, iterate, terminate, merge, vectorised)
     return Aggregate(name, tuple(arguments), result, lambda _, whole: UserAccumulator(functions, result, whole))
 

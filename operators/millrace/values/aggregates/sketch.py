@@ -1,8 +1,8 @@
 """approx_quantile: a t-digest for each group, by the DataSketches library.
 
-A digest is deterministic, can be merged and saved, and takes an array at a time. It buffers values until it is asked
-or saved, which would make its later answers depend on whether somebody looked: so it is compressed after each array,
-and then asking and saving change nothing. `docs/decisions/windows-and-aggregates.md` says what else was looked at.
+A digest is deterministic, can be merged and saved, and accepts an array at a time. It buffers values until a query or a
+save, so its later answers would depend on earlier queries: it is therefore compressed after each array, and then
+queries and saves change nothing. `docs/decisions/windows-and-aggregates.md` has the alternatives.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Aggregates written by users: init, iterate, terminate, and merge if they can.
 
-    init()                      the state of a group that has seen nothing
-    iterate(state, *arguments)  the state with one more row (it may change the state it is given); if vectorised,
+    init()                      the state of an empty group
+    iterate(state, *arguments)  the state with one more row (it may change its argument); if vectorised,
                                 with more rows, as arrays
-    terminate(state)            the result, None for null; the state may be asked again
+    terminate(state)            the result, None for null; it may be called again
     merge(state, other)         both in one
 
 Rows with a null argument are left out, as with every aggregate. States are plain data (numbers, texts, bytes, lists,
@@ -34,7 +34,7 @@ DEEPEST: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class UserFunctions:
-    """What a user gives."""
+    """The functions of a user's aggregate."""
 
     name: str
     arity: int
@@ -132,7 +132,7 @@ class UserAccumulator(Accumulator):
     def _merge(self, slot: int, own: list[Any] | None, theirs: list[Any]) -> None:
         assert self._functions.merge is not None
         try:
-            # A copy: a pane is merged into several windows, and the user may keep what is given.
+            # A copy: a pane is merged into several windows, and the user's function may keep its arguments.
             state = self._functions.init() if own is None else own[0]
             self.states[slot] = [self._functions.merge(state, deepcopy(theirs[0]))]
         except RAISED as error:
@@ -201,7 +201,7 @@ class UserAccumulator(Accumulator):
 
 
 def plain(state: Any, depth: int = 0) -> Any:
-    """A state as what can be saved; TypeError says what cannot."""
+    """A state as plain data; TypeError names the part that cannot be saved."""
     kind = type(state)
     if depth > DEEPEST:
         raise TypeError(f"the state has more than {DEEPEST} levels of nesting")

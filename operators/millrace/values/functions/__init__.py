@@ -5,7 +5,7 @@ from __future__ import annotations
 from millrace.values.functions import arithmetic, comparison, logic, mathematics, text, times
 from millrace.values.functions.library import Function, Library
 
-# What Millrace itself brings. `Library([*LIBRARY, *more])` has a user's functions beside them.
+# The built-in functions. `Library([*LIBRARY, *more])` adds a user's functions.
 LIBRARY = Library(
     [row for subject in (arithmetic, comparison, logic, mathematics, text, times) for row in subject.FUNCTIONS]
 )

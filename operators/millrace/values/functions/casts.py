@@ -1,7 +1,7 @@
 """CAST between all types that have a sensible meaning: one row of a table per pair.
 
 Text forms are PostgreSQL's where it has one: `true`, `1e+20`, `2026-01-01 00:00:00.5`, `\\x00ff`. A bigint as a
-timestamp or interval is microseconds, which is what both are.
+timestamp or interval is a number of microseconds.
 """
 
 from __future__ import annotations

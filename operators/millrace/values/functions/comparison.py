@@ -1,4 +1,4 @@
-"""Comparison, and what decides between values: `= <> < <= > >=`, IS [NOT] DISTINCT FROM, IN, greatest, least.
+"""Comparison and choice: `= <> < <= > >=`, IS [NOT] DISTINCT FROM, IN, greatest, least.
 
 Text and bytes compare by code point and byte. A bigint and a double compare as the numbers they are: no bigint is
 rounded to a double first, so 9007199254740993 > 9007199254740992.0.

@@ -1,7 +1,7 @@
 """Why a row can fail, and the sentence that says so.
 
-A failed row is dropped by the operator that computes it and counted; the other rows go on. The numbers travel in arrays
-of one byte and never leave the process; the sentences are what users see. A new fault needs a number and a sentence
+The operator that computes a failed row drops and counts it; the other rows continue. The numbers travel in arrays of
+one byte and never leave the process; users see the sentences. A new fault needs a number and a sentence
 here and a line in `docs/sql/errors.md`.
 """
 
@@ -61,7 +61,7 @@ REASONS: Final[dict[Fault, str]] = {
 def user_fault(called: str, told: str) -> Fault:
     """The fault of a user's function, and from now on what its sentence says.
 
-    Whoever counts failed rows asks for the sentence in the same execution, so it is that of a row just failed.
+    The operator that counts failed rows reads the sentence in the same execution, so it belongs to one of them.
     """
     text = f"{called} failed: {told}"
     REASONS[Fault.USER_FUNCTION] = text if len(text) <= MOST_TEXT else text[: MOST_TEXT - 3] + "..."
@@ -78,7 +78,7 @@ def told(error: BaseException) -> str:
     return f"{name}: {text}" if text else name
 
 
-class RowFault(Exception):  # noqa: N818 - it marks a row, it is no error of the program
+class RowFault(Exception):  # noqa: N818 - it marks a row, not an error of the program
     """Raised by a function that computes one row at a time, for the row at hand."""
 
     def __init__(self, fault: Fault) -> None:

@@ -78,8 +78,8 @@ class Library(Signatures[Function]):
 def strict(result: Type, compute: Callable[..., tuple[Values, Faults | None]]) -> Make:
     """A function over whole arrays that is null where any argument is.
 
-    `compute` takes the arrays (a constant comes without dimensions) and gives a new array with the faults. It also
-    sees the fillers under nulls, and what it says of them is dropped.
+    `compute` takes the arrays (a constant has no dimensions) and returns a new array and the faults. It also
+    receives the fillers of nulls; results and faults for them are dropped.
     """
 
     def make(operands: Sequence[Operand]) -> Run:
@@ -111,7 +111,7 @@ def strict(result: Type, compute: Callable[..., tuple[Values, Faults | None]]) -
 def each_row(result: Type, compute: Callable[..., Any]) -> Make:
     """A function of one row's Python values, called for the rows in which no argument is null.
 
-    It gives None for null and raises RowFault for a row that fails.
+    It returns None for null and raises RowFault for a row that fails.
     """
 
     def make(operands: Sequence[Operand]) -> Run:

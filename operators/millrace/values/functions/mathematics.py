@@ -1,7 +1,7 @@
 """Functions of numbers.
 
 What IEEE 754 defines to the last bit (roots, rounding) runs over whole arrays. exp, ln and power go through the C
-library row by row: a vectorised one gives other last digits on other processors, and the same events must give the
+library row by row: a vectorised one has other last digits on other processors, and the same events must produce the
 same bytes.
 """
 
@@ -33,7 +33,7 @@ def _absolute(fault: Fault) -> Callable[[Values], tuple[Values, Faults | None]]:
 
 
 def _exact(compute: Callable[[Values], Values]) -> Callable[[Values], tuple[Values, None]]:
-    """A function that gives a finite double for every one. Adding zero turns -0.0, which rounding makes, into 0.0."""
+    """A function that returns a finite double for every finite one. Adding zero turns -0.0 from rounding into 0.0."""
     return lambda values: (compute(values) + 0.0, None)
 
 

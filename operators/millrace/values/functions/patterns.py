@@ -20,12 +20,12 @@ MOST_MEMORY: Final = 8 << 20
 MOST_SEARCH: Final = 1 << 28
 # Bytes of text times matches: about two seconds if every search looks at the whole rest of the text.
 MOST_MATCHES: Final = 1 << 29
-# Characters that a function may give for one row: as many bytes as a frame may have.
+# Characters of a result for one row: as many bytes as a frame may have.
 MOST_RESULT: Final = 1 << 24
 
 Span = tuple[int, int]
 
-# What RE2 says of syntax that it does not have, and what a user needs to know.
+# RE2's complaints about syntax that it lacks, and the words for a user.
 _MISSING: Final = (
     (r"invalid perl operator: \(\?<?[=!]", "lookahead and lookbehind are not available"),
     (r"invalid perl operator: \(\?>|bad repetition operator", "possessive and atomic matching are not available"),
@@ -75,7 +75,7 @@ class Pattern:
         return self._search(text, at)
 
     def every(self, text: bytes, at: int = 0) -> Iterator[Any]:
-        """All matches from a byte on; each begins where the one before ended."""
+        """All matches from a byte on; each starts where the previous one ended."""
         most = MOST_MATCHES // (len(text) + 1)
         while (match := self.search(text, at)) is not None:
             yield match
@@ -125,7 +125,7 @@ def _prefix(flags: str) -> tuple[str, bool]:
 
 
 def _without_space(pattern: str) -> str:
-    """The pattern of the flag x: blanks and comments go, but not in a class or behind a backslash."""
+    """The pattern of the flag x: without blanks and comments, except in a class or after a backslash."""
     found = re.findall(r"\\.|\[\^?\]?(?:\\.|\[:\w+:\]|[^\]\\])*\]|#[^\n]*|\s+|.", pattern, re.DOTALL)
     return "".join(part for part in found if not part[0].isspace() and (part[0] != "#"))
 

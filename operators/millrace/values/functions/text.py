@@ -1,8 +1,8 @@
 """Functions of text and bytes. Positions count characters from 1, as PostgreSQL's do.
 
-They run row by row: Python's strings are what the columns hold. What depends on a constant alone (a pattern, say) is
-prepared once. A dot of a pattern matches a newline too unless the flag `n` is given, as in PostgreSQL. The time that a
-function takes grows with the length of its text, and no result has more than MOST_RESULT characters.
+They run row by row, because the columns hold Python's strings. Anything that depends on a constant alone (a pattern,
+say) is prepared once. A dot of a pattern matches a newline too except with the flag `n`, as in PostgreSQL. The time of
+a function grows with the length of its text, and no result has more than MOST_RESULT characters.
 """
 
 from __future__ import annotations
@@ -174,8 +174,8 @@ def _quoted(letter: str) -> str:
 
 
 def _like_pieces(parts: Sequence[Any]) -> Prepared:
-    """Pieces between % one after the other, each at the first place behind the one before it: a later place is never
-    better, so nothing is looked at again. The first and the last piece are held by the ends of the text."""
+    """Pieces between % in turn, each at the first place after the previous one: a later place is never better, so there
+    is no backtracking. The first and the last piece are anchored at the ends of the text."""
     pieces: list[list[Any]] = [[]]
     for part in parts:
         if part is None:
@@ -308,7 +308,7 @@ def _replacement_parts(replacement: str, groups: int) -> list[str | int]:
 
 
 def concat(operands: Sequence[Operand]) -> Run:
-    """All arguments one after another; a null is an empty text, which is what its filler is."""
+    """All arguments one after another; a null is an empty text, like its filler."""
     runs = [operand.run for operand in operands]
 
     def run(batch: Batch) -> Vector:

@@ -22,7 +22,7 @@ SECOND: Final = 1_000_000
 MINUTE: Final = 60 * SECOND
 HOUR: Final = 60 * MINUTE
 DAY: Final = 24 * HOUR
-# 1970-01-01 was a Thursday: weeks begin three days earlier.
+# 1970-01-01 was a Thursday: its week starts three days earlier.
 _MONDAY: Final = 3
 
 # -- the calendar ------------------------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def _month_step(months: int) -> Callable[[Values], Values]:
 
 
 def _year_step(years: int, first: int) -> Callable[[Values], Values]:
-    """Spans of years that begin at `first` and its multiples: centuries at 1, decades at 0."""
+    """Spans of years that start at `first` plus a multiple of `years`: centuries at 1, decades at 0."""
 
     def truncate(us: Values) -> Values:
         begin = (year_of(us) - first) // years * years + first
@@ -286,7 +286,7 @@ _TOKEN: Final = re.compile(
 
 
 def formatter(pattern: str) -> Callable[[int], str]:
-    """The function that writes a timestamp by a pattern of to_char. What is no part of a pattern stands for itself."""
+    """The function that writes a timestamp by a pattern of to_char. Other characters stand for themselves."""
     parts: list[Callable[[int], str]] = []
     for match in _TOKEN.finditer(pattern):
         if match["name"]:

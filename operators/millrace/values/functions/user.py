@@ -1,8 +1,7 @@
 """Functions written by users: per tuple, or over whole arrays.
 
-A user's function may do anything, so nothing that it gives is trusted: values are checked against the declared type,
-what it raises costs the rows that it was raised for, and it never sees an array that somebody else reads too, unless
-it cannot write into it.
+A user's function may do anything, so its results are not trusted: values are checked against the declared type, an
+exception costs only the rows that raised it, and a shared array is read-only.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise _wrong(Type.TEXT, "a str", value)
     if not value.isascii():
-        value.encode()  # half a surrogate pair is no text that could ever be sent
+        value.encode()  # half a surrogate pair cannot be sent
     return str(value)
 
 
@@ -93,10 +92,10 @@ _KINDS: Final = {Type.BOOLEAN: "b", Type.BIGINT: "iu", Type.DOUBLE: "fiu", Type.
 
 @dataclass(frozen=True, slots=True)
 class UserFunction:
-    """What a user gives.
+    """A user's function and its declaration.
 
-    vectorised   it takes arrays and gives an array
-    nulls        it wants to be called for null arguments too: None, or masked arrays
+    vectorised   it takes arrays and returns an array
+    nulls        it is called for null arguments too: None, or masked arrays
     """
 
     name: str
@@ -208,7 +207,7 @@ class _Made:
         self._faults[at] = user_fault(self._called, told(error))
 
     def put_array(self, places: Int64s, given: Any) -> None:
-        """The values of these rows, as the user's function gave them."""
+        """The values of these rows, from the user's function."""
         hidden = np.ma.getmaskarray(given) if isinstance(given, np.ma.MaskedArray) else None
         array = _array(given)
         if array.shape != places.shape:
@@ -244,7 +243,7 @@ class _Made:
 
 
 def _array(given: Any) -> Values:
-    """An array of what was given, without numpy's guesses about texts."""
+    """The user's result as an array, without numpy's guesses about texts."""
     if isinstance(given, np.ma.MaskedArray):
         given = given.data
     if isinstance(given, list | tuple):

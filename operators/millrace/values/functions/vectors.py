@@ -1,4 +1,4 @@
-"""What a compiled expression gives: values, which of them are not null, and which rows have failed.
+"""The result of a compiled expression: values, which of them are not null, and which rows have failed.
 
 A vector is a plain triple because a single tuple passes through a dozen of them and every name lookup counts:
 
@@ -6,7 +6,7 @@ A vector is a plain triple because a single tuple passes through a dozen of them
     valid    True where the value is not null, or None if none is null
     faults   0 where the row is fine, else the number of its fault (`faults.py`), or None if all rows are fine
 
-Whoever makes a vector may not write into the arrays of the vectors it was made from.
+A function never writes into the arrays of its arguments.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def both(left: Bools | None, right: Bools | None) -> Bools | None:
 
 
 def first_fault(left: Faults | None, right: Faults | None) -> Faults | None:
-    """The fault of the left argument, else that of the right one."""
+    """The fault of the left argument, else of the right one."""
     if left is None:
         return right
     return left if right is None else np.where(left != 0, left, right)
@@ -96,7 +96,7 @@ def fill(values: Values, valid: Bools | None, type: Type) -> Values:
 def per_row(
     result: Type, compute: Callable[..., Any], arguments: Sequence[Iterable[Any]], valid: Bools | None, count: int
 ) -> Vector:
-    """Call `compute` for every row that is not null. It may give None for null, and raise RowFault."""
+    """Call `compute` for every row that is not null. It may return None for null, and raise RowFault."""
     filler = FILLERS[result]
     try:
         if valid is None:

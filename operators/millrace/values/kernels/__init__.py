@@ -2,7 +2,7 @@
 
 A kernel's arguments are one-dimensional arrays that its wrapper has allocated and checked; a kernel allocates nothing
 and raises nothing. Uncompiled it views its arrays through `memoryview`, so that elements are Python's exact numbers and
-not numpy's, and says in `if not cython.compiled` what C does by itself. Both ways give the same results, and the tests
+not numpy's, and adds in `if not cython.compiled` what C does by itself. Both ways give the same results, and the tests
 run both: `make test-pure` runs the whole suite without a compiled kernel.
 """
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from millrace.values.kernels import arithmetic
 
-# Only beside its build does source code change: what is installed elsewhere was written file by file, in any order.
+# Source code changes only in a checkout: an installation was written file by file, in any order.
 CHECKOUT = Path(__file__).parents[4] / "build_hook.py"
 
 

@@ -11,7 +11,7 @@ import cython
 @cython.inline
 @cython.exceptval(check=False)
 def wrap(value: cython.longlong) -> cython.longlong:
-    """The int64 that C's arithmetic leaves of `value`; Python's integers have to be told."""
+    """The int64 to which C's arithmetic wraps `value`; Python's integers do not wrap."""
     if cython.compiled:
         return value
     return ((value + 2**63) & (2**64 - 1)) - 2**63
@@ -79,7 +79,7 @@ def add_wide(
 def add_precise(
     slots: cython.const[cython.longlong][:], values: cython.const[cython.double][:], sums: cython.double[:]
 ) -> None:
-    """Sums of doubles with what rounding lost beside them (Neumaier): sums[2 * slot] and sums[2 * slot + 1].
+    """Sums of doubles, each with its rounding error (Neumaier): sums[2 * slot] and sums[2 * slot + 1].
 
     Disorder then changes hardly more than the last digit, and a cancellation does not uncover the rounding.
     """
@@ -122,7 +122,7 @@ def add_moments(
 def merge_moments(
     slots: cython.const[cython.longlong][:], others: cython.const[cython.double][:], moments: cython.double[:]
 ) -> None:
-    """Merge groups' moments (Chan): others[3 * i] and the two behind it go into the group slots[i]."""
+    """Merge groups' moments (Chan): others[3 * i] and the next two go into the group slots[i]."""
     i: cython.Py_ssize_t
     at: cython.Py_ssize_t
     count: cython.double

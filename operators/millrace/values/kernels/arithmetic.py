@@ -10,7 +10,7 @@ import cython
 @cython.cfunc
 @cython.inline
 def wrap(value: cython.longlong) -> cython.longlong:
-    """The int64 that C's arithmetic leaves of `value`; Python's integers have to be told."""
+    """The int64 to which C's arithmetic wraps `value`; Python's integers do not wrap."""
     if cython.compiled:
         return value
     return ((value + 2**63) & (2**64 - 1)) - 2**63
@@ -62,7 +62,7 @@ def mul_checked(
     """out = a * b. A product overflowed if it is far from the same product in doubles.
 
     Wrapping moves a product by a multiple of 2**64 (about 1.8e19), rounding to double one that fits by at most a
-    few thousand: any bound in between tells them apart.
+    few thousand: any bound in between separates them.
     """
     i: cython.Py_ssize_t
     x: cython.longlong

@@ -104,7 +104,7 @@ def clusters(
     gap: cython.longlong,
     cluster: cython.longlong[:],
 ) -> cython.Py_ssize_t:
-    """Number the sessions that intervals make, which come sorted by key and beginning; say how many there are.
+    """Number the sessions of intervals, which are sorted by key and start; return their number.
 
     Two intervals of a key are one session if less than `gap` lies between them; exactly `gap` is too much.
     """
@@ -133,7 +133,7 @@ def chained(
 ) -> cython.Py_ssize_t:
     """Put the members of the chains of these keys into `found`; say how many there are (they may not all have fitted).
 
-    A chain begins at head[key] and goes on at following[member]; -1 ends it.
+    A chain starts at head[key] and continues at following[member]; -1 ends it.
     """
     i: cython.Py_ssize_t
     count: cython.Py_ssize_t = 0
@@ -156,7 +156,7 @@ def link(
     head: cython.longlong[:],
     following: cython.longlong[:],
 ) -> None:
-    """Put each member at the beginning of its key's chain."""
+    """Put each member at the start of its key's chain."""
     i: cython.Py_ssize_t
     if not cython.compiled:
         members, keys, head, following = memoryview(members), memoryview(keys), memoryview(head), memoryview(following)
