@@ -2,7 +2,8 @@
 
 Definitions are saved as what they are and built again; states are what `save` of buffers, readers and operators give.
 The form is msgpack with a few extensions, never pickle: reading a file must not be able to run anything. `VERSION`
-changes with the form.
+changes with the form of the whole; what one kind of operator saves has a version of its own (`Layout`), and the version
+before it is read, too.
 """
 
 from __future__ import annotations
@@ -148,7 +149,16 @@ def definitions(engine: Engine) -> list[StreamDefinition | QueryPlan]:
 
 def save_operator(operator: Operator) -> list[Any]:
     output = None if isinstance(operator, Sink) else operator.output.save()
-    return [operator.counts.save(), [reader.save() for reader in operator.inputs], output, operator.save()]
+    return [operator.counts.save(), [reader.save() for reader in operator.inputs], output, save_state(operator)]
+
+
+def save_state(operator: Operator) -> list[Any]:
+    """The state that an operator has beyond arcs, with its version."""
+    return [operator.layout.version, operator.save()]
+
+
+def restore_state(operator: Operator, saved: list[Any]) -> None:
+    operator.restore(operator.layout.read(operator, *saved))
 
 
 def restore(data: bytes, *, stopwatch: Stopwatch | None, trace: bool) -> Engine:
@@ -211,7 +221,7 @@ def _restore_graph(engine: Engine, saved: dict[str, Any]) -> None:
             operator.output.restore(output)
         for reader, reader_state in zip(operator.inputs, readers, strict=True):
             reader.restore(reader_state)
-        operator.restore(state)
+        restore_state(operator, state)
     for component, state in zip(graph.divided(), saved["components"], strict=True):
         component.strategy = Strategy.parse(state[1])  # rows without one of their own have it
     for component, state in zip(graph.components, saved["components"], strict=True):

@@ -158,11 +158,13 @@ def adopt(engine: Engine, name: str, past: bytes | None) -> dict[str, Any]:
 
 
 def _restore(query: Query, saved: dict[str, Any], now_us: int) -> int:
+    from millrace.engine.saving import restore_state
+
     for operator in query.operators:
         counts, readers, output, state = saved["operators"][operator.name]
         operator.counts.restore(counts)
         operator.output.restore(output)
-        operator.restore(state)
+        restore_state(operator, state)
         if isinstance(operator, IdleWaiting):
             operator.reset_idle_timer(now_us)  # the past had a clock of its own
         if not isinstance(operator, Gate):

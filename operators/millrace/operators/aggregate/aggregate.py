@@ -23,6 +23,7 @@ from millrace.operators.aggregate.sessions import Sessions
 from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.idle_waiting import IdleWaiting
 from millrace.operators.frame.inlet import Inlet
+from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import StepClock
 from millrace.operators.frame.punctuation_grain import PunctuationGrain, union_of
 from millrace.operators.spec import AggregateSpec, SessionWindow
@@ -71,6 +72,7 @@ class WindowAggregate(IdleWaiting):
     """Groups per window, from tuples in any order. The output is in order of time."""
 
     kind: ClassVar[str] = "aggregate"
+    layout: ClassVar[Layout] = Layout(1)
     paced = True
 
     def __init__(

@@ -16,6 +16,7 @@ from millrace.operators.aggregate.groups import UNTOUCHED, ComputedRows, Groupin
 from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.idle_waiting import IdleWaiting
 from millrace.operators.frame.inlet import Inlet
+from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import StepClock
 from millrace.operators.frame.punctuation_grain import PunctuationGrain, windows_of
 from millrace.operators.queues.inlet import QueueInlet
@@ -45,6 +46,7 @@ class NewestWindowAggregate(IdleWaiting):
     """
 
     kind: ClassVar[str] = "aggregate"
+    layout: ClassVar[Layout] = Layout(1)
     paced = True
     shifts_time: ClassVar[bool] = True
 

@@ -19,6 +19,7 @@ from millrace.operators.aggregate.current import CurrentTotals
 from millrace.operators.aggregate.groups import ComputedRows, Grouping, Table
 from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.inlet import Inlet
+from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import Operator, StepClock
 from millrace.operators.frame.punctuation_grain import EVERY, PunctuationGrain
 from millrace.operators.spec import AggregateSpec
@@ -147,6 +148,7 @@ class RunningAggregate(Stateful):
     """Running totals of tuples as they come. Promises no order beyond each group's own."""
 
     kind: ClassVar[str] = "aggregate"
+    layout: ClassVar[Layout] = Layout(1)
 
     def __init__(
         self, name: str, spec: AggregateSpec, inputs: Sequence[Inlet], output: Buffer, clock: StepClock
@@ -185,6 +187,7 @@ class OrderedRunningAggregate(OrderedStateful):
     """Running totals of tuples in order of time. The output is in order."""
 
     kind: ClassVar[str] = "aggregate"
+    layout: ClassVar[Layout] = Layout(1)
 
     def __init__(
         self, name: str, spec: AggregateSpec, inputs: Sequence[Inlet], output: Buffer, clock: StepClock

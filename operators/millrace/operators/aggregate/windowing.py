@@ -13,6 +13,7 @@ import numpy as np
 from millrace.operators.aggregate.row_positions import RowPositions
 from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.inlet import Inlet
+from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import RowWise
 from millrace.operators.spec import RowWindow, TimeWindow, WindowSpec
 from millrace.values.batch import Batch, Int64s
@@ -26,6 +27,7 @@ class Windowing(RowWise):
     """
 
     kind: ClassVar[str] = "map"
+    layout: ClassVar[Layout] = Layout(1)
 
     def __init__(self, name: str, spec: WindowSpec, inputs: Sequence[Inlet], output: Buffer, since: int | None) -> None:
         super().__init__(name, inputs, output)

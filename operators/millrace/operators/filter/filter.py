@@ -9,6 +9,7 @@ import numpy as np
 
 from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.inlet import Inlet
+from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import Operator
 from millrace.operators.spec import FilterSpec
 from millrace.operators.updates import kernel as replacing
@@ -25,6 +26,7 @@ class Filter(Stateful):
     """
 
     kind: ClassVar[str] = "select"
+    layout: ClassVar[Layout] = Layout(1)
 
     def __init__(self, name: str, spec: FilterSpec, inputs: Sequence[Inlet], output: Buffer) -> None:
         super().__init__(name, inputs, output)

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.inlet import Inlet
+from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import RowWise
 from millrace.operators.spec import SelectSpec
 from millrace.values.batch import Batch
@@ -20,6 +21,7 @@ class Select(RowWise):
     """
 
     kind: ClassVar[str] = "select"
+    layout: ClassVar[Layout] = Layout(1)
 
     def __init__(self, name: str, spec: SelectSpec, inputs: Sequence[Inlet], output: Buffer) -> None:
         super().__init__(name, inputs, output)

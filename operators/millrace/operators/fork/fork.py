@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from millrace.operators.frame.buffer import Buffer
+from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import Operator
 
 
@@ -17,6 +18,7 @@ class Fork(Operator):
     """
 
     kind: ClassVar[str] = "fork"
+    layout: ClassVar[Layout] = Layout(1)
 
     def __init__(self, name: str, buffer: Buffer) -> None:
         super().__init__(name, (), buffer)

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.inlet import Inlet
+from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.punctuation_grain import PunctuationGrain
 from millrace.values.batch import Batch
 
@@ -58,6 +59,7 @@ class Operator(ABC):
     """
 
     kind: ClassVar[str]
+    layout: ClassVar[Layout]
     waits: ClassVar[bool] = False
     paced: bool = False
     shifts_time: ClassVar[bool] = False

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.inlet import Inlet
+from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import RowWise
 from millrace.operators.frame.punctuation_grain import PunctuationGrain
 from millrace.values.batch import Batch
@@ -21,6 +22,7 @@ class Gate(RowWise):
     """
 
     kind: ClassVar[str] = "gate"
+    layout: ClassVar[Layout] = Layout(1)
 
     def __init__(self, name: str, inputs: Sequence[Inlet], output: Buffer) -> None:
         super().__init__(name, inputs, output)

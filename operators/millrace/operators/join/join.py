@@ -23,6 +23,7 @@ import numpy as np
 
 from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.inlet import Inlet
+from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import StepClock
 from millrace.operators.frame.reorder import Reorder, merge_by_time, shares
 from millrace.operators.frame.waiting import Lines
@@ -54,6 +55,7 @@ class Join(Lines):
     """
 
     kind: ClassVar[str] = "join"
+    layout: ClassVar[Layout] = Layout(1)
 
     def __init__(self, name: str, spec: JoinSpec, inputs: Sequence[Inlet], output: Buffer, clock: StepClock) -> None:
         super().__init__(name, inputs, output, clock)

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.inlet import Inlet
+from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import RowWise
 from millrace.operators.spec import MapSpec
 from millrace.operators.updates.updates import blanked, gone_of
@@ -23,6 +24,7 @@ class Map(RowWise):
     """
 
     kind: ClassVar[str] = "map"
+    layout: ClassVar[Layout] = Layout(1)
 
     def __init__(self, name: str, spec: MapSpec, inputs: Sequence[Inlet], output: Buffer) -> None:
         super().__init__(name, inputs, output)

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.inlet import Inlet
+from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import RowWise
 from millrace.operators.frame.punctuation_grain import EVERY, PunctuationGrain
 from millrace.operators.spec import RetimeSpec
@@ -23,6 +24,7 @@ class Retime(RowWise):
     """
 
     kind: ClassVar[str] = "map"
+    layout: ClassVar[Layout] = Layout(1)
     shifts_time: ClassVar[bool] = True
 
     def __init__(self, name: str, spec: RetimeSpec, inputs: Sequence[Inlet], output: Buffer) -> None:

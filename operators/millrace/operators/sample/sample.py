@@ -9,6 +9,7 @@ import numpy as np
 
 from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.inlet import Inlet
+from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import RowWise
 from millrace.operators.spec import SampleSpec
 from millrace.values.batch import Batch
@@ -22,6 +23,7 @@ class Sample(RowWise):
     """
 
     kind: ClassVar[str] = "select"
+    layout: ClassVar[Layout] = Layout(1)
 
     def __init__(self, name: str, spec: SampleSpec, inputs: Sequence[Inlet], output: Buffer) -> None:
         super().__init__(name, inputs, output)

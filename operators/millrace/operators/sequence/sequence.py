@@ -18,6 +18,7 @@ import numpy as np
 
 from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.inlet import Inlet
+from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import StepClock
 from millrace.operators.frame.reorder import least_of_each
 from millrace.operators.frame.waiting import Waiting
@@ -47,6 +48,7 @@ class FollowedBy(Waiting):
     """What all sequences share: two inputs in order of time, the rows of A that may still be followed, and `where`."""
 
     kind: ClassVar[str] = "sequence"
+    layout: ClassVar[Layout] = Layout(1)
 
     def __init__(
         self, name: str, spec: SequenceSpec, inputs: Sequence[Inlet], output: Buffer, clock: StepClock

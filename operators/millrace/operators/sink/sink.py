@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from millrace.operators.frame.inlet import Inlet
+from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import Operator
 from millrace.operators.frame.punctuation_grain import EVERY, PunctuationGrain
 from millrace.values.batch import Batch
@@ -20,6 +21,7 @@ class Sink(Operator):
     """
 
     kind: ClassVar[str] = "sink"
+    layout: ClassVar[Layout] = Layout(1)
 
     def __init__(self, name: str, query: str, reader: Inlet) -> None:
         super().__init__(name, (reader,), reader.arc)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.waiting import Merging
 from millrace.values.batch import Batch
 
@@ -15,6 +16,7 @@ class Sort(Merging):
     """
 
     kind: ClassVar[str] = "sort"
+    layout: ClassVar[Layout] = Layout(1)
 
     def consume(self, batch: Batch) -> Batch | None:
         return batch

@@ -15,6 +15,7 @@ import numpy as np
 
 from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.ets_arcs import Arc, announce
+from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import Operator
 from millrace.operators.source.feeds import Feed, Feeds
 from millrace.values.batch import Batch, Bools, Int64s, constant_int64
@@ -70,6 +71,7 @@ class Source(Operator):
     """
 
     kind: ClassVar[str] = "source"
+    layout: ClassVar[Layout] = Layout(1)
 
     def __init__(self, name: str, stream: str, clocking: Clocking, output: Buffer) -> None:
         super().__init__(name, (), output)

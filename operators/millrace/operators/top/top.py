@@ -14,6 +14,7 @@ import numpy as np
 from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.idle_waiting import IdleWaiting
 from millrace.operators.frame.inlet import Inlet
+from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import Operator, StepClock
 from millrace.operators.spec import Rank, TopSpec
 from millrace.operators.top.contest import Changes, Contest
@@ -76,6 +77,7 @@ class Top(Stateful):
     """Places as rows come. Promises no order beyond each place's own."""
 
     kind: ClassVar[str] = "top"
+    layout: ClassVar[Layout] = Layout(1)
 
     def __init__(self, name: str, spec: TopSpec, inputs: Sequence[Inlet], output: Buffer) -> None:
         super().__init__(name, inputs, output)
@@ -86,6 +88,7 @@ class OrderedTop(OrderedStateful):
     """Places by rows in order of time. The output is in order."""
 
     kind: ClassVar[str] = "top"
+    layout: ClassVar[Layout] = Layout(1)
 
     def __init__(self, name: str, spec: TopSpec, inputs: Sequence[Inlet], output: Buffer, clock: StepClock) -> None:
         super().__init__(name, inputs, output, clock)
@@ -445,6 +448,7 @@ class FinalTop(IdleWaiting):
     """
 
     kind: ClassVar[str] = "top"
+    layout: ClassVar[Layout] = Layout(1)
     paced = True
 
     def __init__(self, name: str, spec: TopSpec, inputs: Sequence[Inlet], output: Buffer, clock: StepClock) -> None:

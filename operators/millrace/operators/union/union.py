@@ -9,6 +9,7 @@ import numpy as np
 
 from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.inlet import Inlet
+from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import Operator, StepClock
 from millrace.operators.frame.waiting import Merging
 from millrace.operators.updates import kernel as replacing
@@ -28,6 +29,7 @@ class OrderedUnion(Merging):
     """
 
     kind: ClassVar[str] = "union"
+    layout: ClassVar[Layout] = Layout(1)
 
     def __init__(self, name: str, inputs: Sequence[Inlet], output: Buffer, clock: StepClock) -> None:
         super().__init__(name, inputs, output, clock)
@@ -69,6 +71,7 @@ class ArrivalUnion(Operator):
     """
 
     kind: ClassVar[str] = "union"
+    layout: ClassVar[Layout] = Layout(1)
 
     def __init__(self, name: str, inputs: Sequence[Inlet], output: Buffer) -> None:
         super().__init__(name, inputs, output)
