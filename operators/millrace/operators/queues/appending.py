@@ -1,11 +1,12 @@
-"""Queues that append: all tuples, or at most so many, chosen at random.
+"""Queues that append: all tuples, or a random choice of limited size.
 
-Both serve in order of arrival. The first is what an edge has that was an update queue before; the second is the
-baseline that update queues are compared with (UPS, figure 7), for those who want it.
+Both serve in order of arrival. An edge has the first if it was an update queue before. The second is the baseline of
+update queues (UPS, figure 7).
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, ClassVar, Final
@@ -14,20 +15,35 @@ import numpy as np
 
 from millrace.operators.queues import kernel as updating
 from millrace.operators.queues.pages import SLOTS, Pages
-from millrace.operators.queues.queue import Floor, Paging, TupleQueue
+from millrace.operators.queues.queue import Floor, Key, Paging, TupleQueue
 from millrace.protocol import Schema
 from millrace.values.arrays import resized
 from millrace.values.batch import Batch, Int64s
 from millrace.values.splitmix import draws, state_after
 
-# Numbers of a waiting tuple and of the line, as the kernel has them.
+# Numbers of a queued tuple and of the line, as in the kernel.
 ENTRY: Final = 3
 FIRST, END, COUNT, SHED, CHANCE = range(5)
 SMALLEST: Final = 64
 
 
-class AppendQueue(TupleQueue):
-    """Everything, in order of arrival; the batches are those of the arc, shared."""
+class InOrder(TupleQueue):
+    """Tuples without keys, in order of arrival."""
+
+    def drain(self) -> Batch | None:
+        return self.dequeue(self.waiting, 0)
+
+    def older(self, now_us: int, than_us: int) -> list[tuple[Key, int]]:
+        age = now_us - self._first_us() if self.waiting else 0
+        return [((), age)] if age > than_us else []
+
+    @abstractmethod
+    def _first_us(self) -> int:
+        """When the first of the queued tuples arrived."""
+
+
+class AppendQueue(InOrder):
+    """All tuples; the batches are shared with the arc."""
 
     bounded: ClassVar[bool] = False
 
@@ -61,12 +77,8 @@ class AppendQueue(TupleQueue):
         self.floor.gone += count
         return Batch.concat(found)
 
-    def drain(self) -> Batch | None:
-        return self.dequeue(self._waiting, 0)
-
-    def older(self, now_us: int, than_us: int) -> list[tuple[tuple[Any, ...], int]]:
-        age = now_us - int(self._batches[0].arrival[0]) if self._batches else 0
-        return [((), age)] if age > than_us else []
+    def _first_us(self) -> int:
+        return int(self._batches[0].arrival[0])
 
     def _least(self) -> int:
         return min(int(batch.ts.min()) for batch in self._batches)
@@ -81,10 +93,10 @@ class AppendQueue(TupleQueue):
         self._waiting = sum(map(len, self._batches))
 
 
-class SheddingQueue(TupleQueue):
-    """At most `limit` tuples: above that, one of those waiting or the one just come is shed, each as likely.
+class SheddingQueue(InOrder):
+    """At most `limit` tuples: beyond that, a queued tuple or the new one is shed, each with the same chance.
 
-    Which ones is drawn from the queue's own seed, so the same tuples meet the same fate again.
+    The queue's seed decides, so a repetition sheds the same tuples.
     """
 
     def __init__(self, schema: Schema, limit: int, *, seed: int = 0, slots: int = SLOTS) -> None:
@@ -144,21 +156,17 @@ class SheddingQueue(TupleQueue):
         self.floor.gone += count
         return batch
 
-    def drain(self) -> Batch | None:
-        return self.dequeue(self.waiting, 0)
-
-    def older(self, now_us: int, than_us: int) -> list[tuple[tuple[Any, ...], int]]:
-        if not self.waiting:
-            return []
+    def _queued(self) -> Int64s:
+        """The locations of the queued tuples, in order."""
         locations = np.empty(self.waiting, np.int64)
         updating.waiting(self._entries, self._line, locations)
-        age = now_us - int(self._pages.arrival[locations[0]])
-        return [((), age)] if age > than_us else []
+        return locations
+
+    def _first_us(self) -> int:
+        return int(self._pages.arrival[self._queued()[0]])
 
     def _least(self) -> int:
-        locations = np.empty(self.waiting, np.int64)
-        updating.waiting(self._entries, self._line, locations)
-        return int(self._pages.ts[locations].min())
+        return int(self._pages.ts[self._queued()].min())
 
     @property
     def paging(self) -> Paging:

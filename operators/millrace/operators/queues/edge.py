@@ -1,4 +1,4 @@
-"""What an edge keeps: everything, or the newest; as plain data, and the queue that it makes."""
+"""The policy of an edge as plain data: all tuples or the newest ones; and the queue of a policy."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ QueueKind = Literal["append", "fifo", "inplace", "linecutting"]
 class EdgeSpec(Definition):
     """One input of an operator.
 
-    kind     `append` keeps everything; the others keep the newest per update key and say which key is served next
-    key      positions of the update key in what the input gives; none means one key for all tuples
+    kind     `append` keeps everything; the others keep the newest per update key and choose the next key to serve
+    key      positions of the update key in the input's rows; none means one key for all tuples
     window   updates are windows of this kind (UPS, section 6), committed to LAZY or EAGER as `commit` says
-    shed     of an appending edge: at most so many tuples, chosen at random
-    queued   an appending edge that has a queue of its own, because it was an update queue before, or an operator in
-             front of it was taken out; it keeps the same as any other
-    keyed    it was an update queue before, and goes back to its key
-    columns  positions of the fields that the input reads, if what it reads has got more since; else it reads all
+    shed     of an appending edge: the greatest number of tuples, a random choice beyond that
+    queued   an appending edge with a separate queue, because it was an update queue before, or the operator in front
+             of it was removed; it keeps everything like any other
+    keyed    it was an update queue before, and can return to its key
+    columns  positions of the fields that the input reads, if its arc has got more since; else it reads all
     """
 
     kind: QueueKind = "append"
@@ -42,15 +42,15 @@ class EdgeSpec(Definition):
 
     @property
     def plain(self) -> bool:
-        """Whether the arc's own head pointer is all it takes."""
+        """Whether the arc's head pointer suffices."""
         return self is APPEND or (replace(self, columns=None) == APPEND and not self.queued)
 
     def reads(self, schema: Schema) -> Schema:
-        """What it reads of what it is given."""
+        """The fields that it reads."""
         return schema if self.columns is None else Schema(tuple(schema.fields[at] for at in self.columns))
 
     def within(self, before: Schema, after: Schema) -> EdgeSpec:
-        """The same fields, when what it is given has got more."""
+        """The same fields of a wider schema."""
         names = [one.name for one in self.reads(before)]
         return replace(self, columns=tuple(after.names.index(name) for name in names))
 
@@ -60,7 +60,7 @@ class EdgeSpec(Definition):
         return self.kind != "append"
 
     def check(self, schema: Schema, where: str) -> None:
-        """Refuse what makes no sense."""
+        """Refuse an invalid policy."""
         if any(not 0 <= at < len(schema) for at in self.key):
             raise Refuse(f"{where}: the update key has position {max(self.key)}, the input has {len(schema)} columns")
         if (self.window is None) != (self.commit is None):

@@ -1,10 +1,10 @@
-"""Pages: where the tuples of a queue lie (UPS, section 7.1).
+"""Pages: the storage of a queue's tuples (UPS, section 7.1).
 
-A page has a fixed number of slots; its tuples stand in columns. Pages come from a pool when nothing in use has room,
-and go back to it as soon as they are empty. All pages of a queue lie in one array per column, so that a batch of
-tuples is written or read in one go wherever its locations are.
+A page has a fixed number of slots, in columns. A queue takes a page from the pool when no page in use has room, and
+returns it as soon as it is empty. All pages of a queue share one array per column, so that a batch of tuples is
+written or read at once, wherever its locations are.
 
-A slot has room for one tuple, or with `width` for a block of so many that follow each other (section 7.2).
+A slot has room for one tuple, or for a block of `width` tuples that follow each other (section 7.2).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from millrace.values.batch import DTYPES, FILLERS, Batch, Bools, Int64s, Values
 
 # 256 slots of a few columns are some pages of the machine's memory.
 SLOTS: Final = 256
-# Pages that a queue keeps at the least, so that one that fills and empties does not move its arrays all the time.
+# The least number of pages, so that a queue that fills and empties does not resize its arrays all the time.
 FEWEST: Final = 4
-# The numbers of the pool and of a page in the kernel's books.
+# The numbers of the pool and of a page in the books of the kernel.
 POOL: Final = 4
 ROOM, FREE, TAKEN, RETURNED = range(POOL)
 PAGE: Final = 5
@@ -33,9 +33,9 @@ EMPTY, USED, BEFORE, AFTER, FREE_PAGE = range(PAGE)
 class Pages:
     """Slots for tuples of one schema.
 
-    taken      pages in use: each holds something, and no page that holds something is missing
+    taken      pages in use, which are exactly those with tuples
     free       pages in the pool
-    returned   how often a page went back to the pool
+    returned   how often a page returned to the pool
     """
 
     def __init__(self, schema: Schema, slots: int = SLOTS, width: int = 1) -> None:
@@ -73,7 +73,7 @@ class Pages:
         return own + sum(v.nbytes for v in self.columns) + sum(v.nbytes for v in self.valid if v is not None)
 
     def in_use(self) -> int:
-        """Slots that hold something."""
+        """Used slots."""
         return int(self._by_page()[self._held(), USED].sum())
 
     def _by_page(self) -> Int64s:
@@ -89,7 +89,7 @@ class Pages:
     # -- locations -----------------------------------------------------------------------------------------------------
 
     def allocate(self, count: int) -> Int64s:
-        """So many empty slots."""
+        """Reserve empty slots."""
         found = np.empty(count, np.int64)
         done = 0
         while True:
@@ -99,16 +99,16 @@ class Pages:
             self.grow(count - done)
 
     def allocate_one(self) -> int:
-        """An empty slot."""
+        """Reserve an empty slot."""
         one = self._one
         while not updating.allocate(one, self.slots, self.books, self.following):
             self.grow(1)
         return int(one.item(0))
 
     def release(self, locations: Int64s) -> None:
-        """Slots that are empty again."""
+        """Free these slots."""
         for at, filler in self._texts:
-            # Texts must not outlive the tuples that they came with.
+            # Texts must not outlive their tuples.
             if self.width == 1:
                 self.columns[at][locations] = filler
             else:
@@ -118,27 +118,27 @@ class Pages:
             self._tidy()
 
     def _tidy(self) -> None:
-        """Give memory up that is not needed. Looking for it is paid for by the pages that came back meanwhile."""
+        """Free unneeded memory. The pages that returned since the last look pay for looking."""
         self._shrink_at = self.returned + self._count // 4
         if self._count > FEWEST and self.taken * 4 <= self._count:
             self._shrink()
 
     def grow(self, slots: int) -> None:
-        """Twice as many pages, or as many as hold so many slots more."""
+        """Double the pages, or add enough for this many slots."""
         before = self._count
         wanted = before + max(FEWEST, before, -(-slots // self.slots))
         self._resize(wanted)
         self._fill_pool(np.arange(wanted - 1, before - 1, -1))  # it was empty
 
     def _fill_pool(self, pages: Int64s) -> None:
-        """Let the pool be these pages; the last is given out first."""
+        """Make these pages the pool; the last one is used first."""
         self._by_page()[: len(pages), FREE_PAGE] = pages
         self.books[FREE] = len(pages)
 
     def _shrink(self) -> None:
-        """Give up the pages behind the last one in use, if they are half of all or more.
+        """Free the pages after the last one in use, if they are at least half of all.
 
-        The pool gives the lowest pages first afterwards, so that the last ones get empty in time.
+        Afterwards the pool hands out the lowest pages first, so that the last ones become empty in time.
         """
         held = np.flatnonzero(self._held())
         wanted = max(FEWEST, int(held[-1]) + 1 if len(held) else 0)
@@ -163,7 +163,7 @@ class Pages:
     # -- tuples --------------------------------------------------------------------------------------------------------
 
     def write(self, rows: Int64s, batch: Batch) -> None:
-        """Put the tuples of a batch at these places. If two go to one place, the later stays."""
+        """Write the tuples of a batch to these rows. Of two for one row the later stays."""
         self.ts[rows] = batch.ts
         self.arrival[rows] = batch.arrival
         for at, (values, mask) in enumerate(zip(batch.columns, batch.valid, strict=True)):
@@ -173,7 +173,7 @@ class Pages:
                 own[rows] = True if mask is None else mask
 
     def write_one(self, row: int, batch: Batch, ts: int, arrival: int) -> None:
-        """Put a single tuple at this place, whose time and arrival the caller has looked at already."""
+        """Write a single tuple, whose time and arrival the caller already has, to this row."""
         self.ts[row] = ts
         self.arrival[row] = arrival
         for own, values in zip(self.columns, batch.columns, strict=True):
@@ -193,7 +193,7 @@ class Pages:
         return own
 
     def read(self, rows: Int64s) -> Batch:
-        """The tuples at these places, copied."""
+        """Copies of the tuples in these rows."""
         valid = [None if mask is None else mask[rows] for mask in self.valid]
         return Batch(
             self.schema,
@@ -204,7 +204,7 @@ class Pages:
         )
 
     def read_freed(self, row: int) -> Batch:
-        """A single tuple whose location has just been given back."""
+        """A copy of a single tuple whose row was just released."""
         batch = self.read_one(row)
         for at, filler in self._texts:
             self.columns[at][row] = filler
@@ -213,7 +213,7 @@ class Pages:
         return batch
 
     def read_one(self, row: int) -> Batch:
-        """A single tuple, copied."""
+        """A copy of a single tuple."""
         stop = row + 1
         valid = [None if mask is None else mask[row:stop].copy() for mask in self.valid] if self._masked else None
         columns = [column[row:stop].copy() for column in self.columns]

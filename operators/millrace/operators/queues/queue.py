@@ -1,4 +1,4 @@
-"""What every queue of an edge is, and how its staleness is told."""
+"""The interface of an edge's queues, and their staleness."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Key = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Paging:
-    """Pages of a queue: in use, in its pool, and how often one went back; and the bytes of all that it keeps."""
+    """Pages of a queue: in use, in its pool, and returned to it; used slots; and the bytes of everything."""
 
     taken: int = 0
     free: int = 0
@@ -29,9 +29,9 @@ class Paging:
 class Staleness:
     """How far behind results are (UPS, section 3.3): 0 for a key without pending update, else the age of the oldest.
 
-    Of the queue alone, where an update is pending until it is served, and of the application, where it is pending
-    until its result is there. Means are over time and keys; `histogram` counts, by the number of binary digits of the
-    microseconds, how long updates waited. `worst` are the keys that have waited longest now.
+    For the queue alone an update is pending until it is served, for the application until its result is out. Means are
+    over time and keys. A histogram counts updates by the number of binary digits of their wait in microseconds. `worst`
+    are the keys that wait longest at present.
     """
 
     keys: int = 0
@@ -78,10 +78,10 @@ class Floor:
 class Queue(ABC):
     """A queue between an arc and one reader.
 
-    superseded   tuples that a newer one has replaced: nobody will read them, and they are not lost
+    superseded   tuples that a newer one has replaced: they are neither read nor lost
     shed         tuples dropped at random
     floor        a time below which nothing is queued
-    bounded      whether what it keeps is bounded by itself, so that nobody has to be slowed down for it
+    bounded      whether its size is bounded, so that feeds need not wait for it
     """
 
     bounded: ClassVar[bool] = True
@@ -92,16 +92,16 @@ class Queue(ABC):
     @property
     @abstractmethod
     def waiting(self) -> int:
-        """Tuples that can be taken now or will be: what it holds and has not given."""
+        """Queued tuples that can be served now or later."""
 
     @property
     def holds(self) -> bool:
-        """Whether it will still give anything: what waits, and what does not yet."""
+        """Whether it will still serve anything, now or later."""
         return self.waiting > 0
 
     @abstractmethod
     def enqueue(self, batch: Batch, now_us: int) -> None:
-        """Take tuples in, in order of their arrival."""
+        """Add tuples in order of their arrival."""
 
     @abstractmethod
     def dequeue(self, limit: int, now_us: int) -> Batch | None:
@@ -133,10 +133,10 @@ class Queue(ABC):
         """No later tuple will be below this time."""
 
     def measured(self, us: float, now_us: int) -> None:
-        """What was served last has cost so much: its result is there."""
+        """The result of the last served tuples is out, and cost this much."""
 
     def costs(self, us_per_tuple: float) -> None:
-        """What serving a tuple costs, by measurement so far."""
+        """The measured cost of serving a tuple."""
 
     @property
     def paging(self) -> Paging:
@@ -147,7 +147,7 @@ class Queue(ABC):
 
     @abstractmethod
     def older(self, now_us: int, than_us: int) -> list[tuple[Key, int]]:
-        """The keys with an update that has waited for longer, and for how long; tuples without one have the key ()."""
+        """The keys whose update has waited for longer, and how long; tuples without a key have the key ()."""
 
     @abstractmethod
     def save(self) -> Any:
@@ -155,7 +155,7 @@ class Queue(ABC):
 
     @abstractmethod
     def restore(self, data: Any) -> None:
-        """Take back what `save` gave."""
+        """Restore the result of `save`."""
 
 
 class TupleQueue(Queue):
@@ -163,4 +163,4 @@ class TupleQueue(Queue):
 
     @abstractmethod
     def drain(self) -> Batch | None:
-        """Everything that waits, in order of service; afterwards nothing does. It counts as neither served nor lost."""
+        """Remove all queued tuples, in order of service. They count as neither served nor lost."""

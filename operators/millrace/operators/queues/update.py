@@ -1,8 +1,8 @@
 """The update queue: per key the newest tuple and nothing else (UPS, sections 4 to 5 and 7.1).
 
-Every key has a cell (kernels/updating.py); the cells that have an update stand in line. Who stands where is the key
-scheduler's to say: FIFO sends an updated key to the end, IN-PLACE lets it keep its place, LINECUTTING also lets a key
-that updates seldom go to the front. The tuples themselves lie in pages.
+Every key has a cell (see kernel.py); the cells with an update form a line. The key scheduler decides about places: FIFO
+sends an updated key to the end, IN-PLACE keeps its place, LINECUTTING also sends a key that updates seldom to the
+front. Pages store the tuples.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from millrace.values.eventtime import MAX_TIME, MIN_TIME
 Scheduler = Literal["fifo", "inplace", "linecutting"]
 SCHEDULERS: Final[tuple[Scheduler, ...]] = ("fifo", "inplace", "linecutting")
 
-# The numbers of a cell and of the line, as the kernel has them.
+# The numbers of a cell and of the line, as in the kernel.
 CELL: Final = 9
 LOCATION, SINCE, NEWEST, LAST, GAP, AHEAD, BEHIND, WRITER, SHOWN = range(CELL)
 FIRST, END, COUNT, SUPERSEDED, HISTOGRAMS = range(5)
 BUCKETS: Final = 64
 BLANK: Final = np.array([-1, 0, MIN_TIME, 0, -2, -1, -1, -1, 0], np.int64)
-# Keys below which no key is ever forgotten, and cells that a queue begins with.
+# The number of keys up to which none is dropped, and the first number of cells.
 REMEMBERED: Final = 65_536
 SMALLEST: Final = 16
 
@@ -38,8 +38,8 @@ SMALLEST: Final = 16
 class UpdateQueue(TupleQueue):
     """The newest tuple of each key, by event time; of two at one time the later arrival.
 
-    An older tuple that comes later is superseded at once, even if the newer one has been served long ago: so a key is
-    remembered after it was served, until the arc's promise has passed it and it has not been updated for long.
+    An older tuple that arrives later is superseded at once, even if the newer one was served long ago. So a key stays
+    known after it was served, until the arc's promise has passed it and it has not been updated for long.
     """
 
     def __init__(self, schema: Schema, key: Sequence[int], scheduler: Scheduler, *, slots: int = SLOTS) -> None:
@@ -58,7 +58,7 @@ class UpdateQueue(TupleQueue):
         self._served_us = 0
         self.floor = Floor()
         self._promise = MIN_TIME
-        self._known_us = MAX_TIME  # until the first key comes
+        self._known_us = MAX_TIME  # until the first key arrives
         self._key_time = 0.0
         self._forget_at = REMEMBERED
         self._forgot_us = MIN_TIME
@@ -68,14 +68,14 @@ class UpdateQueue(TupleQueue):
         return SCHEDULERS[self._policy]
 
     def reschedule(self, scheduler: Scheduler) -> None:
-        """Schedule by another policy from now on; who is in line stays where it is."""
+        """Schedule by another policy from now on; keys in line keep their places."""
         self._policy = SCHEDULERS.index(scheduler)
 
     # -- in ------------------------------------------------------------------------------------------------------------
 
     def enqueue(self, batch: Batch, now_us: int) -> None:
         count = len(batch.ts)
-        # Means over time and keys need to know for how long each key has been there.
+        # Means over time and keys need the time that each key has existed.
         if now_us != self._known_us:
             if now_us > self._known_us:
                 self._key_time += self._keys.count * (now_us - self._known_us)
@@ -120,7 +120,7 @@ class UpdateQueue(TupleQueue):
         if cell >= self._room:
             if self._keys.count > self._forget_at:
                 self._forget(now_us)
-                cell = self._keys.find_one(batch, self._key)  # it has no cell yet, and was forgotten with the others
+                cell = self._keys.find_one(batch, self._key)  # it had no cell yet, and was dropped with the others
             self._make_room(self._keys.count)
         pages, ts, arrival = self._pages, batch.ts.item(0), batch.arrival.item(0)
         while True:
@@ -139,15 +139,15 @@ class UpdateQueue(TupleQueue):
             if location >= 0:
                 break
             if location == -1:
-                return  # it is older than what came before it
+                return  # it is older than an earlier arrival
             pages.grow(1)
         pages.write_one(location, batch, ts, arrival)
         if ts < self.floor.value_us:
             self.floor.met(ts)
 
     def _make_room(self, count: int) -> None:
-        """Cells for so many keys."""
-        # A quarter more from some size on: half-empty tables of a million keys would be too much to ask for.
+        """Make room for this many keys."""
+        # A quarter more from this size on: half-empty tables of a million keys would waste too much memory.
         more = self._room * 2 if self._room < REMEMBERED else self._room + self._room // 4
         room = max(SMALLEST, count, more)
         self._cells = resized(self._cells, room * CELL)
@@ -234,8 +234,8 @@ class UpdateQueue(TupleQueue):
         self._promise = value_us
 
     def _forget(self, now_us: int) -> None:
-        """Let go of keys that nothing depends on: no update waits or is being served, none that comes can be older
-        than the last, and the last one came before the last time of forgetting (so rates are not lost for nothing)."""
+        """Drop keys that nothing depends on: no update waits or is being served, no later one can be older than the
+        last, and the last one arrived before the previous call (so that no rate is lost early)."""
         self._show_all(now_us)
         count = self._keys.count
         cells = self._cells.reshape(-1, CELL)[:count]
@@ -268,16 +268,16 @@ class UpdateQueue(TupleQueue):
         self._areas[:2] = totals
         self._areas[2 : 2 + len(kept)] = areas
 
-    # -- what is seen of it --------------------------------------------------------------------------------------------
+    # -- counts and staleness ------------------------------------------------------------------------------------------
 
     @property
     def keys(self) -> int:
-        """Keys that it remembers."""
+        """Known keys."""
         return self._keys.count
 
     @property
     def beside(self) -> int:
-        """Bytes that it keeps beside the tuples."""
+        """Bytes in addition to the tuples."""
         return self._keys.nbytes + self._cells.nbytes + self._areas.nbytes + self._line.nbytes
 
     @property
@@ -312,11 +312,11 @@ class UpdateQueue(TupleQueue):
         return list(zip(self._keys.rows(slots[late]), ages[late].tolist(), strict=True)) if len(late) else []
 
     def _hidden_area(self, slots: Int64s, now_us: int) -> float:
-        """The area under the application's staleness of what has not been shown yet."""
+        """The area under the application's staleness of updates whose result is not out."""
         cells = self._cells.reshape(-1, CELL)
         since, shown = cells[slots, SINCE], cells[slots, SHOWN]
         if self._served is not None:
-            # What is being served is pending too; what came for the same key meanwhile is not older.
+            # Updates being served are pending too; later ones of the same key are not older.
             served, served_since = self._served
             fresh = ~np.isin(slots, served)
             since = np.concatenate([since[fresh], served_since])
