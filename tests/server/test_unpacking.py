@@ -54,7 +54,7 @@ usual: dict[str, st.SearchStrategy[Any]] = {
     "ok": st.booleans() | st.none(),
     "at": st.integers(-(10**15), 10**15) | st.none(),
 }
-odd = st.sampled_from(
+odd: st.SearchStrategy[Any] = st.sampled_from(
     [None, True, 1.5, float("nan"), float("inf"), "2026-01-01", b"x", [], {}, Raw(b"\xca" + b"\0" * 4)]
 )
 
