@@ -24,7 +24,7 @@ def covers(window: TimeWindow, start_us: int | None, time_us: int) -> bool:
 
 
 @dataclass(slots=True)
-class Progress:
+class KeyArrivals:
     """The buffer of one key, and the progress of its windows.
 
     pending_us   start of the window that waits for the queue to commit to it; None if no window does
@@ -62,7 +62,7 @@ class Progress:
 
 
 @dataclass(slots=True)
-class LazyArrivals(Progress):
+class LazyArrivals(KeyArrivals):
     """LAZY: the update of a key is the newest window that has fully arrived.
 
     `_times` has the times of the buffer's tuples in order, and may have earlier ones: it counts windows without a scan.
@@ -133,13 +133,13 @@ class LazyArrivals(Progress):
         return processing
 
     def restore(self, data: Sequence[Any]) -> None:
-        Progress.restore(self, data)
+        KeyArrivals.restore(self, data)
         self.prior_us = MIN_TIME  # an earlier version saved it for LAZY too
         self._times = array("q", sorted(self.buffer.times().tolist()))
 
 
 @dataclass(slots=True)
-class EagerArrivals(Progress):
+class EagerArrivals(KeyArrivals):
     """EAGER: the update of a key is the newest window that has started. The buffer has no tuples of other windows."""
 
     @property

@@ -11,7 +11,7 @@ from millrace.operators.queues.update import BUCKETS
 
 
 @dataclass(slots=True)
-class Freshness:
+class KeyFreshness:
     """How stale the application's result of a key is. An update is a window's end.
 
     showing_us   start of the window that is being processed, or whose result is due; None if there is none
@@ -57,7 +57,7 @@ class StalenessLedger:
     _key_time: int = 0
     _known_us: int | None = None
     served_us: int = 0
-    due: dict[Key, Freshness] = field(default_factory=dict)
+    due: dict[Key, KeyFreshness] = field(default_factory=dict)
 
     def pass_time(self, keys: int, now_us: int) -> None:
         """There were so many keys until now."""
@@ -67,7 +67,7 @@ class StalenessLedger:
             self._key_time += keys * (now_us - self._known_us)
             self._known_us = now_us
 
-    def commit(self, key: Key, freshness: Freshness, start_us: int, since_us: int, now_us: int) -> None:
+    def commit(self, key: Key, freshness: KeyFreshness, start_us: int, since_us: int, now_us: int) -> None:
         """Count the wait of an update that leaves the line. The key's last result is out by then."""
         if self.due.pop(key, None) is not None:
             self._show(freshness, now_us)
@@ -81,7 +81,7 @@ class StalenessLedger:
             self._show(freshness, now_us)
         self.due.clear()
 
-    def _show(self, freshness: Freshness, now_us: int) -> None:
+    def _show(self, freshness: KeyFreshness, now_us: int) -> None:
         if freshness.oldest_us is not None:
             self._count(1, max(0, now_us - freshness.oldest_us), freshness.area(now_us))
         freshness.show(now_us)
@@ -91,7 +91,7 @@ class StalenessLedger:
         self._histograms[which][waited_us.bit_length()] += 1
 
     def report(
-        self, now_us: int, worst: int, ages: Sequence[tuple[Key, int]], keys: Collection[Freshness]
+        self, now_us: int, worst: int, ages: Sequence[tuple[Key, int]], keys: Collection[KeyFreshness]
     ) -> Staleness:
         """Staleness until now, from the wait of each pending update and the freshness of all keys."""
         queue, application = self._areas

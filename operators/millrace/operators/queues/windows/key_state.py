@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from millrace.operators.queues.windows.arrivals import Arrivals, covers
 from millrace.operators.queues.windows.buffers import WindowBuffer
-from millrace.operators.queues.windows.freshness import Freshness
+from millrace.operators.queues.windows.freshness import KeyFreshness
 from millrace.operators.spec import TimeWindow
 from millrace.values.eventtime import MIN_TIME
 
@@ -95,7 +95,7 @@ class KeyState:
     arrivals: Arrivals
     processing: Processing
     turn: Turn = field(default_factory=Turn)
-    freshness: Freshness = field(default_factory=Freshness)
+    freshness: KeyFreshness = field(default_factory=KeyFreshness)
     takeable: int = 0
 
     def count(self, reach_us: int) -> int:
@@ -128,5 +128,5 @@ class KeyState:
         self.arrivals.restore(numbers[:7])
         self.turn = Turn(*numbers[7:10])
         self.processing.restore(numbers[10:14])
-        self.freshness = Freshness(*numbers[14:18])
+        self.freshness = KeyFreshness(*numbers[14:18])
         (self.takeable,) = numbers[18:]
