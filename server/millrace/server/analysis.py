@@ -1,4 +1,4 @@
-"""EXPLAIN ANALYZE: what the operators of a running query really do, over the last seconds."""
+"""EXPLAIN ANALYZE: measurements of a running query's operators over the last seconds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STATEMENT: Final = re.compile(r'\s*+EXPLAIN\s++ANALYZE\s++(?:QUERY\s++)?("[^"]++
 
 
 def asked_for(sql: str) -> str | None:
-    """The query that `EXPLAIN ANALYZE [QUERY] name` names, if that is what the text says."""
+    """The query that `EXPLAIN ANALYZE [QUERY] name` names; None for any other text."""
     found = STATEMENT.fullmatch(sql)
     if found is None:
         return None
@@ -26,7 +26,7 @@ def asked_for(sql: str) -> str | None:
 
 
 async def analyze(daemon: Daemon, name: str) -> dict[str, Any]:
-    """The plan of a query, and per operator what was measured."""
+    """The plan of a query, and the measurements of each operator."""
     plan = await daemon.catalog.explain(name)
     query = next(query for query in daemon.queries() if query["name"] == name)
     members = {*query["operators"], f"{name}.sink1", *(f"{stream}.source" for stream in query["reads_streams"])}
@@ -95,6 +95,6 @@ def _table(measured: list[dict[str, Any]]) -> list[str]:
 
 
 def _chain(measured: list[dict[str, Any]]) -> list[str]:
-    """What `chain` has decided of the operators, the steepest segment first, and from which numbers."""
+    """The segments that `chain` has chosen, the steepest first, with their numbers."""
     rows = chained.lines((one["name"], one["chain"]) for one in measured)
     return ["", *columns([chained.HEADS, *rows]).split("\n")] if rows else []

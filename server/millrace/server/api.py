@@ -1,7 +1,7 @@
 """The admin API: HTTP on a separate port, and the only interface of the command line.
 
-Rule: whatever changes the server goes through the catalog, and so through the engine's door; what is shown is read from
-the engine's views between two steps. Everything that is refused answers with a problem (RFC 9457) that has the code.
+Rule: every change of the server goes through the catalog, and so through the engine's door; reads use the engine's
+views between two steps. Every refusal is answered with a problem (RFC 9457) that has the code.
 A route waits only for the engine's next steps, and for the disk if it reads history.
 """
 
@@ -48,7 +48,7 @@ METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
 BODY_BYTES: Final = 16 * 2**20
 # When to send again what found too many others being planned: each of them takes a second at the most.
 RETRY_SECONDS: Final = 1
-# What a load balancer may ask without a token.
+# The paths that a load balancer may read without a token.
 OPEN_PATHS: Final = ("/-/healthy", "/-/ready")
 
 # The HTTP status of each code that does not mean a conflict with an existing object.
@@ -330,7 +330,7 @@ def _more(error: MillraceError) -> dict[str, Any]:
 def _invalid(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    # Where it stood (in the body, in the path) says nothing to who typed a command.
+    # Without "body" or "path": the user of a command sees neither.
     where = ".".join(str(part) for part in first["loc"][1:]) or "the request"
     text = first["msg"].replace("Input should be", "expected", 1)
     value = first.get("input")
@@ -852,7 +852,7 @@ def _add_operators(app: FastAPI, daemon: Daemon) -> None:
 
 
 class Look:
-    """Finds what a path names, with its tag."""
+    """Finds the object that a path names, with its tag."""
 
     def __init__(self, daemon: Daemon) -> None:
         self._kinds: Mapping[str, Callable[[], list[dict[str, Any]]]] = {
@@ -862,7 +862,7 @@ class Look:
             "component": daemon.components,
             "operator": daemon.operators,
         }
-        # What there may be hundreds of is not shown in full to find one.
+        # One object is found without the views of all, of which there may be hundreds.
         self._ones: Mapping[str, Callable[[str], dict[str, Any] | None]] = {
             "query": daemon.query,
             "component": daemon.component,

@@ -1,4 +1,4 @@
-"""The daemon's side of history: what streams with history take in goes into files, off the event loop.
+"""The daemon's side of history: tuples of streams with history are written into files, off the event loop.
 
 Rule: a tuple is in memory here until the file that has it is whole and durable, then it is let go; nothing is dropped
 in between. What cannot be written (the disk is full, or gone) waits and is tried again, and when so much waits that the
@@ -38,21 +38,21 @@ log = structlog.get_logger()
 PIECE_BYTES: Final = 2_000
 # The Python object around a text.
 TEXT_BYTES: Final = 50
-# So many small pieces in a row become one: else a stream of single tuples would hold a hundred times their size.
+# How many small pieces in a row are merged: else a stream of single tuples would hold a hundred times their size.
 MERGED_PIECES: Final = 64
 SMALL_ROWS: Final = 1_024
 # How often the reach is saved if only the mark has moved. (The API returns the newest.)
 REACH_SECONDS: Final = 10.0
 # How often the marks are looked at.
 LOOK_SECONDS: Final = 1.0
-# After an error the thread tries again after so long, at first and at the most.
+# The pause after an error before the thread tries again, at first and at most.
 RETRY_SECONDS: Final = 1.0
 RETRY_SECONDS_MOST: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Where history lies (None: there is none), when a file is closed, and how much may wait per stream."""
+    """The folder of history (None: none), when a file is closed, and how much may wait per stream."""
 
     folder: Path | None = None
     file_bytes: int = 64 * 2**20
@@ -62,7 +62,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Rows that wait: how many bytes they hold, the least time of those on time, and when they came."""
+    """Queued rows: their bytes, the least time of the rows on time, and when they arrived."""
 
     rows: ArchivedRows
     bytes: int
@@ -192,8 +192,7 @@ class _Stream:
         return not self.writing or self.waiting[0].rows.batch.schema == self.writing[-1].rows.batch.schema
 
     def cut(self, limits: Limits, closing: bool) -> list[_Piece]:
-        """What goes into the next file: what could not be written before, or as much as a file should have, if it is
-        time for one."""
+        """The rows of the next file: those of a failed write, or as many as a file should have, if one is due."""
         due = 0.0 if self.ending or closing else self.rows_due_at(limits)
         if not self.writing and due is not None and due <= time.monotonic():
             while self.waiting and self.writing_bytes < limits.file_bytes and self._alike():
@@ -294,7 +293,7 @@ class Archive:
         return _Stream(stream, folder, reach, reach.last_seq + 1, floor)
 
     def follow(self, stream: StreamDefinition, newest_us: int) -> None:
-        """The stream has the history that was made ready, or no more; `newest_us` is the newest time taken in."""
+        """The stream has the prepared history, or none any more; `newest_us` is its newest time so far."""
         at = self._streams.get(stream.name)
         if at is None:
             return
@@ -331,7 +330,7 @@ class Archive:
     # -- rows --------------------------------------------------------------------------------------
 
     def take(self, order: Archived) -> None:
-        """Rows that a stream has taken in."""
+        """Rows that a stream has received."""
         at = self._streams.get(order.stream)
         if at is None:
             return  # its history was turned off in this very step
@@ -464,7 +463,7 @@ class Archive:
             at.told_at = time.monotonic()
         history.write_reach(at.folder, reach)
         with self._lock:
-            # While its end was written the stream may have come back, and even ended again with other rows.
+            # While its end was written, the stream may have been created again, and even ended again with other rows.
             if ends and not at.rows and not at.tell:
                 self._forget(at)
         return told
@@ -512,7 +511,7 @@ class Archive:
     # -- the end -----------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Write everything, end the thread, and let go of the folder."""
+        """Write everything, end the thread, and unlock the folder."""
         if self._thread is not None:
             await self._end_thread(self._thread)
         if self._held is not None:

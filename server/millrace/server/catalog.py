@@ -129,18 +129,18 @@ STRICT: Final = Terms()
 # Of the decisions, for the disk alone.
 _INTERNAL: Final[dict[str, Any]] = {"places": True, "operators": {"__all__": {"id"}}}
 
-# Awaited when it is a change's turn; raises if the change shall not be made.
+# Awaited when it is a change's turn; raises to refuse the change.
 Check = Callable[[], Awaitable[None]]
 
 
 class Asked(NamedTuple):
-    """What an admin asks for, and of what, as the metrics and the log have it."""
+    """The kind of a change and its object, for the metrics and the log."""
 
     kind: str
     name: str | None = None
 
 
-# A text that was refused before it was known what it would change.
+# A text that was refused before its object was known.
 SOME: Final = Asked("statements")
 
 
@@ -149,7 +149,7 @@ async def _nothing() -> None:
 
 
 async def _show_nothing(_: Inspection) -> dict[str, Any]:
-    """What a catalog without a server shows."""
+    """The view of a catalog without a server."""
     return {}
 
 
@@ -180,7 +180,7 @@ class Defaults:
 
 
 class _Draft(NamedTuple):
-    """What statements came to, or why they were refused, in the catalog as it was (None: they were not planned)."""
+    """The plans of statements, or their refusal, in the catalog of that time (None: they were not planned)."""
 
     known: Known | None
     result: tuple[list[Planned], Known] | MillraceError
@@ -249,7 +249,7 @@ class Catalog:
         self.error: str | None = None  # why the newest state is not on the disk
         self._writing: asyncio.Task[None] | None = None
         self._ending = False
-        self._loaded = False  # before that, what holds is not yet what is to be kept
+        self._loaded = False  # before that, the present state must not be saved
 
     # -- statements --------------------------------------------------------------------------------
 
@@ -340,7 +340,7 @@ class Catalog:
         return await self._with_views(steps, self._describe_all(steps))
 
     async def _with_views(self, steps: Sequence[Planned], described: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """What statements show, as it is after all of them."""
+        """The views that statements show, after all of them."""
         for told, step in zip(described, steps, strict=True):
             if isinstance(step, Inspection):
                 told |= await self.inspect(step)
@@ -450,7 +450,7 @@ class Catalog:
         return await self._planning.run(lambda: self._plan(sql, known, self._planning.limits, terms))
 
     def _plan(self, sql: str, known: Known, limits: Limits, terms: Terms = STRICT) -> tuple[list[Planned], Known]:
-        """What statements come to, by values alone: it runs in another thread."""
+        """The plans of statements, a function of its arguments: it runs in another thread."""
         statements, limit = parse(sql, limits), None
         if terms.temporary is not None:
             statements, limit = without_limit(statements)
@@ -512,7 +512,7 @@ class Catalog:
         return list(new.values()), [name for name in sinks if name not in new]
 
     async def _open_files(self, steps: Sequence[Planned], *, opens: bool = True) -> dict[str, Opened]:
-        """What new sinks write to. A file that cannot be written refuses the whole, and nothing stays open."""
+        """Open the files of new sinks. One that cannot be written refuses the whole change, and no file stays open."""
         new, staying = self._new_sinks(steps)
         if not new:
             return {}
@@ -625,7 +625,7 @@ class Catalog:
         await made.consumer.close()
 
     def why(self, query: str) -> dict[str, Any]:
-        """What keeps a query from giving rows, and which of its sinks have rows that are older than they promise."""
+        """Why a query emits no rows, and which of its sinks have rows older than their `freshness`."""
         self.look_for_breaches()
         found = self._engine.why(query, self._runner.now_us())
         reader = self._slow_reader(query)
@@ -713,7 +713,7 @@ class Catalog:
             raise Refuse(f"operator {operator} does not exist{hint}", code="unknown_operator")
 
     async def drop(self, kind: Kind, name: str, check: Check = _nothing) -> dict[str, Any]:
-        """What DROP says, by the API."""
+        """DROP by the API."""
 
         async def check_all() -> None:
             self.must_know(kind, name)
@@ -723,7 +723,7 @@ class Catalog:
         return {kind: name, "dropped": True}
 
     async def rename(self, name: str, to: str, check: Check = _nothing) -> dict[str, Any]:
-        """What ALTER QUERY ... RENAME TO says, by the API."""
+        """ALTER QUERY ... RENAME TO by the API."""
 
         async def check_all() -> None:
             self.must_know("query", name)
@@ -734,7 +734,7 @@ class Catalog:
         return {"query": to, "was": name}
 
     async def plan_alone(self, sql: str) -> list[Planned]:
-        """What statements would come to in what there is now."""
+        """The plans of statements in the present catalog."""
         known = self.known
         with self._planning.admitted():
             steps, _ = await self._planning.run(lambda: plan_all(parse(sql, self._planning.limits), known))
@@ -821,7 +821,7 @@ class Catalog:
             return await self._change(asked, ask, check)
 
     async def plan_edit(self, edit: OperatorEdit, check: Check = _nothing) -> dict[str, Any]:
-        """What that would make of the graph. Nothing is done."""
+        """The effect of edits on the graph, without applying them."""
         with self._planning.admitted():
             async with self._one_at_a_time:
                 await check()
@@ -885,7 +885,7 @@ class Catalog:
                 self._refuse_in_trial(self._engine.graph.component_of(query.sink).name)
 
     def _refuse_in_trial(self, name: str) -> ComponentDecisions:
-        """What is decided of the component, if no trial of it runs."""
+        """The decisions about the component; refused while a trial of it runs."""
         found = next((one for one in decided(self._engine) if one.component == name), None)
         if found is None:
             raise Refuse(f"component {name} does not exist", code="unknown_component")
@@ -898,7 +898,7 @@ class Catalog:
         return found
 
     def _settled(self, component: ComponentDecisions) -> ComponentDecisions:
-        """What is decided of a component, without what is only tried."""
+        """The decisions about a component, without a strategy on trial."""
         held = self._held.get(component.first)
         if held is None:
             return component
@@ -907,7 +907,7 @@ class Catalog:
     # -- life --------------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Apply the statements that an earlier run left, and decide what was decided then."""
+        """Apply the statements and the decisions of an earlier run."""
         if self._store is not None:
             stored = self._store.read()
             decisions = self._read_decisions(stored.decisions)
@@ -988,7 +988,7 @@ class Catalog:
                 log.warning("cannot restore a decision of the catalog", reason=str(outcome))
 
     def decisions(self, known: Known | None = None) -> Decisions:
-        """What admins have decided beyond statements, of the catalog as it is or as it was `known`."""
+        """The admins' decisions beyond statements, about the present catalog or the `known` one."""
         known = self.known if known is None else known
         temporary = self.temporaries.names
         queries = {name: plan for name, plan in known.queries.items() if name not in temporary}
@@ -1108,12 +1108,12 @@ class Catalog:
             log.info("the catalog can be written again")
 
     def write_again(self) -> None:
-        """Try once more what could not be written, now that time has passed."""
+        """Retry a failed write after a pause."""
         if self.error is not None and self._writing is not None and self._writing.done():
             self._begin_to_write()
 
     def problems(self) -> list[str]:
-        """What the next start would not know and which sinks do not write, for the server's health."""
+        """Unsaved state and sinks that cannot write, for the server's health."""
         found = [] if self.error is None else [f"{self.error}; later changes are lost at the next start"]
         sinks = (made.consumer.problem() for made in self._sinks.values())
         return found + [problem for problem in sinks if problem is not None]

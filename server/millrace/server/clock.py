@@ -12,10 +12,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-# A difference above this is a clock that was set; time services slew what is below.
+# A larger difference means that the clock was set; time services slew smaller ones.
 STEP_US: Final = 1_000_000
-# Differences are caught up with by one part in so many: fast enough for a second in two minutes, far too slow to be
-# felt by anything that waits.
+# The clock catches up by one part in this many: fast enough for a second in two minutes, far too slow to disturb waits.
 SLEW_SHARE: Final = 100
 # Two readings further apart than this were interrupted, and say nothing of each other.
 APART_US: Final = 10_000

@@ -483,14 +483,14 @@ def _suggest(name: str, known: Any) -> str:
 
 
 def history_folder(server: ServerSection) -> Path | None:
-    """Where the history of streams lies, if it has a place."""
+    """The folder of the streams' history, if there is one."""
     if server.history_dir is not None:
         return server.history_dir.absolute()
     return None if server.data_dir is None else server.data_dir.absolute() / "history"
 
 
 def sink_folder(server: ServerSection) -> Path:
-    """Where the relative paths of sinks lie."""
+    """The folder of relative paths of sinks."""
     if server.sink_dir is not None:
         return server.sink_dir.absolute()
     return Path.cwd() if server.data_dir is None else server.data_dir.absolute() / "sinks"
@@ -500,7 +500,7 @@ def sink_folder(server: ServerSection) -> Path:
 
 
 class Security(NamedTuple):
-    """What guards one port."""
+    """The guards of one port."""
 
     certificate: Path | None
     key: Path | None

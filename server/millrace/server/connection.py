@@ -36,13 +36,13 @@ GREETING_SECONDS: Final = 5.0
 GREETING_BYTES: Final = 4_096
 # Connections beyond the limit that are answered, in their own dialect; further ones are not.
 TURNED_AWAY: Final = 64
-# Answers (acknowledgements, errors) may exceed the write buffer's limit so many times before reading stops: a peer that
-# both feeds and subscribes must not be blocked by its own results.
+# Answers (acknowledgements, errors) may exceed the write buffer's limit by this factor before reading stops: a peer
+# that both feeds and subscribes must not be blocked by its own results.
 ANSWERS_FACTOR: Final = 8
 
 
 class Dialect(Protocol):
-    """What is spoken on a connection."""
+    """The protocol of a connection."""
 
     def received(self, data: bytes) -> None:
         """Act on these bytes."""
@@ -68,7 +68,7 @@ class Dialect(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Hall:
-    """What all connections share."""
+    """The shared state of all connections."""
 
     runner: Runner
     feeds: Feeds
@@ -163,7 +163,7 @@ class Connection(asyncio.Protocol):
     # -- deadlines ---------------------------------------------------------------------------------
 
     def expect(self, seconds: float, otherwise: Callable[[], None]) -> None:
-        """Call this after so long. A connection has one deadline: another one takes its place."""
+        """Call this after a delay. A connection has one deadline, which a new one replaces."""
         self.expect_nothing()
         self._deadline = self.hall.timers.call_later(seconds, otherwise)
 
@@ -193,7 +193,7 @@ class Connection(asyncio.Protocol):
         self.expect(delay, answer_and_close)
 
     def called(self, name: str) -> None:
-        """What the peer calls itself; for the log."""
+        """The peer's name of itself, for the log."""
         self._name = f"{self.peer} ({name})"
         client.set(self._name)
 
@@ -297,7 +297,7 @@ class Connection(asyncio.Protocol):
             self._dialect.reading_changed()
 
     def close(self) -> None:
-        """End after what was written has left, and in any case soon."""
+        """End after the written bytes have left, and in any case soon."""
         self._ending = True
         if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
@@ -319,7 +319,7 @@ class Connection(asyncio.Protocol):
         sparing.warning(text, self._culprit(error), code=error.code, reason=without_data(error.text))
 
     def _culprit(self, error: MillraceError) -> str:
-        """By host: a client that comes again and again does so from another port each time."""
+        """The host: a client that reconnects repeatedly uses another port each time."""
         return f"{self._host} {error.code}"
 
     def abort(self) -> None:

@@ -86,7 +86,7 @@ SWEEP_SHARE: Final = 4
 FEEDS_SHOWN: Final = 1_000
 # How long the end waits for files to be finished, after the rows have been written.
 SINK_SECONDS: Final = 5.0
-# How long the end waits for history to be written: what may wait, on a disk that takes 10 MB/s.
+# How long the end waits for history to be written: the most that may be queued, on a disk with 10 MB/s.
 HISTORY_SECONDS: Final = 30.0
 # How long the end waits for the change that is being made: one of a thousand queries takes less than two.
 CHANGE_SECONDS: Final = 5.0
@@ -366,12 +366,12 @@ class Daemon:
         return [*self.catalog.problems(), *self.archive.problems()]
 
     def mark_of(self, stream: str) -> int:
-        """No tuple that is still to come is on time below it: those that the engine stamps get at least its clock."""
+        """No later tuple is on time below it: the engine stamps tuples with at least its clock."""
         source = self.engine.source(stream)
         return source.mark if source.clocking.timestamps == "external" else max(source.mark, self.runner.now_us())
 
     def why(self, query: str) -> dict[str, Any]:
-        """What a query waits for, and how far it is with its history."""
+        """The input that a query waits for, and the progress of its history."""
         found = self.catalog.why(query)
         sentence = self.seams.sentence(query)
         return found if sentence is None else {**found, "text": f"{found['text']} {sentence}"}
@@ -454,7 +454,7 @@ class Daemon:
         self.trials.delivered(query, now_us, batch)
 
     async def _end(self) -> None:
-        """Stop accepting, finish what is queued within the bound, flush the sinks, say goodbye."""
+        """Stop accepting, process queued tuples within the time limit, flush the sinks, close the connections."""
         self.state = "draining"
         log.info("draining", at_most_seconds=self.settings.server.drain_seconds)
         for part in (
@@ -487,7 +487,7 @@ class Daemon:
             self._marker.remove()
 
     async def _whatever_happens(self, part: Callable[[], Awaitable[None]]) -> None:
-        """One part of the end. Whatever is wrong with it, the others still keep what can be kept."""
+        """One part of the end. If it fails, the others still save as much as possible."""
         try:
             await part()
         except Exception as error:

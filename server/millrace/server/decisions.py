@@ -1,5 +1,5 @@
-"""What admins have decided beyond SQL: strategies, weights, break points, paused queries, orders of joins, queues, and
-operators put into or taken out of queries.
+"""The admins' decisions beyond SQL: strategies, weights, break points, paused queries, orders of joins, queues, and
+operators inserted into or removed from queries.
 
 Rule: a document of these is enough to decide everything again in a server that has the same streams and queries;
 components and forks, whose names depend on the order of making, are found by the operators that they belong to.
@@ -125,7 +125,7 @@ class OperatorEdit(Part):
         return (self.operator or self.before or "").partition(".")[0]
 
     def columns(self, engine: Engine) -> Schema | None:
-        """The columns that its condition is about; None if it has none, or no place where it could stand."""
+        """The columns that its condition reads; None if it has no condition, or its place does not exist."""
         at = self.before if self.change == "insert" else self.operator
         if self.where is None or self.sample is not None or self.change == "remove" or at is None:
             return None
@@ -286,7 +286,7 @@ def _renamed(value: Any, name: Callable[[str], str]) -> Any:
 
 
 def decided(engine: Engine) -> tuple[ComponentDecisions, ...]:
-    """What holds in this engine now."""
+    """The present decisions of this engine."""
     return tuple(ComponentDecisions.model_validate(found) for found in views.decisions(engine))
 
 
@@ -313,7 +313,7 @@ def paused(engine: Engine) -> tuple[PausedQuery, ...]:
 
 
 def exchanged(engine: Engine, planned: Mapping[str, QueryPlan]) -> tuple[QueueDecision, ...]:
-    """The queues that are not what the statements say any more."""
+    """The queues that differ from the statements."""
     return tuple(
         QueueDecision(operator=operator, input=position, kind=kind)
         for name, query in sorted(engine.queries_by_name.items())

@@ -1,4 +1,4 @@
-"""Who feeds which stream, and how far each producer has come.
+"""The owner of each feed, and the progress of each producer.
 
 Rule: a feed is a stream and a producer, whatever connection carries it; it has one owner at a time, the newest.
 The next sequence numbers outlive connections, so that a producer that reconnects can skip what was taken already.
@@ -87,7 +87,7 @@ class _Stream:
 
 
 def _without_the_last(stream: StreamDefinition, fingerprint: str) -> StreamDefinition | None:
-    """The stream without so many nullable columns at its end that it has this fingerprint."""
+    """The stream without the nullable columns at its end that a feed with this fingerprint omits."""
     fields = stream.schema.fields
     while len(fields) > 1 and fields[-1].nullable and fields[-1].name != stream.time:
         fields = fields[:-1]
@@ -121,7 +121,7 @@ class UnderWay:
         self._bytes += size
 
     def granted(self, tuples: int) -> None:
-        """So many tuples may be sent again: the oldest under way are that no longer."""
+        """Credit for this many tuples was granted: the oldest tuples in flight are that no longer."""
         while tuples > 0 and self._batches:
             oldest, size = self._batches.popleft()
             self._bytes -= size
@@ -149,7 +149,7 @@ class Feeds:
         self._streams: dict[str, _Stream] = {}
         self._owners: dict[tuple[str, str], OwnedFeed] = {}
         self._next: OrderedDict[tuple[str, str], int] = OrderedDict()
-        # The streams whose time may be guessed by the clock: for them it matters what lies unread.
+        # The streams whose time may be guessed by the clock: for them unread bytes matter.
         self.guessed: frozenset[str] = frozenset()
 
     def tell_held(self, feeds: Iterable[MayBeHeld], before: bool, unread: bool) -> bool:
@@ -251,7 +251,7 @@ class Feeds:
         return self._next.get((stream, producer), 0)
 
     def close(self, stream: str, producer: str, owner: OwnedFeed, *, lost: bool = False) -> None:
-        """The owner has ended the feed, or was lost with its connection and may come back."""
+        """The owner has ended the feed, or was lost with its connection and may return."""
         if self._owners.get((stream, producer)) is owner:
             del self._owners[stream, producer]
             self._runner.close_feed(stream, producer, owner, lost=lost)
@@ -259,7 +259,7 @@ class Feeds:
             sparing.info("a feed ended", stream, stream=stream, feed=producer, lost=lost)
 
     def hold(self, stream: str, producer: str, owner: OwnedFeed, held: bool) -> None:
-        """Whether something that the feed said may lie unread."""
+        """Whether bytes of the feed may be unread."""
         if self._owners.get((stream, producer)) is owner:
             self._runner.hold_feed(stream, producer, held)
 

@@ -71,7 +71,7 @@ PONG_SECONDS: Final = 30.0
 
 
 class _Frame(NamedTuple):
-    """A DATA frame that was let in but not yet decoded; its first `skip` rows were taken in an earlier life."""
+    """A DATA frame that was accepted but not yet decoded; its first `skip` rows were received earlier."""
 
     head: Head
     body: Body
@@ -339,7 +339,7 @@ class FrameDialect(Dialect):
             self.say(Closed(feed.channel, late=feed.late_tuples))
 
     def _leave(self, channel: int) -> None:
-        """Let go of whatever the channel was for."""
+        """End the channel's feed or subscription."""
         feed = self._feeds.pop(channel, None)
         if feed is not None:
             feed.leave()

@@ -108,7 +108,7 @@ class Freshness:
         }
 
     def sentence(self, sink: str, *, keys: bool = True) -> str | None:
-        """What is to be said of it, if it was ever broken. Without `keys` where data must not go, such as the log."""
+        """A sentence about the breaches, if there were any; without `keys` where data must not go, such as the log."""
         if not self.breaches:
             return None
         times = "once" if self.breaches == 1 else f"{self.breaches} times"

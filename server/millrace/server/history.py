@@ -1,4 +1,4 @@
-"""History on disk: where a stream's archive lies, what a file of it looks like, and how one comes to be.
+"""History on disk: the folder of a stream's archive, the layout of its files, and how they are written.
 
 Rule: a file under its final name is whole and stays as it is. It is written aside, under a name that readers pass over,
 made durable, and then renamed. Layout, columns and `_reach.json` are promises of `docs/history.md`: the daemon writes
@@ -39,7 +39,7 @@ REACH_FILE: Final = "_reach.json"
 HOLD_FILE: Final = ".lock"
 # Earlier names of keys of that file, before `stream show` used the same ones.
 _FORMERLY: Final = {"mark": "reach_us", "file_bytes": "bytes"}
-# What is being written has this prefix: Spark, DuckDB's globs and our own readers pass over it.
+# Unfinished files have this prefix: Spark, DuckDB's globs and Millrace's readers ignore it.
 ASIDE: Final = "."
 # The key of a file's metadata.
 KEY: Final = b"millrace"
@@ -49,7 +49,7 @@ ROW_GROUP: Final = 65_536
 DIGITS: Final = 19
 DAY_US: Final = 86_400_000_000
 _EPOCH: Final = date(1970, 1, 1)
-# Times outside the years 1 to 9999 lie in the folder of the first or the last day that a date can say.
+# Times outside the years 1 to 9999 are in the folder of the first or the last date.
 _FIRST_DAY: Final = (date.min - _EPOCH).days
 _LAST_DAY: Final = (date.max - _EPOCH).days
 
@@ -60,12 +60,12 @@ class HistoryError(MillraceError):
     code = "history_failed"
 
 
-# -- what is said of an archive as a whole -----------------------------------------------------------------------------
+# -- the description of an archive -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Tuples that were taken in and may be missing: those that arrived after `after_seq`, on time from `from_us` on.
+    """Tuples that were received and may be missing: those that arrived after `after_seq`, on time from `from_us` on.
 
     `reason` is `killed` (the server ended without writing what waited), `off` (the stream had no history meanwhile) or
     `failed` (what waited could not be written when the server ended). `found_us` is when it was noticed.
@@ -81,8 +81,8 @@ class Gap:
 class Reach:
     """How far an archive reaches.
 
-    reach_us     every on-time tuple below it that was taken in since `since_us`, but for the gaps, is in whole files
-    last_seq     the greatest sequence number in whole files; -1 if there is none
+    reach_us     every on-time tuple below it, received since `since_us`, is in complete files, except for the gaps
+    last_seq     the greatest sequence number in complete files; -1 if there is none
     since_us     since when the archive has the stream; None: from its start
     rows, ...    everything ever written, including files that were deleted since
     open         a server writes here, or was killed while it did
@@ -130,7 +130,7 @@ def _fields(stream: StreamDefinition) -> tuple[tuple[str, str, bool], ...]:
 
 
 def stream_folder(history: Path, stream: str) -> Path:
-    """Where a stream's archive lies (a stream's name is letters, digits, `_` and `-`)."""
+    """The folder of a stream's archive (a stream's name is letters, digits, `_` and `-`)."""
     return history / stream
 
 
@@ -154,7 +154,7 @@ def hold(history: Path) -> int:
 
 
 def read_reach(folder: Path) -> Reach | None:
-    """What an archive says of itself; None if there is none."""
+    """The description of an archive; None if there is none."""
     path = folder / REACH_FILE
     try:
         return Reach.from_json(path.read_text("utf-8"))
@@ -173,7 +173,7 @@ def write_reach(folder: Path, reach: Reach) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """What the name of a file says."""
+    """The parts of a file's name."""
 
     first: int
     last: int
@@ -200,7 +200,7 @@ def files(folder: Path) -> list[Path]:
 
 
 def about_file(path: Path) -> dict[str, Any]:
-    """What a file says of itself: stream, fingerprint, first and last sequence number, least and newest time, rows."""
+    """A file's metadata: stream, fingerprint, first and last sequence number, least and newest time, rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -212,7 +212,7 @@ def about_file(path: Path) -> dict[str, Any]:
 
 
 def caught_up(folder: Path, reach: Reach) -> Reach:
-    """The reach with the files that came to be after it was last written (a server was killed between the two)."""
+    """The reach including files that were completed after it was last saved (a server was killed in between)."""
     new = [path for path in files(folder) if (name := Name.parse(path.name)) is not None and name.last > reach.last_seq]
     told = [about_file(path) for path in new]
     return replace(
@@ -244,7 +244,7 @@ def date_folder(day: int) -> str:
 
 
 def by_day(ts: Int64s) -> Iterator[tuple[int, Int64s | slice]]:
-    """The days that times lie in, with the rows of each in their order."""
+    """The days of the times, with the rows of each day in their order."""
     days = np.clip(ts // DAY_US, _FIRST_DAY, _LAST_DAY)
     if len(days) and (days == days[0]).all():
         yield int(days[0]), slice(None)
@@ -258,7 +258,7 @@ def by_day(ts: Int64s) -> Iterator[tuple[int, Int64s | slice]]:
 
 
 def check_columns(stream: StreamDefinition) -> None:
-    """Refuse a stream whose own columns would stand in the way of the archive's."""
+    """Refuse a stream with a column that the archive uses."""
     taken = [*OWN_COLUMNS, *([] if stream.timestamps == "external" else [IMPLICIT_TIME])]
     clash = [name for name in stream.schema.names if name.lower() in taken]
     if clash:
@@ -295,7 +295,7 @@ def stored_schema(stream: StreamDefinition) -> Schema:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedRows:
-    """Tuples on their way into files, numbered from `first` on; `feeds` says how many in a row came from whom."""
+    """Tuples on their way into files, numbered from `first` on; `feeds` has the runs of tuples of one feed."""
 
     first: int
     batch: Batch
@@ -363,7 +363,7 @@ def table_of(stream: StreamDefinition, rows: ArchivedRows) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A file that came to be."""
+    """A completed file."""
 
     path: Path
     rows: int

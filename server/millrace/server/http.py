@@ -101,7 +101,7 @@ class HttpConnection(H11Protocol):
         self.conn = _Requests(h11.SERVER, HEAD_BYTES)
         self.logger = cast(logging.Logger, _Quiet())
         self._begun = False  # whether the peer has said anything
-        self._phase: str | None = None  # what the peer is waited for: "head", "body" or nothing
+        self._phase: str | None = None  # the awaited part of a request: "head", "body" or None
         self._phase_ends: Handle | None = None
         self._answer_ends: Handle | None = None
 
@@ -220,7 +220,7 @@ class HttpConnection(H11Protocol):
         return False  # a request to speak something else is a request without that
 
     def send_400_response(self, msg: str) -> None:
-        """What uvicorn does with bytes that are not HTTP; also with a body that is not what its head announced."""
+        """Uvicorn's answer to bytes that are not HTTP, or to a body that contradicts its head."""
         if cast(_Requests, self.conn).refusal == 431:
             self._refuse("too_large", 431, f"the head of a request has at most {HEAD_BYTES} bytes")
         else:

@@ -1,4 +1,4 @@
-"""What SHOW, DESCRIBE and EXPLAIN answer: the views of the API, and definitions as data."""
+"""The answers of SHOW, DESCRIBE and EXPLAIN: the views of the API, and definitions as data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Inspector:
-    """Answers the statements that read what a server has."""
+    """Answers statements that read a server's objects."""
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon

@@ -97,7 +97,7 @@ class LineDialect(Dialect):
 
     def _look_at_the_line(self) -> None:
         if self.connection.deaf:
-            self._begun_at = self.hall.timers.time()  # its end may have come and not been read
+            self._begun_at = self.hall.timers.time()  # its end may have arrived unread
         rest = self._begun_at + LINE_SECONDS - self.hall.timers.time()
         if rest > 0:
             self.connection.expect(rest, self._look_at_the_line)
@@ -327,7 +327,7 @@ class _LineFeed:
         self._take_times(batch, numbers.tolist())
 
     def take(self) -> None:
-        """Hand on what has been gathered; unfit lines are refused each on its own."""
+        """Pass on the gathered lines; unfit lines are refused separately."""
         gathered, self._gathered = self._gathered, []
         numbers, self._numbers = self._numbers, []
         self._take(gathered, numbers)
@@ -411,7 +411,7 @@ def _about_the_tuple(error: RowError) -> RowError:
 class _LineReaderOf:
     """A subscription by lines, as a Sender of its rows: the socket alone limits it.
 
-    It goes by the name that the peer asked for, also when the query has got another one since.
+    It keeps the name that the peer requested, even if the query was renamed since.
     """
 
     def __init__(self, dialect: LineDialect, wish: SubscribeLine, outlet: Outlet) -> None:

@@ -32,7 +32,7 @@ from millrace.values.batch import Batch
 BOUNDS_US: Final = (250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
                     2_500_000, 5_000_000, 10_000_000, 60_000_000)  # fmt: skip
 
-# What an admin can change; each is counted with its result from the first scrape on.
+# The changes by admins; each is counted with its result from the first scrape on.
 RECONFIGURATIONS: Final = (
     "create_stream", "create_query", "create_sink", "alter_stream", "rename_query",
     "drop_stream", "drop_query", "drop_sink", "statements",
@@ -48,7 +48,7 @@ OUTCOMES: Final = ("answered", "below", "timeout", "closed")
 
 
 class Views(Protocol):
-    """What the engine shows between two steps."""
+    """The engine's views between two steps."""
 
     def components(self) -> list[dict[str, Any]]: ...
 
@@ -76,7 +76,7 @@ class Histogram:
         """For each row, delivery minus the arrival of the newest tuple in it."""
         arrival = batch.arrival
         if arrival.strides == (0,) or len(arrival) == 1:
-            # Rows that came in one frame: one look-up for all of them.
+            # Rows of one frame: one look-up for all of them.
             late_us = now_us - int(arrival[0])
             self.counts[bisect_left(BOUNDS_US, late_us)] += len(arrival)
             self.total_us += late_us * len(arrival)
@@ -116,14 +116,14 @@ class Metrics:
         self._reconfigurations[kind, result] += 1
 
     def paused(self, seconds: float) -> None:
-        """A change, or the step in which a query has got its past, kept the event loop for so long."""
+        """Record how long a change, or the step in which a query adopted its past, blocked the event loop."""
         self._pauses.observe(round(seconds * 1e6))
 
     def ask_ended(self, order: AskEnded) -> None:
         self._asks.setdefault((order.stream, order.outcome), Histogram()).observe(order.took_us)
 
     def count_punctuations(self) -> None:
-        """Add what the engine has counted since; called before streams go, because their counts go with them."""
+        """Add the engine's counts since the last call; called before a stream is dropped with its counts."""
         found = self._engine.punctuations()
         for stream, counts in found.items():
             before = self._punctuated.get(stream, {})

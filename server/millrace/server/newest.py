@@ -1,4 +1,4 @@
-"""What waits for a slow consumer of an update stream: the newest row of each key, by the queue that edges use."""
+"""The rows that wait for a slow consumer of an update stream: the newest of each key, by the queue of edges."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ NUMBER = "$number"
 class Newest:
     """Rows in the order of their numbers, each the newest of its key.
 
-    FIFO, because with it a key goes to the end of the line with every update: what is taken is never older than what
-    was taken before.
+    FIFO, because every update moves its key to the end of the line: a row is never older than an earlier one.
     """
 
     def __init__(self, schema: Schema, key: Sequence[int]) -> None:
@@ -57,7 +56,7 @@ class Newest:
         self._queue.promised(value_us, self._now_us)
 
     def take(self, most: int) -> Iterator[tuple[int, Batch]]:
-        """At most so many rows, in runs whose numbers follow each other."""
+        """At most `most` rows, in runs with consecutive numbers."""
         batch = self._queue.dequeue(most, self._now_us)
         if batch is None:
             return

@@ -1,4 +1,4 @@
-"""What the API promises of its answers, for its OpenAPI document.
+"""The API's promises about its answers, for its OpenAPI document.
 
 Rule: every status that a route can answer with is in the document, problems in their own media type. A test asks every
 route thousands of strange questions and compares.
@@ -30,7 +30,7 @@ TITLES: Final[Mapping[int, str]] = {
     503: "The server is not available",
 }
 # What can happen to any request: a missing or wrong token, a page of another site, another name for the server, a body
-# that is too large, our own mistakes, too many at once.
+# that is too large, internal errors, too many at once.
 ALWAYS: Final = (401, 403, 413, 422, 429, 500, 503)
 SCHEMA: Final = {
     "title": "Problem",

@@ -52,7 +52,7 @@ def process() -> dict[str, Any]:
 
 
 def kernels() -> str:
-    """How kernels and scheduler run: compiled, as Python, or compiled from what has been edited since."""
+    """How kernels and scheduler run: compiled, as Python, or compiled from an older source."""
     if outdated():
         return "outdated"
     return "compiled" if compiled() else "python"

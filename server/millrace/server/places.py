@@ -1,7 +1,7 @@
 """Where sinks may write: regular files below `server.sink_dir` and `server.allow_paths`, never the server's own files.
 
 Rule: a path is split into names and walked from an allowed folder down. No name may be a link, and each step is taken
-from the folder that is open already, so a swap between the check and the open has no effect. What was opened is checked
+from the folder that is open already, so a swap between the check and the open has no effect. The open file is checked
 again by its handle. All of this may wait for a disk, so it runs in threads.
 """
 
@@ -56,7 +56,7 @@ def identity(status: os.stat_result) -> Identity:
 class Place:
     """A file or folder below an allowed folder.
 
-    `makes` says that folders on the way are created: of relative paths, which lie in the server's own sink folder.
+    With `makes`, missing folders are created: for relative paths, which are in the server's own sink folder.
     `lenient` places belong to sinks that an earlier configuration allowed.
     """
 
@@ -158,7 +158,7 @@ class SinkFolders:
         return place
 
     def _inside(self, path: Path, own: Path) -> bool:
-        """Whether the path lies in a folder of the server's, outside the sink folder that may be inside it."""
+        """Whether the path is in a folder of the server, outside the sink folder that may be inside it."""
         own, sinks = _real(own), _real(self.folder)
         in_sinks = sinks != own and sinks.is_relative_to(own) and path.is_relative_to(sinks)
         return path.is_relative_to(own) and not in_sinks

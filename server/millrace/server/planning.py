@@ -50,7 +50,7 @@ class Planning:
             self._admitted -= 1
 
     async def run(self, work: Callable[[], T]) -> T:
-        """The work's result, or what it raised. Others have the loop meanwhile."""
+        """The result or the exception of the work. The event loop stays free meanwhile."""
         return await self.worker.run(lambda: _bounded(work))
 
     def close(self) -> None:

@@ -23,9 +23,9 @@ Counters = tuple[int, int, int, float, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What one operator did over `seconds`.
+    """The work of one operator over `seconds`.
 
-    selectivity   tuples out for each tuple in; None if none came in
+    selectivity   tuples out for each tuple in; None without input
     cost_us       microseconds for each tuple in; None likewise
     idle          per input, the share of the time for which it held tuples of others back
     """
@@ -80,7 +80,7 @@ def goes_on(before: Counters, after: Counters) -> bool:
 
 
 def between(before: Counters, after: Counters, us: int) -> Rate:
-    """What happened from one look to another."""
+    """The difference between two looks."""
     seconds = us / 1e6
     taken, given, executed = (late - early for early, late in zip(before[:3], after[:3], strict=True))
     busy_us = after[3] - before[3]

@@ -1,6 +1,6 @@
-"""The configuration for other eyes: everything but what is secret.
+"""The configuration without its secrets.
 
-Rule: what is secret is read off the models, so that a setting that is added tomorrow is left out too. Secret are types
+Rule: the models determine the secrets, so that a setting added tomorrow is left out too. Secret are types
 made for secrets, and whatever its name says holds one. A setting that merely names a file with a secret is left out
 too: a reader of the bundle needs to know that a token exists, not where.
 """

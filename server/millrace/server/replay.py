@@ -5,8 +5,8 @@ The first line describes the query and its archives. Each further line is a roun
 about later tuples. After the last round the child writes the state to a file, which the server's engine adopts. A line
 of the child has `rows` and `of` (progress), `round` (done), `seam_us` (done with the last), or `error`.
 
-Rule: rows go in by the order of their arrival, file by file over all streams, without those that were late; what is
-promised in between is the least time that is still to come, which the files say of themselves.
+Rule: rows enter the engine in the order of their arrival, file by file over all streams, without late rows. The promise
+in between is the least later time, which the files record.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from millrace.sql.limits import KNOWN
 from millrace.values.batch import Batch
 from millrace.values.eventtime import MIN_TIME
 
-# Rows that the engine takes at once: long enough for its kernels, and promises come in between.
+# Rows per step of the engine: enough for its kernels, with promises in between.
 CHUNK: Final = 16_384
 
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """How far a stream goes in a round: the tuples numbered below, and the time that all later ones keep to."""
+    """The end of a round in a stream: the tuples numbered below, and the least time of all later ones."""
 
     below: int
     mark_us: int
@@ -70,7 +70,7 @@ class Replay:
         self.rows = 0
 
     def round(self, until: Mapping[str, Until], report: Callable[[int, int], None]) -> None:
-        """Take everything that was taken in before, and was not taken yet."""
+        """Read all new tuples below the limits."""
         pieces = [piece for stream, so_far in until.items() for piece in self._pieces(stream, so_far)]
         pieces.sort(key=lambda piece: (piece.arrived_us, piece.stream, piece.first))
         total = self.rows + sum(piece.rows for piece in pieces)
@@ -165,7 +165,7 @@ def _table(path: Path, names: Sequence[str]) -> Any:
 
 
 def begin(job: Mapping[str, Any]) -> Replay:
-    """From what the first line says."""
+    """The replay that the first line describes."""
     if job["functions"] is not None:
         install_module(job["functions"])
     _, catalog = plan_all(parse(";\n".join(job["statements"]), KNOWN), Catalog())

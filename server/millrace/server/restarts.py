@@ -57,7 +57,7 @@ class Marker:
         self._path = folder / MARKER
 
     def read(self, now_us: int, open_files: Sequence[Path] = ()) -> UncleanEnd | None:
-        """What the last server left, if it ended without removing its marker."""
+        """The marker of the last server, if it ended without removing it."""
         try:
             status = self._path.stat()
             found = json.loads(self._path.read_text(encoding="utf-8"))
@@ -91,5 +91,5 @@ class Marker:
 
 
 def lost_state(query: Query) -> str | None:
-    """What it means that a query starts with empty state; None if it has no state to lose."""
+    """The consequence of an empty state for a query; None if it has no state to lose."""
     return "; ".join(dict.fromkeys(lost for node in query.plan.nodes if (lost := node.spec.state().lost))) or None

@@ -1,4 +1,4 @@
-"""The driver: collects what happened, steps the engine by the system clock, and carries out what it orders.
+"""The driver: collects events, steps the engine by the system clock, and carries out its effects.
 
 Rule: the engine is stepped from here and nowhere else, between two steps the event loop gets its turn, and an engine
 that has nothing to do is not stepped at all.
@@ -96,17 +96,17 @@ class FeedPeer(Protocol):
     """The feeder of a stream, as the engine's orders reach it."""
 
     def granted(self, tuples: int) -> None:
-        """So many more tuples may come."""
+        """Grant credit for more tuples."""
 
     def asked(self, request: int, need_us: int) -> None:
         """A promise of at least `need_us` would unblock an operator."""
 
     def late(self, late: Late) -> None:
-        """Tuples came too late and entered no query."""
+        """Tuples were late and entered no query."""
 
 
 class Timepiece(Protocol):
-    """What the driver needs of a clock: see `Clock`."""
+    """The part of a clock that the driver needs: see `Clock`."""
 
     held_back_us: int
 
@@ -238,7 +238,7 @@ class Runner:
             self.submit(FeedClosed(stream, feed, lost=lost))
 
     def hold_feed(self, stream: str, feed: str, held: bool) -> None:
-        """Whether something of the feed's may lie unread: it came after all that was heard of until the last step."""
+        """Whether bytes of the feed may be unread: they arrived after the last reading of its socket."""
         if held:
             self.submit(Heard(self._heard_us))
         self.submit(FeedHeld(stream, feed, held))
@@ -246,7 +246,7 @@ class Runner:
             self.submit(Heard(MAX_INT64))
 
     def forget_feed(self, stream: str, feed: str) -> None:
-        """The feed went with its stream."""
+        """The feed ended with its stream."""
         self.feeds.pop((stream, feed), None)
 
     def add_outlet(self, plan: QueryPlan) -> Outlet:
@@ -262,7 +262,7 @@ class Runner:
         return outlet
 
     def add_side_outlet(self, late: StreamDefinition) -> None:
-        """Where a stream's late tuples can be read as they come."""
+        """The outlet of a stream's late tuples."""
         self._make_outlet(late.name, late.schema)
 
     def replace_side_outlet(self, late: StreamDefinition) -> None:
@@ -293,7 +293,7 @@ class Runner:
         return watched
 
     def replace_outlet(self, plan: QueryPlan) -> None:
-        """Who reads a replaced query reads on; subscribers who were promised other columns have to come again."""
+        """Consumers of a replaced query continue; subscribers with other columns must subscribe again."""
         before = self.outlets[plan.name]
         if before.schema == plan.schema:
             before.rekey(key_of(plan))
@@ -340,7 +340,7 @@ class Runner:
         self.command(WithholdCredit(query, bool(backpressure), strict)).add_done_callback(_look_at)
 
     def _release(self, outlet: Outlet) -> None:
-        """Let feeds continue when an outlet goes, with its consumers."""
+        """Let feeds continue when an outlet is removed with its consumers."""
         if outlet.backpressure:
             self.command(WithholdCredit(outlet.query, withheld=False)).add_done_callback(_look_at)
 
@@ -641,7 +641,7 @@ class Stopwatch:
         self._readings[operator] = (before + tuples, spent_before + spent)
 
     def take(self) -> list[Event]:
-        """What executions have cost since the last call."""
+        """The costs of executions since the last call."""
         readings, self._readings = self._readings, {}
         return [Measured(operator, tuples, spent / 1_000) for operator, (tuples, spent) in readings.items()]
 
@@ -688,7 +688,7 @@ def _renamed(event: Event, before: str, after: str) -> Event:
 
 
 def key_of(plan: QueryPlan) -> list[int] | None:
-    """Where the update key of a query's rows stands, if they have one."""
+    """The positions of the update key in a query's rows, if they have one."""
     return None if plan.update_key is None else [plan.schema.names.index(name) for name in plan.update_key]
 
 

@@ -47,14 +47,14 @@ MOST_ROUNDS: Final = 8
 HOLD_SECONDS: Final = 120.0
 # A line that the child says: short ones.
 LINE_BYTES: Final = 2**16
-# What is written down of queries that are live, and of each of them.
+# The file about live queries, and the saved fields of each.
 FILE: Final = "seams.json"
 KEPT: Final = ("rows", "of", "seam_us", "given", "kept", "done", "told_us", "out")
 
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """One query on its way. `made` are its sinks, which go with it if it fails; `out` is where history's part goes."""
+    """A query on its way to live. Its sinks `made` are removed if it fails; `out` is the place of history's part."""
 
     plan: QueryPlan
     made: tuple[str, ...]
@@ -83,7 +83,7 @@ class Seams:
     # -- asked -------------------------------------------------------------------------------------
 
     async def begin(self, sql: str, margin_us: int | None, out: str | None = None) -> dict[str, Any]:
-        """Make the query, and have its past worked through: all of it, or what lies less than a margin below now."""
+        """Create the query, and compute its past: all of it, or the last part as long as the margin."""
         daemon = self._daemon
         plan, sinks = _wanted(await daemon.catalog.plan_alone(sql))
         check(plan)
@@ -94,7 +94,9 @@ class Seams:
                 f"stream {missing[0]} has no history: ALTER STREAM {missing[0]} SET (history = 'true')",
                 code="no_history",
             )
-        Bootstrap([daemon.catalog.known.streams[name] for name in plan.reads_streams], plan)  # refuses what has no time
+        Bootstrap(
+            [daemon.catalog.known.streams[name] for name in plan.reads_streams], plan
+        )  # refuses rows without time
         daemon.catalog.catching.add(plan.name)
         try:
             await daemon.catalog.execute(sql)
@@ -142,7 +144,7 @@ class Seams:
         return "caught up" if job.phase == "live" and job.done else "catching up"
 
     def sentence(self, query: str) -> str | None:
-        """What `why` adds."""
+        """The addition to `why`."""
         job = self._jobs.get(query)
         if job is None or self._state(job) == "caught up":
             return None
@@ -207,7 +209,7 @@ class Seams:
     # -- kept --------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """What an earlier server wrote down of the queries that are there."""
+        """Restore the saved state of existing queries."""
         path = self._path
         if path is None or not path.exists():
             return
@@ -218,7 +220,7 @@ class Seams:
                     self._jobs[name] = _Job(plan, (), phase="live", **{key: kept[key] for key in KEPT})
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise HistoryError(f"{path}: expected a file written by a server, got {words(error)}") from None
-        self._keep()  # not those whose queries are gone: another of such a name may come
+        self._keep()  # without dropped queries: another may get the name
 
     def _keep(self) -> None:
         """Write down where the seams of the live queries are."""
@@ -269,7 +271,7 @@ class Seams:
         }
 
     async def _replay(self, job: _Job, child: _Child) -> None:
-        """Rounds over what is there, until little is left."""
+        """Rounds over the archives, until little is left."""
         for _ in range(MOST_ROUNDS):
             until = await self._now(job)
             await self._written(job)
@@ -279,7 +281,7 @@ class Seams:
                 return
 
     async def _now(self, job: _Job) -> dict[str, tuple[int, int]]:
-        """Which tuples have been taken in, and the time that all later ones keep to."""
+        """The number of the next tuple, and the least time of all later ones."""
         daemon = self._daemon
         await daemon.runner.command(NOTHING)
         await daemon.runner.at_rest()
@@ -361,7 +363,7 @@ class _Child:
         await self._process.wait()
 
     async def round(self, job: _Job, until: Mapping[str, tuple[int, int]], *, last: bool) -> dict[str, Any]:
-        """Have it work so far; what it says at the end of the round."""
+        """Run a round up to these limits; the child's last line."""
         await self._say({"until": {name: list(so_far) for name, so_far in until.items()}, "last": last})
         while True:
             told = await self._hear()

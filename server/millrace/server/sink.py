@@ -131,7 +131,7 @@ class Consumer:
 
     @property
     def fill(self) -> float:
-        """What it holds, as a part of the limit; 0 for a consumer under another policy than `wait`."""
+        """Its held rows as a part of the limit; 0 under another policy than `wait`."""
         if self.slow.policy != "wait":
             return 0.0
         return max(self.held / self.slow.limit, self.held_bytes / self.slow.most_bytes)
@@ -374,7 +374,7 @@ class Outlet:
                 self.on_unread()
 
     def counts(self, now_us: int) -> dict[str, Counts]:
-        """By sink; subscriptions, which come and go, are counted together under `subscriptions`."""
+        """By sink; all subscriptions are counted together under `subscriptions`."""
         found = {SUBSCRIPTIONS: replace(self._gone)}
         for consumer in self.consumers:
             at = found.setdefault(consumer.label, Counts())
@@ -716,7 +716,7 @@ class WriterSink(Consumer):
         log.info("a sink writes again", sink=self.name, seconds=seconds, lost=self.dropped)
 
     def _bound_queue(self) -> None:
-        """Rows that came back from a failed write count as any that are held."""
+        """Apply the limit to rows of a failed write, which are in the queue again."""
         if self.too_slow and self._newest is None and self.failed is None:
             self._fall_behind()
 
@@ -750,7 +750,7 @@ class WriterSink(Consumer):
             log.warning("stopped a slow sink", sink=self.name, reason=text)
 
     async def close(self) -> None:
-        """Write the rows held, then finish the file. A sink that could not write tries once more."""
+        """Write the held rows, then complete the file. A sink that could not write retries once."""
         await self._settled()
         if self.held:
             self._begin()
@@ -795,7 +795,7 @@ def _joined(parts: Sequence[Part]) -> Iterator[Part]:
 
 
 def _divided(parts: Sequence[Part], tuples: int) -> tuple[list[Part], list[Part]]:
-    """The first so many rows, and the others."""
+    """The first `tuples` rows, and the others."""
     done: list[Part] = []
     rest: list[Part] = []
     for sequence, batch in parts:

@@ -81,7 +81,7 @@ class SinkFile(Protocol):
         """Finish everything."""
 
     def abandon(self) -> None:
-        """Let go of handles, without writing anything."""
+        """Close handles, without writing anything."""
 
 
 # -- lines -------------------------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ class Appended(Protocol):
     def size(self) -> int: ...
 
     def write(self, data: memoryview) -> int:
-        """Write as much as goes now; how many bytes that was."""
+        """Write as many bytes as possible now; their number."""
 
     def truncate(self, size: int) -> None: ...
 
@@ -164,7 +164,7 @@ class LineFile:
         self._current = (encode, header)
         self._former = former
         self._encode, self._header = self._current
-        self._quoted = quoted  # whether a line feed may lie inside a row, between quotes
+        self._quoted = quoted  # whether a row may contain a line feed, between quotes
         self._disk: Appended | None = None
         self._whole: int | None = None  # where the last whole row ends, if a torn one follows
         self._known = False  # whether it was open before: a kill tears no row of another program
@@ -191,7 +191,7 @@ class LineFile:
         return None
 
     def close(self) -> None:
-        """Nothing is left to do: each write was whole. Torn bytes that could not be cut off are tried once more."""
+        """Nothing is left to do: each write was complete. Retry to cut off torn bytes."""
         try:
             if self._disk is not None and self._whole is not None:
                 self._mend(self._disk)
@@ -261,7 +261,7 @@ class LineFile:
 
 
 def row_ends(data: bytes, *, quoted: bool) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Where rows end in data that starts with a whole row; `quoted` if line feeds may lie between quotes."""
+    """Where rows end in data that starts with a whole row; `quoted` if rows may contain line feeds between quotes."""
     found = np.frombuffer(data, np.uint8)
     ends = found == ord("\n")
     if quoted:
@@ -382,7 +382,7 @@ class Unwritable:
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """When a file is full: at so many rows, bytes in memory, or so long after its first row."""
+    """The size of a file: its most rows or bytes in memory, or the time since its first row."""
 
     rows: int
     bytes: int
@@ -399,7 +399,7 @@ class Label:
 
 
 class Folder:
-    """A folder in which whole files come to be."""
+    """A folder for complete files."""
 
     def __init__(self, places: SinkFolders, place: Place, *, makes: bool = False) -> None:
         self.path = place.path

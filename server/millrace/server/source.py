@@ -69,11 +69,11 @@ class _Unfit(Exception):  # noqa: N818 - a signal inside this file, not an error
 
 
 class TooFarAheadError(RowError):
-    """A tuple lies further above the server's clock than its stream's `max_ahead`."""
+    """A tuple is further above the server's clock than its stream's `max_ahead`."""
 
 
 class StreamDecoder:
-    """Decodes what the feeds of one stream send."""
+    """Decodes the rows of one stream's feeds."""
 
     def __init__(self, stream: StreamDefinition) -> None:
         self.stream = stream
@@ -100,12 +100,12 @@ class StreamDecoder:
         return self.unit is not MICROSECONDS and field.name == self.stream.time
 
     def wire_type(self, field: Field) -> Any:
-        """What a decoder of msgspec checks for a field."""
+        """The type that a decoder of msgspec checks for a field."""
         kind = int | float | str if self._counts(field) and self.unit.fractions else WIRE_TYPES[field.type]
         return kind | None if field.nullable and field.name != self.stream.time else kind
 
     def expected(self, field: Field) -> str:
-        """What a field takes, in words."""
+        """The values that a field accepts, in words."""
         return f"timestamp ({self.unit.forms})" if self._counts(field) else EXPECTED[field.type]
 
     def fraction_hint(self, field: Field, value: Any) -> str:
@@ -574,7 +574,7 @@ def _row_error(
 
 
 def may_promise(value_us: int) -> bool:
-    """Whether a punctuation lies in event time; one past its last microsecond promises that nothing more comes."""
+    """Whether a punctuation is in event time; one past the last microsecond promises the end of the stream."""
     return FIRST_US <= value_us <= LAST_US + 1
 
 
@@ -592,7 +592,7 @@ def check_clock(where: str, value_us: int) -> None:
 
 
 def value_shown(value: Any, unit: TimeUnit = MICROSECONDS) -> str:
-    """A time outside the domain as it was written, and what it may have been meant for."""
+    """A time outside the domain as it was written, and its likely meaning."""
     time_us = unit.parse(value)
     if unit is MICROSECONDS or isinstance(value, str):
         return time_shown(time_us)
@@ -601,7 +601,7 @@ def value_shown(value: Any, unit: TimeUnit = MICROSECONDS) -> str:
 
 
 def time_shown(value_us: int) -> str:
-    """A time outside the domain in microseconds, in both spellings, and what it may have been meant for."""
+    """A time outside the domain in microseconds, in both spellings, and its likely meaning."""
     unit = likely_unit(value_us)
     return f"{value_us} ({format_timestamp(value_us)})" + (f"; {unit}" if unit else "")
 

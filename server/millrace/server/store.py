@@ -39,8 +39,8 @@ class Stored(NamedTuple):
 class CatalogFile:
     """One SQLite file. A write replaces everything in one transaction: a crash leaves the old state or the new.
 
-    The file is locked for as long as it is open: a second server in the same folder would undo what the first one does.
-    Threads may take turns with it, one call after the other.
+    The file is locked as long as it is open: a second server in the same folder would overwrite the work of the first.
+    Threads may use it in turns, one call after the other.
     """
 
     def __init__(self, path: Path) -> None:
@@ -102,7 +102,7 @@ class CatalogFile:
 
     @contextmanager
     def _told(self, verb: str) -> Iterator[None]:
-        """SQLite's errors as ours."""
+        """SQLite's errors as Millrace's."""
         try:
             yield
         except sqlite3.Error as error:

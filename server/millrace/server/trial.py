@@ -42,7 +42,7 @@ LONGEST_US: Final = 3_600_000_000
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """What a span measured. Latency is delivery minus the arrival of the newest tuple in the row.
+    """The measures of a span. Latency is delivery minus the arrival of the newest tuple in the row.
 
     idle   the share of the time in which operators that can wait did, on average
     """
@@ -87,7 +87,7 @@ class Latencies:
         return self._total_us / self.rows if self.rows else None
 
     def quantiles_us(self, *percents: int) -> list[float | None]:
-        """For each, the least latency that so many of a hundred rows do not exceed."""
+        """For each percentage, the least latency that this share of rows does not exceed."""
         if not self.rows:
             return [None] * len(percents)
         found: list[float | None] = np.percentile(np.concatenate(self._kept), percents, method="inverted_cdf").tolist()
@@ -141,7 +141,7 @@ class Meter:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What is to be tried, for how long, and when not to keep it."""
+    """The strategy to try, for how long, and when to reject it."""
 
     component: str
     strategy: str
