@@ -16,6 +16,7 @@ from millrace.engine.plan import Node
 from millrace.operators.spec import SelectSpec
 from millrace.protocol import Refuse, Type
 from millrace.server.decisions import OperatorEdit
+from millrace.server.stored import catalog_of
 from millrace.sql import parse, plan_all, planner
 from millrace.sql.planned import Catalog
 from millrace.sql.queries import QueryPlanner
@@ -203,6 +204,27 @@ async def test_a_name_of_a_kind_is_refused_with_the_name_of_today(daemon):
         status, _, said = await ask(daemon, "PUT", f"/api/v1/{path}", body)
         assert (status, said["code"]) == (404, "unknown_operator")
         assert said["detail"].endswith(f"does not exist; names are made of SQL's words now, and it is called {name}")
+
+
+# -- backfills -------------------------------------------------------------------------------------------------------
+
+
+@served(SQL)
+async def test_a_backfill_of_a_running_query_uses_its_plan(daemon):
+    made = daemon.catalog.known.queries
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planner, "QueryPlanner", OtherPlanner)
+        found = await get(daemon, "/api/v1/catalog?plans=true")
+        warnings: list[str] = []
+        known = catalog_of(found["statements"], found["plans"], warnings.append)
+        assert {name: plan.nodes for name, plan in known.queries.items()} == {
+            name: plan.nodes for name, plan in made.items()
+        }
+        assert not warnings
+        broken = {statement: text.replace('"version":1', '"version":9') for statement, text in found["plans"].items()}
+        assert len(catalog_of(found["statements"], broken, warnings.append).queries["p"].nodes) == 3
+    assert len(warnings) == 3
+    assert "plans" not in await get(daemon, "/api/v1/catalog")
 
 
 # -- texts -------------------------------------------------------------------------------------------------------------

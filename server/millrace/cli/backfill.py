@@ -270,7 +270,7 @@ def _request_of(
     span = slice_of(_time("--from", options.from_), _time("--to", options.to))
     if options.functions is not None:
         install_module(options.functions)
-    catalog = _catalog_with(link.get("catalog")["sql"], options) if then_live else _catalog(link, options)
+    catalog = _catalog_with(_known(link), options) if then_live else _catalog(link, options)
     if not catalog.queries:
         raise MillraceError("it contains no query: add a SELECT or CREATE QUERY")
     flow = flow_of(catalog, options.query or list(catalog.queries)[-1])
@@ -307,11 +307,18 @@ def _catalog(link: Link, options: BackfillOptions) -> Catalog:
     from millrace.sql import Catalog
 
     if options.sql is None:
-        script = plan_script(link.get("catalog")["sql"])
-    else:
-        with _statements_of(options.sql, options.query) as text:
-            script = plan_script(text)
+        return _known(link)
+    with _statements_of(options.sql, options.query) as text:
+        script = plan_script(text)
     return Catalog(script.streams, script.queries, script.sinks)
+
+
+def _known(link: Link) -> Catalog:
+    """The server's catalog: its queries have the plans that they run there."""
+    from millrace.server.stored import catalog_of
+
+    found = link.get("catalog?plans=true")
+    return catalog_of(found["statements"], found.get("plans", {}), show.tell)
 
 
 @contextmanager
@@ -464,13 +471,11 @@ def _check_then_live(options: BackfillOptions) -> None:
         )
 
 
-def _catalog_with(known: str, options: BackfillOptions) -> Catalog:
+def _catalog_with(catalog: Catalog, options: BackfillOptions) -> Catalog:
     """The server's catalog with the file's query, which exists already if this is not the first attempt."""
     from millrace.sql import Catalog, CreateQuery, parse, plan_all
-    from millrace.sql.limits import KNOWN
 
     assert options.sql is not None
-    _, catalog = plan_all(parse(known, KNOWN), Catalog())
     with _statements_of(options.sql, options.query) as text:
         names = {step.body.name.text for step in parse(text) if hasattr(step.body, "name")}
         queries = {name: query for name, query in catalog.queries.items() if name not in names}

@@ -501,8 +501,12 @@ def _add_sql(app: FastAPI, daemon: Daemon) -> None:
     @app.get(
         "/api/v1/catalog", responses=tagged(), summary="The catalog: all definitions and decisions, as SQL and as data"
     )
-    async def catalog(response: Response) -> dict[str, Any]:
-        return await look.tagged(response, "catalog", "")
+    async def catalog(
+        response: Response,
+        plans: Annotated[bool, Query(description="Also the lowered plan of each query, by its statement.")] = False,
+    ) -> dict[str, Any]:
+        found = await look.tagged(response, "catalog", "")
+        return {**found, "plans": await daemon.catalog.plans()} if plans else found
 
 
 def _add_streams(app: FastAPI, daemon: Daemon) -> None:

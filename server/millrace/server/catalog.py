@@ -1077,14 +1077,9 @@ class Catalog:
         return writing
 
     async def _write(self, store: CatalogFile) -> None:
-        known, engine = self.known, self._engine
+        known = self.known
         statements, running, decisions = await self._runner.between_steps(
-            lambda: (
-                self.statements(known),
-                {name: query.plan for name, query in engine.queries_by_name.items()},
-                self.decisions(known),
-            ),
-            self._took.add,
+            lambda: (self.statements(known), self._running(), self.decisions(known)), self._took.add
         )
 
         def write() -> None:
@@ -1093,6 +1088,14 @@ class Catalog:
             store.write(statements, plans, written(decisions, running))
 
         await asyncio.get_running_loop().run_in_executor(self._writer, write)
+
+    def _running(self) -> dict[str, QueryPlan]:
+        return {name: query.plan for name, query in self._engine.queries_by_name.items()}
+
+    async def plans(self) -> dict[str, str]:
+        """The text of each query's plan, as it was created, by its statement."""
+        queries, running = self.known.queries, await self._runner.between_steps(self._running)
+        return await asyncio.get_running_loop().run_in_executor(self._writer, self._plan_texts.of, queries, running)
 
     def _written(self, writing: asyncio.Task[None]) -> None:
         """Record whether the newest state is on the disk, and log when that changes."""

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from millrace.engine import lowered
 from millrace.engine.graph.seam import Bootstrap
 from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.protocol import MillraceError, Refuse
@@ -169,7 +170,7 @@ def begin(job: Mapping[str, Any]) -> Replay:
     if job["functions"] is not None:
         install_module(job["functions"])
     _, catalog = plan_all(parse(";\n".join(job["statements"]), KNOWN), Catalog())
-    plan = catalog.queries[job["query"]]
+    plan = lowered.read(job["plan"])
     streams = [catalog.streams[name] for name in plan.reads_streams]
     return Replay(Path(job["history"]), streams, plan, job["from_us"])
 

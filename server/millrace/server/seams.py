@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from millrace.engine import lowered
 from millrace.engine.events import AdoptBootstrap, HoldQuery
 from millrace.engine.graph.seam import Bootstrap, check
 from millrace.engine.plan import QueryPlan
@@ -263,8 +264,8 @@ class Seams:
         from_us = None if margin_us is None or min(marks) < FIRST_US else min(marks) - margin_us
         return {
             "history": str(daemon.archive.limits.folder),
-            "statements": [*(stream.sql for stream in streams), job.plan.sql],
-            "query": job.plan.name,
+            "statements": [stream.sql for stream in streams],
+            "plan": lowered.write(job.plan),
             "functions": daemon.settings.server.functions,
             "from_us": from_us,
             "state": str(state),

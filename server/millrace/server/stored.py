@@ -8,7 +8,7 @@ same names keep their ids.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
@@ -17,6 +17,8 @@ from millrace.engine.plan import QueryPlan
 from millrace.protocol import Refuse
 from millrace.server.decisions import Decisions
 from millrace.server.store import Stored
+from millrace.sql import Catalog, CreateQuery, parse, plan_all
+from millrace.sql.limits import KNOWN
 
 log = structlog.get_logger()
 
@@ -78,3 +80,19 @@ class PlanTexts:
                     known = plan, running[name], lowered.write(plan.numbered(running[name].ids))
                 self._known[name] = known
         return {plan.sql: text for plan, _, text in self._known.values()}
+
+
+def catalog_of(statements: Sequence[str], plans: Mapping[str, str], warn: Callable[[str], None]) -> Catalog:
+    """A server's catalog, whose queries have the plans that they run there."""
+    catalog = Catalog()
+    for statement in statements:
+        try:
+            stored = CreateQuery(lowered.read(plans[statement])) if statement in plans else None
+        except Refuse as error:
+            warn(f"the server's plan cannot be used, so this one is made from its statement: {error.text}: {statement}")
+            stored = None
+        if stored is None:
+            _, catalog = plan_all(parse(statement, KNOWN), catalog)
+        else:
+            catalog = catalog.with_(stored)
+    return catalog
