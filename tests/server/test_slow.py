@@ -9,7 +9,7 @@ import pytest
 
 from millrace.protocol import Refuse, Schema
 from millrace.protocol.messages import Ack, Closed, Ping, Pong, Result
-from millrace.server.sink import CHUNK_BYTES, Backpressure, Consumer, Outlet, Retention, Slow, Subscription
+from millrace.server.sink import CHUNK_BYTES, Backpressure, Consumer, Outlet, Retention, Sender, Slow, Subscription
 from millrace.server.sinkfiles import LineFile
 from millrace.values.batch import Batch
 from tests.patience import HANG_SECONDS
@@ -25,7 +25,7 @@ def batch(first, count):
 NONE, SOFT, STRICT = Backpressure
 
 
-class Hand:
+class Hand(Sender):
     """A sender whose room a test decides."""
 
     def __init__(self, room=0):

@@ -25,7 +25,7 @@ from millrace.engine.events import (
 from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.protocol import Refuse
 from millrace.server.runner import FeedPeer, Runner, Stopwatch
-from millrace.server.sink import OnSlow, Outlet, Retention, Slow, Subscription
+from millrace.server.sink import OnSlow, Outlet, Retention, Sender, Slow, Subscription
 from millrace.sql import Catalog, parse, plan_all
 from millrace.sql.planned import CreateQuery, CreateStream
 from millrace.values.batch import Batch
@@ -99,7 +99,7 @@ class Feed(FeedPeer):
 
 
 @dataclass
-class Reader:
+class Reader(Sender):
     """A subscriber that takes rows when it is let, and what its outlet got since it came."""
 
     policy: OnSlow

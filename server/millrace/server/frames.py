@@ -56,7 +56,7 @@ from millrace.server.connection import GREETING_BYTES, Connection, Dialect
 from millrace.server.feeds import UnderWay
 from millrace.server.logs import sparing
 from millrace.server.runner import NOTHING
-from millrace.server.sink import Outlet, Subscription
+from millrace.server.sink import Outlet, Sender, Subscription
 from millrace.server.source import StreamDecoder
 from millrace.values.batch import Batch
 
@@ -471,7 +471,7 @@ class _Feed:
         return batch
 
 
-class _Subscriber:
+class _Subscriber(Sender):
     """One open subscription, as a Sender of its rows."""
 
     def __init__(self, dialect: FrameDialect, wish: Subscribe, outlet: Outlet) -> None:
@@ -524,10 +524,13 @@ class _Subscriber:
 
     def _body(self, sequence: int, batch: Batch) -> bytes:
         if self._wish.format == "rows":
-            return data_head(Kind.RESULT, self.channel, sequence) + _ENCODE(batch.rows())
+            rows = self.subscription.shared.once(batch, "rows", lambda: _ENCODE(batch.rows()))
+            return data_head(Kind.RESULT, self.channel, sequence) + rows
         from millrace.server.arrow import to_ipc  # pyarrow costs 60 MB: only subscribers who ask for it pay
 
-        return encode(ResultArrow(self.channel, sequence, len(batch), to_ipc(batch, self._schema)))
+        schema = self._schema
+        rows = self.subscription.shared.once(batch, ("arrow", schema), lambda: to_ipc(batch, schema))
+        return encode(ResultArrow(self.channel, sequence, len(batch), rows))
 
     def send_progress(self, value_us: int) -> None:
         if self._wish.progress:

@@ -31,14 +31,15 @@ from millrace.server.alike import RUN, WORTH_BYTES, WORTHWHILE, Piece, Writers
 from millrace.server.connection import GREETING_BYTES, Connection, Dialect
 from millrace.server.feeds import UnderWay
 from millrace.server.logs import sparing
-from millrace.server.sink import Outlet, Subscription
+from millrace.server.sink import Outlet, Sender, Subscription
 from millrace.server.writers import late_lines, row_lines
 from millrace.values.batch import Batch, Int64s
 
 # How long a line may take from its first byte to its newline.
 LINE_SECONDS: Final = 30.0
-# Rows written at a time: a kilobyte each would be a quarter of the write buffer.
-ROWS_AT_A_TIME: Final = 64
+# Rows, and their bytes, that are written together: the rest waits where it can be dropped or counted.
+ROWS_AT_A_TIME: Final = 1_024
+BYTES_AT_A_TIME: Final = 2**16
 
 
 class LineDialect(Dialect):
@@ -408,11 +409,13 @@ def _about_the_tuple(error: RowError) -> RowError:
     return type(error)(error.fault.lstrip(":, "), row=0, expected=error.expected, got=error.got, code=error.code)
 
 
-class _LineReaderOf:
+class _LineReaderOf(Sender):
     """A subscription by lines, as a Sender of its rows: the socket alone limits it.
 
     It keeps the name that the peer requested, even if the query was renamed since.
     """
+
+    chunk_bytes = BYTES_AT_A_TIME
 
     def __init__(self, dialect: LineDialect, wish: SubscribeLine, outlet: Outlet) -> None:
         self._dialect = dialect
@@ -440,7 +443,10 @@ class _LineReaderOf:
         return self._dialect.connection.writable
 
     def send_rows(self, sequence: int, batch: Batch) -> None:
-        self._dialect.connection.write(row_lines(self._wish.query, sequence, batch, self._outlet.history))
+        query, history = self._wish.query, self._outlet.history
+        form = "lines", query, sequence
+        lines = self.subscription.shared.once(batch, form, lambda: row_lines(query, sequence, batch, history))
+        self._dialect.connection.write(lines)
 
     def send_progress(self, value_us: int) -> None:
         if self._wish.progress:

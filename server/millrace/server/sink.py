@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, TypeVar
 
 import numpy as np
 import structlog
@@ -51,6 +51,10 @@ RETAINED_BYTES: Final = 32 * 2**20
 # Bytes of the rows that leave at a time: encoding them takes little memory in addition to the held rows.
 CHUNK_BYTES: Final = 2**20
 
+# Rows of a query that several subscribers read, as they were written last.
+SHARED_BYTES: Final = 2**20
+
+_Made = TypeVar("_Made")
 OnSlow = Literal["wait", "drop_oldest", "disconnect", "latest"]
 
 
@@ -85,6 +89,38 @@ class Retention:
     most_bytes: int = RETAINED_BYTES
 
 
+class Shared:
+    """What several consumers of the same rows need once: parts of a batch, and rows as a dialect writes them.
+
+    It keeps what it made of the newest batches, up to SHARED_BYTES of rows; for a single consumer it keeps nothing.
+    """
+
+    def __init__(self) -> None:
+        self.consumers = 0
+        self._made: dict[tuple[int, Hashable], tuple[Batch, Any]] = {}
+        self._bytes = 0
+
+    def once(self, batch: Batch, form: Hashable, make: Callable[[], _Made]) -> _Made:
+        """What is made of a batch in this form, by whoever asks first."""
+        if self.consumers < 2:
+            return make()
+        key = id(batch), form
+        found = self._made.get(key)
+        if found is None:
+            found = self._made[key] = batch, make()
+            self._bytes += batch.weight
+            while self._bytes > SHARED_BYTES and len(self._made) > 1:
+                self._bytes -= self._made.pop(next(iter(self._made)))[0].weight
+        made: _Made = found[1]
+        return made
+
+    def count(self, consumers: int) -> None:
+        self.consumers = consumers
+        if consumers < 2:
+            self._made.clear()
+            self._bytes = 0
+
+
 @dataclass(slots=True)
 class Counts:
     """The rows of one sink, or of all subscriptions, by their fate."""
@@ -117,6 +153,7 @@ class Consumer:
         self.obstacle: str | None = None
         self.drained: Callable[[], None] = _nothing
         self.history: str | None = None  # of the rows that it takes; None until an outlet has it
+        self.shared = Shared()  # of its outlet
         self._newest: Newest | None = None
         self._superseded = 0
         self._queue: deque[tuple[int, Batch]] = deque()
@@ -191,19 +228,20 @@ class Consumer:
     async def close(self) -> None:
         """Pass on the held rows, if possible, and end."""
 
-    def take(self, most: int) -> tuple[int, Batch] | None:
-        """The oldest held rows and the number of the first: at most `most` rows, and at most CHUNK_BYTES bytes."""
+    def take(self, most: int, most_bytes: int = CHUNK_BYTES) -> tuple[int, Batch] | None:
+        """The oldest held rows and the number of the first: at most so many rows, and bytes."""
         if most > 0 and not self._queue and self._newest is not None:
             self._take_newest(most)
         if not self._queue or most <= 0:
             return None
         sequence, batch = self._queue[0]
-        if batch.weight > CHUNK_BYTES:
-            most = min(most, max(len(batch) * CHUNK_BYTES // batch.weight, 1))
+        if batch.weight > most_bytes:
+            most = min(most, max(len(batch) * most_bytes // batch.weight, 1))
         if len(batch) <= most:
             self._queue.popleft()
         else:
-            batch, rest = batch.split(most)
+            whole = batch
+            batch, rest = self.shared.once(whole, most, lambda: whole.split(most))
             self._queue[0] = (sequence + most, rest)
         return sequence, batch
 
@@ -301,6 +339,7 @@ class Outlet:
         # The clock when the query received its first tuple; None: it has the earlier rows from history.
         self.since_us: int | None = None
         self.consumers: list[Consumer] = []
+        self.shared = Shared()
         self.backpressure = Backpressure.NONE
         # Since when feeds wait, and how often and how long they waited before.
         self.waiting_since_us: int | None = None
@@ -342,7 +381,9 @@ class Outlet:
         self._settle(consumer)
         consumer.drained = self._look_for_slow_ones
         consumer.history = self.history
+        consumer.shared = self.shared
         self.consumers.append(consumer)
+        self.shared.count(len(self.consumers))
         for sequence, batch in self._retained_from(first):
             consumer.put(sequence, batch)
         if self._progress is not None:
@@ -365,6 +406,7 @@ class Outlet:
     def remove(self, consumer: Consumer) -> None:
         if consumer in self.consumers:
             self.consumers.remove(consumer)
+            self.shared.count(len(self.consumers))
             self._gone.delivered += consumer.delivered
             self._gone.dropped += consumer.dropped
             self._gone.superseded += consumer.superseded
@@ -488,7 +530,12 @@ def _backpressure(fill: float, before: Backpressure) -> Backpressure:
 
 
 class Sender(Protocol):
-    """The connection of a subscriber, as a subscription sees it."""
+    """The connection of a subscriber, as a subscription sees it.
+
+    chunk_bytes   bytes of the rows that leave together: encoding them takes little memory in addition
+    """
+
+    chunk_bytes: int = CHUNK_BYTES
 
     def room(self) -> int:
         """How many rows may leave now: the credit, or none while the socket is full."""
@@ -517,7 +564,7 @@ class Subscription(Consumer):
         self.pump()
 
     def pump(self) -> None:
-        while (taken := self.take(self._sender.room())) is not None:
+        while (taken := self.take(self._sender.room(), self._sender.chunk_bytes)) is not None:
             self._sender.send_rows(*taken)
             self.passed_on(taken[1])
         if self._progress is not None and not self.held and self._sender.writable():
