@@ -175,14 +175,16 @@ class SequenceStore:
             self.sweep(keys=keys)
 
     def sweep(self, *, keys: bool) -> None:
-        """Move the living together, and perhaps forget all keys but theirs."""
+        """Move the living together, and perhaps forget all keys but theirs: these are numbered by their first rows, so
+        that a saved state does not depend on earlier sweeps."""
         cells: Int64s = self.first + np.flatnonzero(self.alive[self.first : self.used])
         slots = self.slots[cells]
         if keys and self._key_types:
             there = slots >= 0
-            kept, numbers = np.unique(slots[there], return_inverse=True)
-            slots[there] = numbers
-            self._keys = self._keys.kept(kept)
+            kept, first, numbers = np.unique(slots[there], return_index=True, return_inverse=True)
+            order = np.argsort(first)
+            slots[there] = np.argsort(order)[numbers]
+            self._keys = self._keys.kept(kept[order])
         self._begin(
             self.times[cells],
             self.arrivals[cells],
