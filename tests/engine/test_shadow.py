@@ -14,6 +14,7 @@ from millrace.engine.events import (
     Change,
     DropQuery,
     DropStream,
+    InsertOperator,
     PauseQuery,
     ReplaceQuery,
     ResumeQuery,
@@ -51,6 +52,17 @@ def test_a_shadow_is_the_engine_without_its_tuples() -> None:
     assert described(made) == described(bench.engine)
     assert made.gauge.tuples == 0
     assert bench.engine.save() == before
+
+
+def test_a_shadow_numbers_new_operators_as_the_engine_does() -> None:
+    bench = Bench("s")
+    bench.query(path("q", 1))
+    bench.query(path("p", 1))
+    bench.do(DropQuery("p"))
+    made = shadow.shadow_of(bench.engine)
+    for edited in (made.carry_out, bench.do):
+        edited(InsertOperator("q.Q1", select()))
+    assert made.query("q").plan == bench.engine.query("q").plan
 
 
 @pytest.mark.parametrize("seed", range(4))

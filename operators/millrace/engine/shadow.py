@@ -42,6 +42,7 @@ class Snapshot:
     states       by operator with a state, the number of tuples in it
     pauses       by query: why it is paused, and whether it failed
     graph        what is decided of the graph
+    last_id      of the operators of all queries that have ever been
     """
 
     empty: Callable[[], Engine]
@@ -51,6 +52,7 @@ class Snapshot:
     states: Mapping[str, int]
     pauses: Mapping[str, tuple[str | None, bool]]
     graph: GraphDecisions
+    last_id: int
 
     @staticmethod
     def of(engine: Engine) -> Snapshot:
@@ -70,6 +72,7 @@ class Snapshot:
             {one.name: one.state_tuples for one in operators if _remembers(one)},
             {name: (query.paused, query.failed) for name, query in engine.queries_by_name.items()},
             engine.graph.decisions(),
+            engine.last_id,
         )
 
     def shadow(self) -> Engine:
@@ -82,6 +85,7 @@ class Snapshot:
                 made.make_query(definition, saved=self.shared[definition.name])
         made.fresh.clear()
         made.tried = True
+        made.last_id = self.last_id
         for operator, (decision, standing) in zip(made.graph.operators.values(), self.operators, strict=True):
             operator.decide(decision)
             if standing is not None:
