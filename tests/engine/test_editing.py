@@ -25,7 +25,7 @@ from millrace.engine.events import (
 )
 from millrace.engine.plan import StreamDefinition
 from millrace.operators.queues.edge import EdgeSpec
-from millrace.operators.spec import Band, FilterSpec, SampleSpec, SelectSpec
+from millrace.operators.spec import Band, FilterSpec, SampleSpec, SelectSpec, TimeWindow
 from millrace.protocol import Type
 from millrace.values.expression import Column, Constant
 from tests.engine.graphs import (
@@ -331,8 +331,8 @@ def test_rows_that_replace_each_other_are_all_let_through() -> None:
     bench.query(plan("o", *nodes, schema=schema))
     newest = replace(COUNT, newest=True, keys=(("v", TV_V),))
     shown = newest.schema([TV])
-    nodes = ("C", newest, ["x.source"]), ("M", identity(shown), ["C"])
-    bench.query(with_edges(plan("n", *nodes, schema=shown), [EdgeSpec("inplace", (1,), newest.window, "lazy")]))
+    windows = plan("n", ("C", newest, ["x.source"]), ("M", identity(shown), ["C"]), schema=shown)
+    bench.query(with_edges(windows, [EdgeSpec("inplace", (1,), TimeWindow(10, 10), "lazy")]))
     before = bench.engine.save()
     commands = [InsertOperator(before, ALL) for before in ("g.H", "o.M", "n.M")]
     for command in (*commands, InsertOperator("l.A", SampleSpec(0.5, 1))):
