@@ -45,6 +45,7 @@ QUERIES: Final = [
     f"SELECT a.n AS an, b.n AS bn FROM {RANGED}",
     """SELECT a.n AS an, b.n AS bn FROM a LEFT JOIN b
        ON a.k = b.k AND b.ts BETWEEN a.ts - INTERVAL '3 us' AND a.ts + INTERVAL '5 us'""",
+    "SELECT k, n FROM a DEDUPLICATE BY k WITHIN '6 us'",
     "SELECT a.n AS an, b.n AS bn FROM a FOLLOWED BY b WITHIN '9 us' ON a.k = b.k",
     "SELECT a.n AS an, b.n AS bn FROM a FOLLOWED BY b CHRONICLE ON a.k = b.k",
     "SELECT a.n AS an FROM a FOLLOWED BY NO b WITHIN '9 us' ON a.k = b.k",

@@ -351,9 +351,7 @@ class Reader:
                 elsewhere = find_phrase(self._text, at)
                 raise SqlError(self._text, *(elsewhere or (at, f"this table already has {_ONE_OF[place]}")))
             parts[place] = self.read(modifier)
-        return s.TablePrimary(
-            _span(tree), self.read(source), *(parts.get(place) for place in ("alias", "window", "latest", "shed"))
-        )
+        return s.TablePrimary(_span(tree), self.read(source), *map(parts.get, _ONE_OF))
 
     def read_table_name(self, tree: Branch) -> s.NamedTable:
         return s.NamedTable(_span(tree), self.read(tree.children[0]), self._maybe(tree.children[1]))
@@ -388,6 +386,10 @@ class Reader:
 
     def read_shed(self, tree: Branch) -> s.Shed:
         return s.Shed(_span(tree), self._count(_token(tree.children[-1])))
+
+    def read_deduplicate(self, tree: Branch) -> s.Deduplicate:
+        *keys, within = self._all(tree.children)
+        return s.Deduplicate(_span(tree), tuple(keys), within)
 
     def _count(self, token: Token) -> int:
         number = number_of(token)
@@ -612,8 +614,15 @@ _MODIFIERS = {
     "rows_window": "window",
     "latest": "latest",
     "shed": "shed",
+    "deduplicate": "deduplicate",
 }
-_ONE_OF = {"alias": "an alias", "window": "a window", "latest": "LATEST", "shed": "SHED"}
+_ONE_OF = {
+    "alias": "an alias",
+    "window": "a window",
+    "latest": "LATEST",
+    "shed": "SHED",
+    "deduplicate": "DEDUPLICATE",
+}
 _FOLLOWED = {
     "recent": "RECENT or CHRONICLE",
     "chronicle": "RECENT or CHRONICLE",

@@ -29,6 +29,7 @@ from millrace.sql import syntax as s
 from millrace.sql.aggregation import Calls
 from millrace.sql.binder import MAX_DEPTH, MAX_PARTS, TIME_NAME, Binder, Relation, readings
 from millrace.sql.conditions import all_of
+from millrace.sql.deduplicated import deduplicate_rows
 from millrace.sql.dialects import guided
 from millrace.sql.edges import apply_edge, pass_rows
 from millrace.sql.errors import SqlError, did_you_mean
@@ -562,8 +563,10 @@ class QueryPlanner:
     ) -> tuple[Relation, s.RangeWindow | s.RowsWindow | None]:
         """A table of FROM. With `ranges`, brackets without SLIDE set how long a join keeps its rows, not a window."""
         relation = self._source(table.source, scope)
-        if ranges:
+        if ranges or table.deduplicate is not None:
             self._check_bounded(relation)
+        if table.deduplicate is not None:
+            relation = deduplicate_rows(self, table.deduplicate, relation)
         keeps = table.window if ranges and table.window is not None and table.window.slide is None else None
         if table.window is not None and keeps is None:
             if relation.window is not None:

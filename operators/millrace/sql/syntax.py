@@ -176,6 +176,14 @@ class Shed(Node):
 
 
 @dataclass(frozen=True, slots=True)
+class Deduplicate(Node):
+    """DEDUPLICATE BY keys WITHIN a span."""
+
+    keys: tuple[Expr, ...]
+    within: IntervalText
+
+
+@dataclass(frozen=True, slots=True)
 class TableSource(Node):
     """A source of rows, without its modifiers."""
 
@@ -214,6 +222,7 @@ class TablePrimary(Table):
     window: RangeWindow | RowsWindow | None
     latest: Latest | None
     shed: Shed | None
+    deduplicate: Deduplicate | None
 
 
 @dataclass(frozen=True, slots=True)

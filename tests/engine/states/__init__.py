@@ -34,6 +34,7 @@ EVENT: Final = "WITH (order = 'event') "
 WINDOW: Final = "a, ts, '50 us'"
 QUERIES: Final = {
     "filtered": "AS SELECT k, v FROM a WHERE v > 2",
+    "deduplicated": "AS SELECT * FROM a DEDUPLICATE BY k WITHIN '60 us'",
     "totals": "AS SELECT k, sum(v) AS n, count(DISTINCT v) AS m FROM a GROUP BY k",
     "total": "AS SELECT count(*) AS n, max(v) AS m FROM a",
     "ordered_totals": f"{EVENT}AS SELECT k, sum(v) AS n FROM a GROUP BY k",

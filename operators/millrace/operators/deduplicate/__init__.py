@@ -1,0 +1,1 @@
+"""Deduplicate: the first row of each key per span of time."""
