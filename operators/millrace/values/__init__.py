@@ -1,1 +1,1 @@
-"""What tuples are made of: time, schemas, batches, expressions, functions, and the states of aggregates."""
+"""The parts of tuples: time, schemas, batches, expressions, functions, and the states of aggregates."""

@@ -3,7 +3,7 @@
 A batch is immutable. Its arrays are flagged read-only when it is made, slices share them, and no
 operator writes into an array of its input. Rows are Python tuples at the edges only.
 
-Per type, the array and the filler that stands where the value is null (the filler is fixed, so that equal
+Per type, the array and the filler at nulls (the filler is fixed, so that equal
 batches have equal bytes):
 
     boolean    bool_     False         text    object (str)     ""
@@ -132,7 +132,7 @@ class Batch:
 
     @staticmethod
     def concat(batches: Sequence[Batch]) -> Batch:
-        """The rows of all, in order. The schemas have equal types (names come from the first)."""
+        """The rows of all batches, in order. The schemas have equal types (names come from the first)."""
         if len(batches) == 1:
             return batches[0]
         first = batches[0]
@@ -238,7 +238,7 @@ class Batch:
 
     @property
     def nbytes(self) -> int:
-        """What the arrays hold; eight bytes for each reference to a text."""
+        """Bytes of the arrays; eight for each reference to a text."""
         masks = sum(mask.nbytes for mask in self.valid if mask is not None)
         return self.ts.nbytes + masks + sum(values.nbytes for values in self.columns)
 

@@ -3,9 +3,9 @@
 An expression is compiled once, when its operator is made, into closures that run over whole columns; an execution
 then pays for little more than numpy. Nulls are SQL's. A row that cannot be computed (an overflow, a division by zero,
 a cast that does not fit) is an error of that row alone: it comes out marked, with the first reason, and the operator
-drops and counts it. No wrong number, no NaN and no infinity ever comes out.
+drops and counts it. The result never has a wrong number, a NaN or an infinity.
 
-Failure follows what is needed: a branch of CASE that is not taken, the other side of `false AND` or `true OR`, and
+Only needed parts can fail: a branch of CASE that is not taken, the other side of `false AND` or `true OR`, and
 the rest of COALESCE fail no row. Everywhere else a failed argument fails the row, even if another one is null.
 """
 

@@ -80,7 +80,7 @@ def before(watermark_us: int, by_us: int) -> int:
 
 
 def untimed(ts: Int64s) -> int:
-    """How many tuples have no time yet. `ts` is in order, so they come first."""
+    """The number of tuples without a time. `ts` is in order, so they are first."""
     return int(np.searchsorted(ts, MIN_TIME, "right"))
 
 

@@ -1,4 +1,4 @@
-"""Typed expressions: what a select tests and a map computes.
+"""Typed expressions: the conditions of selects and the columns of maps.
 
 The binder makes them from SQL; `evaluate.py` computes them over batches. They are plain frozen data, so a plan can
 be compared, saved and sent. Types are decided when an expression is made, never while it runs.

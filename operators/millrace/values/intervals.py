@@ -54,7 +54,7 @@ def parse_duration(text: str, unit: str | None = None) -> int:
 
 
 def check_duration(us: int, shown: str) -> None:
-    """Refuse what is longer than all of event time: no two tuples are so far apart."""
+    """Refuse an interval longer than all of event time: no two tuples are that far apart."""
     if abs(us) > LIFETIME_US:
         raise Refuse(f"expected at most {LIFETIME_US // DAY} days, which is all of event time, got {shown}")
 

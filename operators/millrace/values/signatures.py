@@ -1,4 +1,4 @@
-"""What tables of functions and of aggregates share: one row per signature, found by key, by name, and by arguments."""
+"""The common part of the tables of functions and aggregates: a row per signature, found by key, name or arguments."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Signature(Protocol):
 
     @property
     def key(self) -> str:
-        """What a plan calls this row: the signature as people write it."""
+        """The name of this row in a plan: its signature as people write it."""
 
     def expected(self, count: int) -> Sequence[Type] | None:
-        """The types of so many arguments, or None if it does not take so many."""
+        """The types of its arguments, or None if it does not take `count` of them."""
 
 
 Row = TypeVar("Row", bound=Signature)
@@ -80,7 +80,7 @@ class Signatures(Generic[Row]):
 
     @staticmethod
     def cost(row: Row, given: Sequence[Readings]) -> int | None:
-        """What the conversions of these arguments cost, or None if it does not take them."""
+        """The cost of converting these arguments, or None if it does not take them."""
         wanted = row.expected(len(given))
         if wanted is None or any(want not in have for want, have in zip(wanted, given, strict=True)):
             return None

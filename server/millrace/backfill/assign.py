@@ -1,4 +1,4 @@
-"""Which task a row goes to: by the crc32 of its key, or by the slices that its time and the margins put it into.
+"""The task of a row: by the crc32 of its key, or by the slices of its time and the margins.
 
 Rule: the same row goes to the same task on every machine and in every run, so nothing here uses Python's `hash`.
 """
@@ -52,7 +52,7 @@ def _ranked(computed: Computed) -> tuple[Int64s, list[bytes]]:
     if valid is not None:
         ranks = np.where(valid, ranks, null)
     if error is not None:
-        # The operator will drop the row wherever it goes.
+        # The operator drops the row in any task.
         ranks = np.where(error.rows, null, ranks)
     return ranks, [*map(_spelled, distinct.tolist()), NULL]
 

@@ -22,7 +22,7 @@ Row = Mapping[str, Any]
 
 @dataclass
 class Differences:
-    """What only one of two results has, row by row.
+    """The rows that only one of two results has.
 
     missing   rows of the recomputed result that the other lacks
     extra     rows that only the other has
@@ -40,7 +40,7 @@ class Differences:
 
 
 def compare_rows(recomputed: Iterable[Row], written: Iterable[Row]) -> Differences:
-    """Two multisets. Rows that are the same to the last digit cancel first; what is left is matched with tolerance."""
+    """Two multisets. Rows that are equal to the last digit cancel first; the others are matched with tolerance."""
     left = list(recomputed)
     only_left, only_right = without_twins(left, list(written), _exactly)
     found = Differences(len(left))
@@ -61,7 +61,7 @@ def compare_rows(recomputed: Iterable[Row], written: Iterable[Row]) -> Differenc
 def without_twins(
     left: Sequence[Any], right: Sequence[Any], exactly: Callable[[Any], Hashable]
 ) -> tuple[list[Any], list[Any]]:
-    """What is left of both when each row has cancelled one that is exactly the same; of equal ones the first go."""
+    """The rows of both without pairs of exactly equal rows; of equal ones the first are removed."""
     counts = Counter(map(exactly, right))
     only_left = []
     for row in left:

@@ -18,7 +18,7 @@ from millrace.values.lags import Lags
 
 @dataclass(frozen=True)
 class Flow:
-    """What a backfill computes.
+    """The computation of a backfill.
 
     catalog   the streams and queries that the query needs, in the order in which they were created
     name      the query whose rows are wanted
@@ -60,7 +60,7 @@ class Flow:
 
     @cached_property
     def schemas(self) -> Mapping[str, Schema]:
-        """What the rows of each operator look like."""
+        """The schema of each operator's rows."""
         found = {stream.source: stream.schema for stream in self.streams.values()}
         for node in self.nodes.values():
             found[node.name] = node.spec.schema([found[name] for name in node.inputs])
@@ -68,7 +68,7 @@ class Flow:
 
     @cached_property
     def lags(self) -> Mapping[str, Lags]:
-        """How far the columns of each operator's rows may lie from the rows' own time."""
+        """The bounds of the distance between columns of each operator's rows and the rows' own time."""
         found: dict[str, Lags] = {}
         for stream in self.streams.values():
             position = stream.time_position
@@ -96,7 +96,7 @@ class Flow:
         return min(known, key=lambda column: column[2] - column[1], default=None)
 
     def streams_above(self, name: str) -> Iterator[str]:
-        """The streams that an operator's rows come from, each once."""
+        """The streams that an operator's rows depend on, each once."""
         seen: set[str] = set()
         waiting = [name]
         while waiting:

@@ -1,4 +1,4 @@
-"""What a backfill reads: archives and other files, looked at before Spark starts.
+"""The inputs of a backfill: archives and other files, checked before Spark starts.
 
 Rule: whatever is wrong with an input is said here, in one line: a path that is not there, a column that is missing or
 of another type, rows without a time. Parquet files have it in their metadata. The reader of `millrace run` reads text:
@@ -40,11 +40,11 @@ from millrace.values.eventtime import MAX_TIME, MIN_TIME
 
 FORMATS: Final = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 TABLE: Final = "table:"
-# How our own reader calls the formats.
+# The formats' names in the reader of `millrace run`.
 _READ_AS: Final = {"parquet": "parquet", "csv": "csv", "json": "jsonl"}
 _COMPRESSED: Final[Mapping[str, Callable[[Path], Any]]] = {".gz": gzip.open, ".bz2": bz2.open}
 _SUFFIXES: Final = (*_COMPRESSED, ".zst")
-# So many bytes of an input of text are read before Spark starts: a second or two. Of each further file one piece.
+# Bytes of a text input that are read before Spark starts: a second or two. Of each further file one piece.
 LOOKED_AT: Final = 64 * 2**20
 # Cuts are found on a grid of so many times: a slice is off by less than a thousandth of the rows of all.
 GRID: Final = 4_096
@@ -99,7 +99,7 @@ class Input:
         )
 
     def identity(self) -> dict[str, Any]:
-        """What must be the same for two runs to read the same."""
+        """The identity of an input: equal for two runs that read the same."""
         parts = [[part.path, part.size, part.changed_ns] for part in self.parts]
         return {"stream": self.stream, "path": self.path, "files": parts}
 
@@ -127,7 +127,7 @@ def find_history(flow: Flow, directory: str, streams: Sequence[str]) -> dict[str
 
 
 def base_streams(flow: Flow) -> list[str]:
-    """The streams whose rows are read: a side stream's late tuples lie with the stream's own."""
+    """The streams whose rows are read: a side stream's late tuples are stored with the stream's own."""
     return list(dict.fromkeys(name.removesuffix(".late") for name in flow.streams))
 
 
@@ -290,7 +290,7 @@ def _look_into_json(stream: str, path: str, files: Sequence[Path], flow: Flow) -
 
 
 def _look_at_text(one: Input, stream: StreamDefinition) -> None:
-    """Read what is cheap to read."""
+    """Read the parts that are cheap to read."""
     left = LOOKED_AT
     for part in one.parts:
         left -= _read(Path(part.path), one.format, stream, max(left, 1))
@@ -304,7 +304,7 @@ def refuse_bad_rows(inputs: Iterable[Input], flow: Flow) -> None:
 
 
 def _read(file: Path, kind: str, stream: StreamDefinition, most: int | None = None) -> int:
-    """Read a file's rows, all or so many bytes of it; how many those were. Refuse says which row does not fit."""
+    """Read a file's rows, all or up to `most` bytes; how many it read. Refuse names the row that does not fit."""
     read = 0
 
     def advanced(count: int) -> None:
@@ -391,7 +391,7 @@ def check_columns(columns: Mapping[str, Any], stream: StreamDefinition, where: s
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """How many rows there are at which times: spans of rows that lie evenly between their ends."""
+    """The distribution of rows over time: spans, each with its rows evenly between its ends."""
 
     spans: tuple[tuple[int, int, int], ...]
 
@@ -445,7 +445,7 @@ def first_behind(one: Input, stream: StreamDefinition, gap: Gap) -> int | None:
     names = [SEQ, stream.time or IMPLICIT_TIME, LATE]
     for number, path in sorted((_first_of(part.path), part.path) for part in one.parts):
         if found is not None and number > found[0]:
-            break  # all that follows came later
+            break  # all further rows arrived later
         with pq.ParquetFile(path) as file:
             for group in range(file.metadata.num_row_groups):
                 numbers, times, late = (
@@ -466,7 +466,7 @@ def _first_of(path: str) -> int:
 
 
 def notes_of(flow: Flow, inputs: Mapping[str, Input], to_us: int, *, whole: bool = False) -> list[str]:
-    """What its reader should know about an input; `whole` if it is known to have all that the span needs."""
+    """Warnings about the inputs; `whole` if they are known to have all rows that the span needs."""
     notes = []
     for name, one in inputs.items():
         if not whole and one.reach_us is not None and to_us != MAX_TIME and to_us > one.reach_us:
@@ -485,7 +485,7 @@ def notes_of(flow: Flow, inputs: Mapping[str, Input], to_us: int, *, whole: bool
 
 
 def _doubtful_unit(one: Input, stream: StreamDefinition) -> str | None:
-    """What is doubtful about an input all of whose times make sense in another unit alone, as in `millrace run`."""
+    """The warning about an input all of whose times make sense only in another unit, as in `millrace run`."""
     spans = [span for part in one.parts for span in part.spans or ()]
     if not spans or stream.time is None:
         return None

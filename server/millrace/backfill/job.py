@@ -1,6 +1,6 @@
 """The Spark job: streams to one table, rows to tasks, tasks through the engine, results to files or a DataFrame.
 
-Spark moves and sorts rows; what they mean is the engine's business alone (see task.py). Each task is one partition, so
+Spark moves and sorts rows; only the engine interprets them (see task.py). Each task is one partition, so
 `repartitionById` puts a row where `assign.py` says, and a sort within the partition passes it to the engine in order of
 time: batches stream through a task, whose memory is the state of the query's operators.
 """
@@ -53,7 +53,7 @@ SAMPLE: Final = 100_000
 
 @dataclass(frozen=True)
 class Job:
-    """What every task needs to know; it is sent to the executors.
+    """The input of every task, which is sent to the executors.
 
     goes_on   whether the streams continue after the present rows: a server still receives them
     """
@@ -96,7 +96,7 @@ def rows_for_tasks(job: Job, frames: Mapping[str, DataFrame], done: Sequence[int
         rows = lane_rows(job.layout, number, origin, frames[origin.name], low, high)
         part = _assigned(job, number, name, rows)
         if job.layout.by_arrival:
-            # What the server stamped is in order of time, but for a clock that was set back.
+            # Rows that the server stamped are in order of time, unless its clock was set back.
             part = _with_rest(part, SEQ in frames[origin.name].columns and not job.flow.streams[name].always_ordered)
         parts.append(part)
     whole = parts[0]
@@ -109,7 +109,7 @@ def rows_for_tasks(job: Job, frames: Mapping[str, DataFrame], done: Sequence[int
 
 
 def read_between(flow: Flow, split: Split, name: str) -> tuple[int, int]:
-    """The times of a stream's rows that are needed. Where rows are counted, one of any time may have come before."""
+    """The times of a stream's rows that are needed. Where rows are counted, rows of any time may be needed."""
     return (MIN_TIME, MAX_TIME) if flow.counts_rows else split.overall.reads(split.reach(name))
 
 
@@ -127,7 +127,7 @@ def _with_rest(rows: DataFrame, arrived: bool) -> DataFrame:
 
 
 def _assigned(job: Job, number: int, name: str, rows: DataFrame) -> DataFrame:
-    """The rows with the task that each goes to; in slices of time a row may go to several."""
+    """The rows, each with its task; in slices of time a row may have several."""
     from pyspark.sql import functions as f
 
     split = job.split

@@ -1,13 +1,13 @@
 """How rows of several streams travel to a task as one table, and become batches again.
 
-One wide table would be mostly nulls, so streams share columns by type: the first bigint of each stream lies in
+One wide table would be mostly nulls, so streams share columns by type: the first bigint of each stream is in
 `bigint0` and so on. Times are integers of microseconds all the way.
 
     s      which stream (only if there are several)
     ts     the row's time
     rest   the least time of this row and all that arrived after it (only if rows go in by the order of their arrival)
     seq    its place in the order of arrival; sorted by, then dropped
-    task   the task that it goes to; dropped too
+    task   its task; dropped too
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ OWN_TIME: Final = "__ts"
 
 @dataclass(frozen=True)
 class Lane:
-    """One stream's part of the table: its fields that travel, and the column that each lies in."""
+    """One stream's part of the table: its fields, and the column of each."""
 
     stream: StreamDefinition
     positions: tuple[int, ...]
@@ -112,7 +112,7 @@ def slot_type(type: Type) -> Any:
 
 
 def layout_of(flow: Flow) -> Layout:
-    """Lay the used columns of all streams side by side."""
+    """Put the used columns of all streams into one table."""
     slots: dict[str, Type] = {}
     lanes = []
     for name, positions in used_columns(flow).items():
@@ -131,7 +131,7 @@ def layout_of(flow: Flow) -> Layout:
 def batch_of(lane: Lane, table: Any) -> Batch:
     """A stream's rows from the table; Refuse names the stream and the mismatch.
 
-    If rows go in by the order of their arrival, they arrive at the least time that is still to come.
+    If rows go in by the order of their arrival, they arrive at the least later time.
     """
     schema, count = lane.stream.schema, table.num_rows
     ts: Int64s = table.column(TIME).to_numpy(zero_copy_only=False)
@@ -158,7 +158,7 @@ def batch_of(lane: Lane, table: Any) -> Batch:
 
 
 def _filler(type: Type, count: int) -> Values:
-    """So many fillers in the memory of one."""
+    """An array of `count` fillers in the memory of one."""
     dtype = DTYPES[type]
     one = np.empty(1, dtype)
     one[0] = FILLERS[type]

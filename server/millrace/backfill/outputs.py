@@ -1,4 +1,4 @@
-"""What a backfill writes, so that it may be killed at any moment and run again.
+"""The files of a backfill, which may be killed at any moment and run again.
 
     <out>/_plan.json                what is computed and how it is split; written first, never changed
     <out>/date=YYYY-MM-DD/part-00007-000.parquet
@@ -35,9 +35,9 @@ from millrace.values.eventtime import MIN_TIME, is_time
 
 PLAN, MANIFEST, TASKS, ASIDE = "_plan.json", "_manifest.json", "_tasks", "_aside"
 DAY_US: Final = 86_400_000_000
-# Rows without a time lie where Hive's readers look for nulls.
+# Rows without a time are where Hive's readers look for nulls.
 NO_DAY: Final = "__HIVE_DEFAULT_PARTITION__"
-# A task's rows come about in order of time: few days are open at once.
+# A task's rows are approximately in order of time, so few days are open at once.
 OPEN_DAYS: Final = 8
 
 
@@ -50,15 +50,15 @@ class Destination:
     # -- before --------------------------------------------------------------------------------------------------------
 
     def plan(self) -> dict[str, Any] | None:
-        """The plan of the backfill that lies here."""
+        """The plan of the backfill in this directory."""
         return _read(self.path / PLAN)
 
     def manifest(self) -> dict[str, Any] | None:
-        """What it wrote, once it is done."""
+        """The manifest, once it is done."""
         return _read(self.path / MANIFEST)
 
     def done(self) -> dict[int, dict[str, Any]]:
-        """What each task that is done has written."""
+        """The files of each finished task."""
         found = {}
         for file in sorted((self.path / TASKS).glob("*.json")):
             told = _read(file)
@@ -134,7 +134,7 @@ class Destination:
 
 
 def _left_at_birth(path: Path) -> bool:
-    """Whether a file is a plan that did not come to have its name."""
+    """Whether a file is a plan that was not renamed."""
     return path.name.startswith(f".{PLAN}.")
 
 
@@ -149,7 +149,7 @@ def _same_plan(found: Mapping[str, Any], wanted: Mapping[str, Any], path: Path) 
             )
 
 
-# The flags that a part of a plan came by.
+# The flag of each part of a plan.
 _FLAGS: Final = {"from_us": "--from", "to_us": "--to"}
 
 
@@ -185,7 +185,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _write(path: Path, value: Mapping[str, Any]) -> None:
-    """Whole or not at all, and on the disk."""
+    """Write a file completely or not at all, and onto the disk."""
     path.parent.mkdir(exist_ok=True)
     aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     with aside.open("wb") as file:
@@ -286,7 +286,7 @@ class _Day:
 
 
 def check_destination(out: str, inputs: Iterable[str]) -> None:
-    """Refuse to write where the input lies: the next run would read what this one wrote."""
+    """Refuse to write into the input: the next run would read this run's output."""
     place = Path(out).resolve()
     for path in inputs:
         source = Path(path).resolve()

@@ -38,7 +38,7 @@ POLL_SECONDS: Final = 0.2
 BAD_ROW: Final = "bad_row"
 # The code of an error that stops Spark or a task.
 TASK_FAILED: Final = "task_failed"
-# How Spark, and a task of ours, speak of a row of an input that does not fit.
+# How Spark and a task report a row of an input that does not fit.
 _BAD_ROW: Final = re.compile(
     r"\w*(PARSE|MALFORMED|CAST_INVALID)\w*\b|com\.fasterxml\.jackson|: row \d+, field |\bRowError: "
 )
@@ -74,7 +74,7 @@ class Wanted:
         return {"mode": self.mode, "tasks": self.tasks}
 
     def identity(self) -> dict[str, Any]:
-        """What must be equal for an interrupted backfill to be gone on with."""
+        """The identity of a backfill: equal if an interrupted one can be resumed."""
         flow = self.flow
         sql = [stream.sql or repr(stream) for stream in flow.catalog.streams.values()]
         sql += [query.sql or repr(query) for query in flow.catalog.queries.values()]
@@ -140,7 +140,7 @@ def check_beforehand(wanted: Wanted) -> None:
 
 
 def _located(error: Refuse, wanted: Wanted) -> Refuse:
-    """What is wrong with a row, with its file and line, if our own reader does not like it either."""
+    """The error in a row, with its file and line, if the reader of `millrace run` refuses it too."""
     try:
         refuse_bad_rows(wanted.inputs.values(), wanted.flow)
     except Refuse as found:
@@ -298,7 +298,7 @@ def _progress(tracker: Any, group: str) -> tuple[int, int]:
 
 @contextmanager
 def in_plain_words() -> Iterator[None]:
-    """What goes wrong in Spark becomes one line."""
+    """An error of Spark as one line."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
@@ -309,7 +309,7 @@ def in_plain_words() -> Iterator[None]:
 
 
 def _told(error: Exception) -> Refuse:
-    """What went wrong in a task, in its own words instead of Java's."""
+    """The error of a task, without Java's frames."""
     text = str(error)
     for line in reversed(text.splitlines()):
         match = re.match(r"\s*(?:\w+\.)*(?:Refuse|RowError|FunctionsError|AssertionError): (.+)", line)
@@ -328,7 +328,7 @@ def _code(text: str) -> str:
 
 
 def status(out: str) -> dict[str, Any]:
-    """How far a backfill has come."""
+    """The progress of a backfill."""
     place = Destination(out)
     plan = place.plan()
     if plan is None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 EMBEDDED: Final = "local[*]"
 
-# Times are instants: no session's zone may move them. Parquet's nanoseconds come as integers, and are checked.
+# Times are instants: no session's zone may move them. Parquet's nanoseconds are read as integers, and checked.
 SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.legacy.parquet.nanosAsLong": "true",
@@ -54,7 +54,7 @@ def open_session(master: str | None = None, settings: Mapping[str, str] | None =
     from pyspark.sql import SparkSession
 
     if not submitted:
-        # The root's level, before Spark's own defaults: what it warns of while it starts says nothing to our readers.
+        # The root's level, before Spark's own defaults: its warnings at the start do not concern users.
         options = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
         settings = {"spark.driver.extraJavaOptions": options, **(settings or {})}
     builder = SparkSession.builder.appName("millrace backfill")

@@ -1,7 +1,7 @@
 """How a backfill is cut into tasks, and why: by key, by slices of time with a margin, or not at all.
 
-A task emits the rows whose own time lies in its slice, and reads what those depend on. Slices are cheap where margins
-are short against them; keys need no margin but bring all rows of a key, of all times, to one task.
+A task emits the rows whose own time is in its slice, and reads the input that they depend on. Slices are cheap where
+margins are much shorter; keys need no margin but bring all rows of a key, of all times, to one task.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def _only_one(margins: Margins, wanted: Slice, mode: Mode, reason: str) -> Split
 
 
 def _no_slices(flow: Flow, margins: Margins) -> str | None:
-    """What forbids slices of time."""
+    """The reason against slices of time."""
     for name, reason in margins.unbounded.items():
         return f"it cannot be split by time, because {name} has no bound: {reason}"
     if not margins.widest.bounded:
@@ -180,7 +180,7 @@ def _no_slices(flow: Flow, margins: Margins) -> str | None:
 
 
 def _no_keys(keys: Keys) -> str | None:
-    """What forbids a split by key."""
+    """The reason against a split by key."""
     if keys.refused is not None:
         return "it cannot be split by key, because of {}: {}".format(*keys.refused)
     if not keys.streams:

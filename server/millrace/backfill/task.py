@@ -2,11 +2,11 @@
 
 Rule: only the engine decides what a query means. The task adds the queries to the engine, feeds it rows in order of
 time, advances every stream's mark with them (so that no operator waits, and state is no wider than the widest
-window), and keeps the rows whose own time lies in its slice. Late rows never come here: lateness was
+window), and keeps the rows whose own time is in its slice. Late rows never arrive here: lateness was
 decided when they arrived.
 
 Queries that count rows get them in the order of their arrival. Each row says then, as its arrival by the virtual clock,
-the least time that is still to come, and the marks go by that. Of rows in order of time that is their own time.
+the least later time, and the marks follow it. Of rows in order of time that is their own time.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Task:
         return self.collected.failed_rows
 
     def run(self, chunks: Iterable[Chunk]) -> Iterator[Batch]:
-        """The rows of the result, as they come."""
+        """The rows of the result, as they are emitted."""
         begun = False
         for instant in self._instants(chunks):
             if not begun:
@@ -150,7 +150,7 @@ class Task:
         self._obey(at_us, [FeedOpened(name, FEED) for name in flow.streams])
 
     def _last(self) -> Iterator[Event]:
-        """What there is to say when all rows have come."""
+        """The events after all rows."""
         for name, stream in self.flow.streams.items():
             if not self._goes_on:
                 yield FeedClosed(name, FEED, ended=True)
@@ -186,11 +186,11 @@ class Task:
                 yield self._instant(at_us, here)
 
     def _comes_at(self, batch: Batch) -> Int64s:
-        """When rows come by the virtual clock: nothing that comes later lies below."""
+        """When rows arrive by the virtual clock: later rows arrive no earlier."""
         return batch.arrival if self.flow.counts_rows else batch.ts
 
     def _run_by_run(self, at_us: int, batches: Chunk) -> Iterator[Instant]:
-        """What arrived together, cut where its time changes: before a row that keeps the mark come later ones."""
+        """Rows that arrived together, divided where the time changes: later rows precede a row that holds the mark."""
         for name, batch in batches.items():
             cuts = (np.flatnonzero(np.diff(batch.ts)) + 1).tolist()
             for first, last in pairwise([0, *cuts, len(batch)]):
@@ -198,7 +198,7 @@ class Task:
 
     def _instant(self, at_us: int, batches: Chunk) -> Instant:
         events: list[Event] = [Arrived(name, FEED, batch) for name, batch in batches.items()]
-        # More rows of this very time may come, none below it.
+        # More rows of this time may follow, none below it.
         events += [
             Punctuated(name, FEED, at_us) for name, stream in self.flow.streams.items() if stream.timestamps != "latent"
         ]
@@ -206,11 +206,11 @@ class Task:
 
 
 def replayed(stream: StreamDefinition) -> StreamDefinition:
-    """The stream without what is about clients and clocks: its rows are sorted, and all of them on time."""
+    """The stream without options for clients and clocks: its rows are sorted and on time."""
     return replace(stream, disorder_us=0, max_skew_us=None, lull_us=None, ahead_us=None, ets="none", grace_us=None)
 
 
 def _comes_apart(flow: Flow) -> bool:
-    """Whether rows of different times must come one after the other."""
+    """Whether rows of different times must arrive separately."""
     newest = any(edge.updates for node in flow.nodes.values() for edge in node.edges)
     return newest or any(stream.timestamps == "latent" for stream in flow.streams.values())

@@ -38,7 +38,7 @@ NOTHING_US: Final = MIN_TIME + 1
 
 @dataclass(frozen=True)
 class Lived:
-    """What a server says of a running query.
+    """A server's information about a running query.
 
     paths          the files of its sinks
     marks          by stream, the time below which no tuple on time will arrive; None if unknown
@@ -86,7 +86,7 @@ def verify(
     out = None if lived is None else lived.out
     below = out is not None and (Path(out) / MANIFEST).exists()
     if out is not None and below:
-        # What lies below the seam is there: with the sinks' rows that is one sequence.
+        # The rows below the seam are available: with the sinks' rows they form one sequence.
         against = [out, *against]
     if not (asked.begins and asked.ends):
         both = span_of_files(flow, against) if lived is None else span_of_query(flow, wanted.inputs, lived, below=below)
@@ -103,7 +103,7 @@ def verify(
         differences = compare_final(recomputed, rows, flow.query.update_key or ())
     else:
         differences = compare_rows(recomputed, rows)
-        # What may as well lie outside is not too much.
+        # Rows that may be outside the span do not count as extra.
         spared = set(map(id, written.perhaps))
         differences.extra = [row for row in differences.extra if id(row) not in spared]
     if lived is not None and lived.skipped:
@@ -223,7 +223,7 @@ def _span_of(flow: Flow, path: str) -> Slice:
     return Slice(min(times) + told.low, max(times) + told.high + 1)
 
 
-# -- what was written --------------------------------------------------------------------------------------------------
+# -- written rows ------------------------------------------------------------------------------------------------------
 
 
 @dataclass

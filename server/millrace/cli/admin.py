@@ -141,7 +141,7 @@ def run_statements(link: Link, text: str) -> None:
 
 
 def export(link: Link) -> None:
-    """Print the catalog as SQL that another server can apply; what SQL does not say stands in comments."""
+    """Print the catalog as SQL that another server can apply; decisions beyond SQL are comments."""
     answer = link.get("catalog")
     if link.as_json:
         show.as_json(answer)

@@ -18,7 +18,7 @@ from millrace.cli.commands import COMMANDS
 from millrace.cli.link import Link
 from millrace.protocol.errors import MillraceError
 
-# What the scripts call; `main` hands the words over before it looks for a command.
+# The scripts call this; `main` passes the words on before it looks for a command.
 HIDDEN: Final = "complete-words"
 TIMEOUT_SECONDS: Final = 1.0
 
@@ -66,7 +66,7 @@ def completion(shell: Annotated[Shell, typer.Argument(help="The shell that loads
 
 
 def print_words(words: Sequence[str]) -> None:
-    """A line for each word that may stand in place of the last one."""
+    """A line for each possible completion of the last word."""
     with contextlib.suppress(MillraceError, BrokenPipeError):
         for word in complete(words or [""]):
             show.out(word)
@@ -105,7 +105,7 @@ def _parameters(path: str) -> Sequence[Any]:
 
 
 def _position(words: Sequence[str], parameters: Sequence[Any]) -> int:
-    """How many arguments stand before the word: options and their values do not count."""
+    """The number of arguments before the word, without options and their values."""
     takes_value = {option for each in parameters for option in each.opts if option.startswith("-") and not each.is_flag}
     position, skip = 0, False
     for word in words:

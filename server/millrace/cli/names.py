@@ -24,7 +24,7 @@ PLURALS: Final[Mapping[str, str]] = {
     "operator": "operators",
     "component": "components",
 }
-# At most so many candidates are listed: a line or two on a terminal.
+# The most candidates in a list: a line or two on a terminal.
 LISTED: Final = 8
 
 

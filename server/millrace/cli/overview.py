@@ -1,4 +1,4 @@
-"""What `millrace --help` prints: every command by section, with no import beyond the table of commands."""
+"""The output of `millrace --help`: every command by section, with no import beyond the table of commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `apply --plan` prints: changes to queries, operators, their state, components and the state table."""
+"""The output of `apply --plan`: changes to queries, operators, their state, components and the state table."""
 
 from __future__ import annotations
 

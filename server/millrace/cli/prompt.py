@@ -101,7 +101,7 @@ def run_prompt(link: Link) -> None:
 
 
 def execute(link: Link, text: str) -> bool:
-    """Run what was typed; True if it asks to leave."""
+    """Run a typed line; True if it ends the prompt."""
     text = text.strip()
     if text in ("\\q", "exit", "quit", "exit;", "quit;"):
         return True

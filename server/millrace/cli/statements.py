@@ -46,7 +46,7 @@ def apply(link: Link, text: str, lists: Lists, *, dry_run: bool) -> bool:
 
 
 def _exist(statements: Sequence[Mapping[str, Any]]) -> str:
-    """What a file that changes nothing is about."""
+    """The objects of a file that changes nothing."""
     created = [statement["kind"].removeprefix("create_") for statement in statements]
     parts = [counted(created.count(kind), kind) for kind in _KINDS if kind in created]
     if not parts:

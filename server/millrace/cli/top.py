@@ -279,7 +279,7 @@ class _Screen:
 
 @contextmanager
 def _cbreak() -> Iterator[None]:
-    """Keys come one by one and are not shown; afterwards the terminal is as it was."""
+    """Read keys singly and without echo; restore the terminal afterwards."""
     stdin = sys.stdin.fileno()
     before = termios.tcgetattr(stdin)
     try:

@@ -1,4 +1,4 @@
-"""What `millrace top` shows and how keys change it, without a terminal.
+"""The view of `millrace top` and the effect of keys, without a terminal.
 
 Rule: rows are made from two looks at the API, the state of the view from key presses; drawing is another file's. A
 value that cannot be known yet is None, and None sorts last whichever way.
@@ -118,7 +118,7 @@ def _most(values: Iterator[float | None]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. `need` is how soon it goes where the terminal is narrow: 0 never."""
+    """One column. `need` is how soon a narrow terminal omits it: 0 never."""
 
     key: str
     head: str
@@ -208,7 +208,7 @@ def cell(column: Column, row: Row) -> str:
 
 @dataclass(slots=True)
 class View:
-    """What is looked at, and how.
+    """The state of the view.
 
     level      all components, the operators of one (of all, if `component` is None), or one operator
     sort       per level, the column and whether the greatest come first; None leaves the server's order
@@ -337,7 +337,7 @@ class View:
         self.filter, self.cursor = "", 0
 
 
-# What the page of one operator obeys: it has no rows to choose, sort or filter.
+# The keys of an operator's page, which has no rows to choose, sort or filter.
 LEAVE: Final = ("q", "p", " ", "?", "h", "a", "escape", "backspace", "left")
 HELP: Final = (
     ("up down, j k", "choose a row"),
@@ -370,7 +370,7 @@ _SINGLE: Final[Mapping[str, str]] = {
 
 
 def keys(data: bytes) -> Iterator[str]:
-    """The keys in what a terminal sent at once. Unknown sequences are ignored."""
+    """The keys in one input of a terminal. Unknown sequences are ignored."""
     while data:
         known = next((sequence for sequence in _SEQUENCES if data.startswith(sequence)), None)
         if known is not None:

@@ -51,7 +51,7 @@ class _Reading:
 
 
 class Price:
-    """A stopwatch that shows what executions cost by agreement: so many microseconds per tuple."""
+    """A stopwatch with a fixed cost of executions: a number of microseconds per tuple."""
 
     def __init__(self, us_per_tuple: Fraction) -> None:
         self._us_per_tuple = us_per_tuple

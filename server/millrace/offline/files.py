@@ -110,7 +110,7 @@ def read_opened(
 
 
 def lines_of(file: BinaryIO, path: str, advanced: Advanced) -> Iterator[tuple[int, bytes]]:
-    """Whole lines in large pieces, each with the number of its first line."""
+    """Complete lines in large pieces, each with the number of its first line."""
     number, rest = 1, b""
     first = True
     while piece := file.read(CHUNK):
@@ -416,7 +416,7 @@ def _csv_timestamp(text: str) -> int:
 
 
 def _csv_time(unit: TimeUnit, text: str) -> int | float | str:
-    """A time in another unit than microseconds, as JSON would carry it: a number, or text that says what it means."""
+    """A time in another unit than microseconds, as in JSON: a number, or text in ISO 8601."""
     if _INTEGER.fullmatch(text):
         return _csv_integer(text)
     if unit.fractions and _DECIMAL.fullmatch(text):

@@ -59,7 +59,7 @@ class FileOutput:
             raise refuse_file(self._path, error) from None
 
     def abandon(self) -> None:
-        """Lines that were written stay; a file that is whole only at its end does not come to be."""
+        """Keep written lines; discard a file that is complete only at its end."""
         if isinstance(self._writer, TypedWriter):
             self._writer.abandon()
         else:

@@ -1,6 +1,6 @@
 """The measurements of a run: the numbers of `--report`.
 
-Rule: times are virtual and exact. Every latency is stored, and percentiles come from the sorted array (nearest rank).
+Rule: times are virtual and exact. Every latency is stored, and the sorted array has the percentiles (nearest rank).
 Only `wall_us` differs between two runs of the same input.
 """
 

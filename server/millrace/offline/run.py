@@ -215,7 +215,7 @@ class Run:
             for feed in [feed["feed"] for feed in stream["feeds"]] or [FEED]
         ]
 
-    # -- what the engine orders ----------------------------------------------------------------------------------------
+    # -- effects of the engine -----------------------------------------------------------------------------------------
 
     def ordered(self, at_us: Time, order: Effect) -> None:
         match order:

@@ -54,7 +54,7 @@ class Script:
     path: str | None = None
 
     def outputs(self, requested: Sequence[tuple[str, str]]) -> list[tuple[str, str, str | None]]:
-        """Where rows go, as (query, path, format): what the flags say, and the file's sinks.
+        """The destinations of rows as (query, path, format): from the flags, and the file's sinks.
 
         Without flags or sinks, the standard output shows the bare SELECTs, else the queries that no other query reads.
         """
@@ -110,7 +110,7 @@ def plan_script(text: str, order: str | None = None) -> Script:
 
 
 def _ordered(statement: Statement, name: str, order: str) -> Statement:
-    """The statement with another order; a bare SELECT, which has no options, becomes the query that it stands for."""
+    """The statement with another order; a bare SELECT, which has no options, becomes a CREATE QUERY."""
     body = statement.body
     option = s.Option(body.span, s.Name(body.span, "order"), order, body.span)
     match body:

@@ -230,7 +230,7 @@ class Deviation(Arrays):
 
 
 class Extreme(Arrays):
-    """The least or the greatest value of a type that integers can stand for."""
+    """The least or the greatest value of a type whose values integers can represent."""
 
     fields = (("best", _INT64, 1), ("seen", _BYTE, 1))
     best: Int64s
@@ -259,7 +259,7 @@ class Extreme(Arrays):
 
 
 class Chosen(Arrays):
-    """A value of the row that comes first by rank, then by time; of equal ones the older (or, if `newer`, the newer).
+    """A value of the first row by rank, then by time; of equal ones, of the older row (or, if `newer`, of the newer).
 
     first: the time is the rank. last: the time turned over, and newer. arg_min and arg_max: the rank is the second
     argument, and of equal ones the earliest counts.
@@ -307,7 +307,7 @@ class Chosen(Arrays):
 
 
 class Compared(Accumulator):
-    """min, max, arg_min and arg_max by texts or bytes, one row at a time: no integers stand for them.
+    """min, max, arg_min and arg_max by texts or bytes, one row at a time, because integers cannot represent them.
 
     `best` is by slot (the value, its time, the result); of equal values the earliest counts.
     """

@@ -49,7 +49,7 @@ class Aggregate:
 
     @property
     def key(self) -> str:
-        """What a plan calls this row: the signature as people write it."""
+        """The name of this row in a plan: its signature as people write it."""
         return f"{self.name}({', '.join(map(str, self.arguments))})"
 
     def expected(self, count: int) -> tuple[Type, ...] | None:
@@ -78,7 +78,7 @@ def user_aggregate(
     return Aggregate(name, tuple(arguments), result, lambda _, whole: UserAccumulator(functions, result, whole))
 
 
-# -- the rows that come with Millrace ----------------------------------------------------------------------------------
+# -- built-in rows -----------------------------------------------------------------------------------------------------
 
 
 def _simple(name: str, argument: Type, result: Type, kind: type[Accumulator]) -> Aggregate:

@@ -19,12 +19,12 @@ from millrace.values.functions.vectors import Vector
 
 # Centroids; the error in rank is well below 1/100 in the middle and falls towards both ends.
 SIZE: Final = 200
-# What a digest holds, about, for the account of memory.
+# The approximate bytes of a digest, for accounting.
 WEIGHT: Final = 1_000
 
 
 class Quantile(Accumulator):
-    """The value below which a share of the values lies, about."""
+    """The value below which approximately this share of the values lies."""
 
     def __init__(self, share: float) -> None:
         self._share = share

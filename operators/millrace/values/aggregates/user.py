@@ -49,7 +49,7 @@ class UserAccumulator(Accumulator):
     """A state per group, and the groups that have failed.
 
     states   by slot: None (nothing seen), or [state]; where rows are kept [(time, arguments), ...]
-    failed   by slot what was raised
+    failed   by slot the text of the exception
     """
 
     def __init__(self, functions: UserFunctions, result: Type, whole: bool) -> None:
@@ -70,7 +70,7 @@ class UserAccumulator(Accumulator):
     # -- taking --------------------------------------------------------------------------------------------------------
 
     def update(self, slots: Int64s, columns: Sequence[Values], ts: Int64s) -> None:
-        # A FILTER over no arguments comes as one more column.
+        # A FILTER without arguments has an additional column.
         columns = columns[: self._functions.arity]
         if self._keeps:
             self._keep(slots, columns, ts)
@@ -230,5 +230,5 @@ def _rows(columns: Sequence[Values], count: int) -> Sequence[Sequence[Any]]:
 
 
 def _array(values: Sequence[Any]) -> Values:
-    """Values of one type as the array that they came in."""
+    """Values of one type as an array of its kind."""
     return object_array(values) if isinstance(values[0], str | bytes) else np.array(values)

@@ -34,7 +34,7 @@ EXACT_INTEGERS = 2**53
 
 
 def order_exactly(integers: Values, doubles: Values) -> Values:
-    """-1, 0 or 1 per row: how a bigint stands to a double."""
+    """-1, 0 or 1 per row: a bigint compared with a double."""
     high = doubles >= 2.0**63
     low = doubles < -(2.0**63)
     whole = np.where(high | low, 0.0, np.trunc(doubles))
@@ -159,7 +159,7 @@ def _member(type: Type) -> Make:
     return make
 
 
-# So many numbers are compared one by one; in longer lists each row is looked up.
+# Lists up to this length are compared number by number; in longer lists each row is looked up.
 _SHORT_LIST = 8
 
 

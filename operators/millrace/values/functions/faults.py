@@ -12,7 +12,7 @@ from typing import Final
 
 
 class Fault(IntEnum):
-    """What went wrong in a row. 0 is kept for "nothing"."""
+    """The kind of a row's failure. 0 means no failure."""
 
     BIGINT_RANGE = 1
     DOUBLE_RANGE = 2
@@ -33,7 +33,7 @@ class Fault(IntEnum):
     TOO_MUCH = 17
 
 
-# What an exception may say in a sentence.
+# The most characters of an exception in a sentence.
 MOST_TEXT: Final = 300
 
 # The sentence of USER_FUNCTION changes (`user_fault`).
@@ -69,11 +69,11 @@ def user_fault(called: str, told: str) -> Fault:
 
 
 def told(error: BaseException) -> str:
-    """What a user's function has raised, in one line."""
+    """The exception of a user's function, in one line."""
     name = type(error).__name__
     try:
         text = " ".join(str(error).split())
-    except Exception:  # the user's exception may fail to say what it is
+    except Exception:  # str() of the user's exception may fail too
         return name
     return f"{name}: {text}" if text else name
 

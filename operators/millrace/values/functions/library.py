@@ -54,12 +54,12 @@ class Function:
 
     @property
     def key(self) -> str:
-        """What a plan calls this row: the signature as people write it."""
+        """The name of this row in a plan: its signature as people write it."""
         more = ", ..." if self.variadic else ""
         return f"{self.name}({', '.join(map(str, self.arguments))}{more})"
 
     def expected(self, count: int) -> tuple[Type, ...] | None:
-        """The types it wants of so many arguments, or None if it does not take so many."""
+        """The types of its arguments, or None if it does not take `count` of them."""
         if not self.variadic:
             return self.arguments if count == len(self.arguments) else None
         extra = count - len(self.arguments)

@@ -1,6 +1,6 @@
-"""Regular expressions in time proportional to the text: RE2's, which never goes back.
+"""Regular expressions in time proportional to the text: RE2, which never backtracks.
 
-A row may cost so much and no more: a search is bounded by the text times the pattern, all matches of a text by their
+The cost of a row is bounded: a search is bounded by the text times the pattern, all matches of a text by their
 number times the text. A row above that fails. Positions in here are bytes of UTF-8.
 """
 

@@ -23,7 +23,7 @@ from millrace.values.functions.patterns import MOST_RESULT, Pattern, PatternFaul
 from millrace.values.functions.vectors import Faults, Operand, Run, Vector, faults_where, first_fault
 
 _TEXT, _BYTES, _BIGINT, _BOOLEAN = Type.TEXT, Type.BYTES, Type.BIGINT, Type.BOOLEAN
-# Patterns that come from a column are compiled once each while they are in use.
+# Patterns in a column are compiled once each while they are in use.
 _PATTERNS_KEPT = 512
 # Python looks each character of a text up one by one in those to trim: more of them go into a set.
 FEW_CHARACTERS = 16
@@ -36,7 +36,7 @@ def octet_length(text: str) -> int:
 
 
 def bounded(length: int) -> None:
-    """Refuse a row whose result would have so many characters, before it is made."""
+    """Refuse a row whose result would have too many characters, before it is computed."""
     if length > MOST_RESULT:
         raise RowFault(Fault.TOO_LONG)
 
@@ -204,7 +204,7 @@ def _like_pieces(parts: Sequence[Any]) -> Prepared:
 
 
 def _piece(parts: Sequence[Any]) -> Callable[[str, int], bool]:
-    """Whether characters in a row, of which some may be any (`_`), stand at a place."""
+    """Whether consecutive characters, some of which may be any (`_`), are at a place."""
     if ANY_ONE not in parts:
         text = "".join(parts)
         return lambda value, at: value.startswith(text, at)

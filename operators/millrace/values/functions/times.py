@@ -115,7 +115,7 @@ def _truncated(unit: str) -> Callable[[Values], tuple[Values, Faults | None]]:
 
     def compute(us: Values) -> tuple[Values, Faults | None]:
         begin = truncate(us)
-        # What lies before the least timestamp has wrapped around to the far future.
+        # Times before the least timestamp have wrapped around to the far future.
         return begin, faults_where(begin > us, Fault.TIMESTAMP_RANGE)
 
     return compute

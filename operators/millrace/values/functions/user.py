@@ -21,7 +21,7 @@ from millrace.values.functions.faults import Fault, told, user_fault
 from millrace.values.functions.library import ALWAYS, Function
 from millrace.values.functions.vectors import Faults, Operand, Run, Vector, both, first_fault
 
-# What a function may raise without ending the process; `sys.exit()` in a function is a mistake like others.
+# Exceptions of a function that do not end the process; `sys.exit()` in a function is an error like others.
 RAISED: Final = (Exception, SystemExit)
 
 
@@ -73,7 +73,7 @@ def _wrong(type: Type, expected: str, value: Any) -> TypeError:
     return TypeError(f"expected {type} ({expected}), got {value.__class__.__name__}")
 
 
-# What a value must be to be of a type; None is null and is not asked.
+# The check of a value by type; None is null and is not checked.
 CHECKS: Final[dict[Type, Callable[[Any], Any]]] = {
     Type.BOOLEAN: _boolean,
     Type.BIGINT: _integer(Type.BIGINT),
@@ -83,7 +83,7 @@ CHECKS: Final[dict[Type, Callable[[Any], Any]]] = {
     Type.TIMESTAMP: _integer(Type.TIMESTAMP),
     Type.INTERVAL: _integer(Type.INTERVAL),
 }
-# The kinds of numpy's types that arrays of a type may have; text and bytes come in arrays of objects or lists.
+# The kinds of numpy's types that arrays of a type may have; text and bytes are in arrays of objects or lists.
 _KINDS: Final = {Type.BOOLEAN: "b", Type.BIGINT: "iu", Type.DOUBLE: "fiu", Type.TIMESTAMP: "i", Type.INTERVAL: "i"}
 
 

@@ -2,7 +2,7 @@
 
 A vector is a plain triple because a single tuple passes through a dozen of them and every name lookup counts:
 
-    values   an array as long as the batch; a filler (`batch.FILLERS`) stands where the row is null
+    values   an array as long as the batch; with a filler (`batch.FILLERS`) where the row is null
     valid    True where the value is not null, or None if none is null
     faults   0 where the row is fine, else the number of its fault (`faults.py`), or None if all rows are fine
 

@@ -21,7 +21,7 @@ def compiled() -> bool:
 
 
 def outdated() -> list[str]:
-    """The compiled modules of ours that run although their source has been edited since."""
+    """Millrace's compiled modules whose source has been edited since."""
     if not CHECKOUT.exists():
         return []
     files = {name: getattr(module, "__file__", None) for name, module in sys.modules.copy().items()}
