@@ -411,9 +411,7 @@ def test_an_inner_join_with_current_rows_leaves_out_the_keys_that_have_none() ->
 
 
 def test_the_current_row_may_be_a_running_total() -> None:
-    total = AggregateSpec(
-        None, (("k", KEY[0]),), (("n", AggregateCall(Type.BIGINT, False, "count()")),), emit="every", ordered=True
-    )
+    total = AggregateSpec(None, (("k", KEY[0]),), (("n", AggregateCall(Type.BIGINT, False, "count()")),), emit="every")
     joined = SequenceSpec((("v", 1, 2), ("n", 0, 1)), ((Column(Type.BIGINT, True, 0, "k"), KEY[1]),), outer=True)
     bench = Bench(stream("a"), stream("b"))
     made = joined.schema([total.schema([KV]), KV])

@@ -361,8 +361,7 @@ def test_running_totals_end_where_recounting_does(kernels: str, data: st.DataObj
     keys = data.draw(st.lists(st.sampled_from(NAMES), max_size=2, unique=True))
     calls = data.draw(calls_strategy)
     emit = data.draw(st.sampled_from(["latest", "every"]))
-    ordered = data.draw(st.booleans())
-    harness = Harness(spec_of(None, keys, calls, emit=emit, ordered=ordered))
+    harness = Harness(spec_of(None, keys, calls, emit=emit))
     overlapping(data, harness, rows, data.draw(st.sampled_from([1, 3, 1 << 30])))
     harness.end()
     places = [dict(zip(NAMES, row, strict=True), ts=ts, place=place) for place, (ts, row) in enumerate(rows)]

@@ -14,7 +14,7 @@ from millrace.engine.plan import QueryPlan
 from millrace.operators.join.bands import close_bands, contradict, join_lags
 from millrace.operators.spec import Band
 from millrace.sql import Catalog, parse, plan_all
-from millrace.sql.queries import facts_of
+from millrace.sql.facts import facts_of
 from tests.depth import examples
 from tests.running import run_events
 from tests.sql.test_joins_duckdb import STREAMS, feeds

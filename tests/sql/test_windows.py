@@ -13,6 +13,7 @@ from millrace.operators.spec import (
     AggregateSpec,
     RowWindow,
     SessionWindow,
+    SortSpec,
     TimeWindow,
     WindowSpec,
 )
@@ -321,10 +322,10 @@ def test_options_of_windows() -> None:
 
 def test_options_of_running_totals() -> None:
     query = planned("CREATE QUERY q WITH (order = 'event', emit = 'every') AS SELECT count(*) FROM s")
-    assert [type(node.spec) for node in query.nodes] == [AggregateSpec]
-    spec = query.nodes[0].spec
+    assert [type(node.spec) for node in query.nodes] == [SortSpec, AggregateSpec]
+    spec = query.nodes[1].spec
     assert isinstance(spec, AggregateSpec)
-    assert (spec.emit, spec.ordered) == ("every", True)
+    assert spec.emit == "every"
 
 
 @pytest.mark.parametrize(

@@ -180,6 +180,10 @@ class Node(Definition):
     def edge(self, position: int) -> EdgeSpec:
         return self.edges[position] if position < len(self.edges) else APPEND
 
+    def ordered(self, known: Mapping[str, bool]) -> list[bool]:
+        """Whether the rows of each input are in order of time, if that is known of the operators that emit them."""
+        return [known[name] and not self.edge(at).updates for at, name in enumerate(self.inputs)]
+
     def with_edge(self, position: int, edge: EdgeSpec) -> Node:
         """The same with another edge at one of its inputs."""
         edges = [edge if at == position else self.edge(at) for at in range(len(self.inputs))]

@@ -96,7 +96,7 @@ class TopSpec(Spec):
     closes_us  the input is cut in windows: `partition` holds a bound of them, at `closes_at` in the input, and a row's
                time is at most that bound plus so much. Then a partition is given once, when time has gone past that
                (emit means nothing)
-    ordered, emit    as of a running total (see AggregateSpec)
+    emit       as of a running total (see AggregateSpec)
     """
 
     kind: ClassVar[str] = "top"
@@ -108,7 +108,6 @@ class TopSpec(Spec):
     replaces: tuple[int, ...] | None = None
     closes_at: int | None = None
     closes_us: int = 0
-    ordered: bool = False
     emit: Literal["latest", "every"] = "latest"
 
     def schema(self, inputs: Sequence[Schema]) -> Schema:
@@ -129,7 +128,7 @@ class TopSpec(Spec):
         return source.retracts or not set(self.partition_at) <= set(self.replaces)
 
     def gives_order(self, inputs: Sequence[bool]) -> bool:
-        return self.ordered or self.closes_at is not None or all(inputs)
+        return self.closes_at is not None or all(inputs)
 
     def lags(self, inputs: Sequence[Lags], schemas: Sequence[Schema]) -> Lags:
         return {} if self.closes_at is None else {self.closes_at: (self.closes_us, self.closes_us)}
@@ -161,12 +160,13 @@ class TopSpec(Spec):
             takes=self.replaces is not None,
             reads_all=False,
             emits="rows" if final and self.replaces is None else "updates",
-            depends_on_steps=not final and (self.emit == "latest" or not self.ordered),
+            depends_on_steps=not final and self.emit == "latest",
+            by_order=not final,
             retracts=True,
         )
 
     def every(self) -> TopSpec:
-        return replace(self, emit="every", ordered=True) if self.closes_at is None else self
+        return replace(self, emit="every") if self.closes_at is None else self
 
     def state(self) -> State:
         return STATEFUL._replace(lost="ranks ignore earlier rows")
@@ -178,8 +178,6 @@ class TopSpec(Spec):
         if self.partition:
             words += " by " + ", ".join(show_name(column.name) for column in self.partition)
         words += ", in order of " + ", ".join(map(_rank_words, self.order))
-        if self.ordered:
-            words += " in order"
         final = ", emitted when the window closes" if self.closes_at is not None else ""
         return f"{words}{' after every row' if self.emit == 'every' else ''}{final}: {show_name(self.number)}"
 
@@ -214,7 +212,6 @@ class AggregateSpec(Spec):
     The rows it gives: keys, then calls, then bounds of the window. Each bound is `start` or `end`: timestamps, or
     positions in the arc under a RowWindow. Without a window the result is an update stream whose key is `keys`.
 
-    ordered   take tuples in order of time (IOP) instead of as they come (OOP)
     flush     `none`: a closed window is given before anything more is taken. `slow`: one row per `flush_every` tuples
               taken. `lazy`: only when nothing else waits. Both give a row at the latest when time has gone
               `max_delay_us` past the end of its window, and go on whenever no tuple waits
@@ -234,7 +231,6 @@ class AggregateSpec(Spec):
     keys: tuple[tuple[str, Expression], ...] = ()
     calls: tuple[tuple[str, AggregateCall], ...] = ()
     bounds: tuple[tuple[str, Literal["start", "end"]], ...] = ()
-    ordered: bool = False
     flush: Literal["none", "slow", "lazy"] = "none"
     max_delay_us: int = 0
     flush_every: int = 4
@@ -267,12 +263,9 @@ class AggregateSpec(Spec):
         return source.retracts or moves
 
     def gives_order(self, inputs: Sequence[bool]) -> bool:
-        match self.window:
-            case TimeWindow() | SessionWindow():
-                return not self.newest
-            case RowWindow():
-                return all(inputs)
-        return self.ordered or all(inputs)
+        if isinstance(self.window, TimeWindow | SessionWindow):
+            return not self.newest
+        return all(inputs)
 
     def lags(self, inputs: Sequence[Lags], schemas: Sequence[Schema]) -> Lags:
         """A window's row has the time of its last microsecond."""
@@ -332,17 +325,17 @@ class AggregateSpec(Spec):
 
     def updates(self) -> Updates:
         running = self.window is None
-        chooses = self.newest or (running and (self.emit == "latest" or not self.ordered))
         return Updates(
             takes=self.replaces is not None,
             reads_all=not running and not self.newest,
             emits="updates" if running or self.newest or self.replaces is not None else "rows",
-            depends_on_steps=chooses,
+            depends_on_steps=self.newest or (running and self.emit == "latest"),
+            by_order=running,
             retracts=True,
         )
 
     def every(self) -> AggregateSpec:
-        return replace(self, emit="every", ordered=True) if self.window is None else self
+        return replace(self, emit="every") if self.window is None else self
 
     def state(self) -> State:
         if self.window is None:
@@ -367,8 +360,6 @@ class AggregateSpec(Spec):
             words[-1] += ", each row when its session closes"
         columns = [show_as(_call_words(call), name) for name, call in self.calls]
         columns += [show_as(f"window_{side}", name) for name, side in self.bounds]
-        if self.ordered:
-            words.append("in order")
         if self.flush != "none":
             words.append(f"emitted {self.flush} within {format_interval(self.max_delay_us)}")
         if self.window is None and self.emit == "every":

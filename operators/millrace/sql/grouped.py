@@ -198,8 +198,8 @@ class GroupedSelect:
         )
         if self._window.spec is None:
             current = None if self._relation.update_key is None else self._relation.key_at
-            spec = replace(spec, emit=options.emit, replaces=current, ordered=options.order == "event")
-            groups = self._planner.add(spec, [self._relation])
+            spec = replace(spec, emit=options.emit, replaces=current)
+            groups = self._planner.add(spec, [self._planner.in_event_order(self._relation)])
             return replace(groups, update_key=tuple(names[:keys]))
         delay = 0 if options.flush == "none" else options.max_delay_us
         spec = replace(spec, flush=options.flush, max_delay_us=delay, partial=options.partial)

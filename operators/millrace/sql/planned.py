@@ -185,10 +185,14 @@ _Value = TypeVar("_Value")
 
 
 class Facts(NamedTuple):
-    """Facts that a query's readers rely on: whether its rows are in order of time, whether all have a time, and the
-    distance of its columns from that time."""
+    """Facts that a query's readers rely on.
 
-    ordered: bool
+    orders   whether the rows of each of its operators, and of those that it reads, are in order of time
+    timed    whether all rows have a time
+    lags     the distance of its columns from that time
+    """
+
+    orders: Mapping[str, bool]
     timed: bool
     lags: Lags
 

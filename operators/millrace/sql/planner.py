@@ -26,6 +26,7 @@ from millrace.sql.existing import (
     same_stream,
 )
 from millrace.sql.explain import explain
+from millrace.sql.facts import facts_of
 from millrace.sql.inserting import insert
 from millrace.sql.limits import KNOWN
 from millrace.sql.options import (
@@ -55,7 +56,7 @@ from millrace.sql.planned import (
     SinkDefinition,
     Unchanged,
 )
-from millrace.sql.queries import QueryPlanner, facts_of, upstream
+from millrace.sql.queries import QueryPlanner, upstream
 from millrace.sql.rewriting import (
     rename_in_readers,
     renamed_input,
@@ -759,4 +760,4 @@ def _check_readers(statement: s.Statement, name: s.Name, catalog: Catalog, after
 def _reader_properties(query: QueryPlan, catalog: Catalog) -> tuple[object, ...]:
     """The properties that readers of a query rely on."""
     facts = facts_of(query, catalog)
-    return query.schema, query.update_key, facts.ordered, facts.lags
+    return query.schema, query.update_key, facts.orders[query.output], facts.lags

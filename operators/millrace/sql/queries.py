@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from millrace.engine.plan import Namer, Node, QueryOptions, QueryPlan, StreamDefinition, word_of
-from millrace.operators.queues.edge import EdgeSpec
 from millrace.operators.spec import (
     AggregateSpec,
     FilterSpec,
@@ -33,11 +32,12 @@ from millrace.sql.deduplicated import deduplicate_rows
 from millrace.sql.dialects import guided
 from millrace.sql.edges import apply_edge, pass_rows
 from millrace.sql.errors import SqlError, did_you_mean
+from millrace.sql.facts import facts_of, stream_lags, stream_order
 from millrace.sql.grouped import WHERE, GroupedSelect, aggregates, distinct
 from millrace.sql.joins import FromPlanner
 from millrace.sql.joint import joint_window
 from millrace.sql.parser import written
-from millrace.sql.planned import Catalog, Facts
+from millrace.sql.planned import Catalog
 from millrace.sql.ranked import limit_rows, missing_limit, number_rows, row_numbers, without_number
 from millrace.sql.sequences import key_of
 from millrace.sql.updates import append_rows, filter_rows, map_rows
@@ -165,14 +165,11 @@ class QueryPlanner:
         schema = self._count_schema(spec.schema([relation.schema for relation in inputs]))
         name = self.namer.name(word or spec.word)
         edges = () if all(relation.edge.plain for relation in inputs) else tuple(relation.edge for relation in inputs)
-        self.nodes.append(Node(name, spec, tuple(relation.node for relation in inputs), edges))
+        self.put(Node(name, spec, tuple(relation.node for relation in inputs), edges))
         first = inputs[0]
         time_known = isinstance(spec, AggregateSpec) or all(relation.time_known for relation in inputs)
         keeps = isinstance(spec, SelectSpec | FilterSpec | SortSpec | WindowSpec)
         self.schemas[name] = schema
-        self.ordered[name] = spec.gives_order(
-            [self.ordered[relation.node] and not relation.edge.updates for relation in inputs]
-        )
         self.lags[name] = spec.lags([relation.lags for relation in inputs], [relation.schema for relation in inputs])
         return Relation(
             name,
@@ -184,6 +181,21 @@ class QueryPlanner:
             first.update_key if keeps else None,
             tables=first.tables if isinstance(spec, SelectSpec | FilterSpec) else (),
         )
+
+    def put(self, node: Node) -> None:
+        """Add a node to the plan."""
+        self.nodes.append(node)
+        self.ordered[node.name] = node.spec.gives_order(node.ordered(self.ordered))
+
+    def sort_input(self, node: Node) -> Node:
+        """The node over its input in order of time: sorted, unless it is always in order."""
+        if all(node.ordered(self.ordered)):
+            return node
+        sort = replace(node, name=self.namer.name(SortSpec.word), spec=SortSpec())
+        self.put(sort)
+        (name,) = node.inputs
+        self.schemas[sort.name], self.lags[sort.name] = self.schemas[name], self.lags[name]
+        return replace(node, inputs=(sort.name,), edges=())
 
     def _count_schema(self, schema: Schema) -> Schema:
         """The schema of another operator's rows, which counts towards the statement's limits."""
@@ -754,14 +766,14 @@ class QueryPlanner:
     def _stream(self, stream: StreamDefinition) -> Relation:
         self.streams.append(stream.name)
         known = stream.timestamps != "latent"
-        # Such streams need no sorting: the engine's stamps are in order, and no operator waits for latent tuples.
-        self.ordered[stream.source] = stream.always_ordered or not known
+        self.ordered[stream.source] = stream_order(stream)
         lags = self.lags[stream.source] = stream_lags(stream, self.catalog)
         return Relation(stream.source, stream.schema, stream.name, known, stream.time, lags)
 
     def _other_query(self, other: QueryPlan) -> Relation:
         self.queries.append(other.name)
-        self.ordered[other.output], known, lags = facts_of(other, self.catalog)
+        orders, known, lags = facts_of(other, self.catalog)
+        self.ordered[other.output] = orders[other.output]
         self.lags[other.output] = lags
         return Relation(other.output, other.schema, other.name, known, None, lags, other.update_key)
 
@@ -802,64 +814,3 @@ def _name_of(node: s.Expr, position: int, used: Collection[str]) -> str:
         case s.CaseExpr() if "case" not in used:
             return "case"
     return f"column{position}"
-
-
-def facts_of(query: QueryPlan, catalog: Catalog) -> Facts:
-    """The facts that readers of a query rely on. Its inputs are in the catalog; the query itself need not be yet."""
-    known = catalog.facts
-    waiting = [query]
-    while waiting:
-        plan = waiting[-1]
-        more = [inner for name in plan.reads_queries if not _is_known(inner := catalog.queries[name], known)]
-        if more:
-            waiting += more
-            continue
-        facts = _facts(waiting.pop(), catalog)
-        if catalog.queries.get(plan.name) is plan:
-            known[plan.name] = plan, facts
-    return facts
-
-
-def _is_known(plan: QueryPlan, known: Mapping[str, tuple[QueryPlan, Facts]]) -> bool:
-    return plan.name in known and known[plan.name][0] is plan
-
-
-def _facts(plan: QueryPlan, catalog: Catalog) -> Facts:
-    """The same, if the facts of all its inputs are known."""
-    streams = [catalog.stream(name) for name in plan.reads_streams]
-    queries = [catalog.queries[name] for name in plan.reads_queries]
-    sources: dict[str, tuple[bool, Lags, Schema]] = {
-        stream.source: (
-            stream.always_ordered or stream.timestamps == "latent",
-            stream_lags(stream, catalog),
-            stream.schema,
-        )
-        for stream in streams
-    }
-    for query in queries:
-        facts = catalog.facts[query.name][1]
-        sources[query.output] = facts.ordered, facts.lags, query.schema
-    for node in plan.nodes:
-        inputs = [_read(node.edge(at), *sources[name][1:]) for at, name in enumerate(node.inputs)]
-        schemas = [schema for _, schema in inputs]
-        orders = [sources[name][0] and not node.edge(at).updates for at, name in enumerate(node.inputs)]
-        lags = node.spec.lags([lags for lags, _ in inputs], schemas)
-        sources[node.name] = node.spec.gives_order(orders), lags, node.spec.schema(schemas)
-    timed = all(stream.timestamps != "latent" for stream in streams) and all(
-        catalog.facts[query.name][1].timed for query in queries
-    )
-    return Facts(sources[plan.output][0], timed, sources[plan.output][1])
-
-
-def stream_lags(stream: StreamDefinition, catalog: Catalog) -> Lags:
-    """The columns of a stream that carry its rows' own time. The last column of late tuples is their arrival time."""
-    if stream.name not in catalog.streams:
-        return {len(stream.schema) - 1: EXACT}
-    return {} if stream.time_position is None else {stream.time_position: EXACT}
-
-
-def _read(edge: EdgeSpec, lags: Lags, schema: Schema) -> tuple[Lags, Schema]:
-    """The rows that an operator reads from an edge."""
-    if edge.columns is None:
-        return lags, schema
-    return {at: lags[position] for at, position in enumerate(edge.columns) if position in lags}, edge.reads(schema)

@@ -56,13 +56,12 @@ def number_rows(
         order,
         named[0] if named and named[0] not in names else free_name("row_number", names),
         replaces=None if relation.update_key is None else relation.key_at,
-        ordered=planner.options.order == "event",
         emit=planner.options.emit,
     )
     closes = _closes(planner, relation, spec.partition_at)
     if closes is not None:
-        spec = replace(spec, closes_at=closes[0], closes_us=closes[1], emit="latest", ordered=False)
-    top = planner.add(spec, [relation])
+        spec = replace(spec, closes_at=closes[0], closes_us=closes[1], emit="latest")
+    top = planner.add(spec, [relation if closes is not None else planner.in_event_order(relation)])
     final = closes is not None
     return replace(
         top,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,7 @@ from millrace.engine.plan import Node, QueryPlan
 from millrace.operators.spec import FilterSpec, MapSpec, SelectSpec
 from millrace.protocol import GONE, Type
 from millrace.sql.binder import Relation
+from millrace.sql.facts import facts_of
 from millrace.sql.planned import Catalog
 from millrace.values import expression as e
 
@@ -64,22 +65,37 @@ def append_rows(planner: QueryPlanner, relation: Relation) -> Relation:
 def read_every(planner: QueryPlanner, relation: Relation) -> None:
     """Make upstream operators emit every row in order of time, so that the rows do not depend on the engine's steps."""
     above = {relation.node}
-    for at, node in reversed(list(enumerate(planner.nodes))):
+    for node in reversed(planner.nodes):
         if node.name in above:
             above |= set(node.inputs)
-            planner.nodes[at] = replace(node, spec=node.spec.every())
+    nodes = list(planner.nodes)
+    planner.nodes.clear()
+    for node in nodes:
+        planner.put(_every(planner, node) if node.name in above else node)
     for query in planner.queries:
         other = planner.catalog.queries[query]
-        if other.output in above and any(node.spec.updates().depends_on_steps for node in other.nodes):
+        orders = facts_of(other, planner.catalog).orders
+        if other.output in above and any(_drops(node, orders) for node in other.nodes):
             planner.warnings.append(
                 f"{query} emits only the last row of each key and step, so which row is current at a time "
                 "depends on how busy the engine is: create it WITH (emit = 'every', order = 'event')"
             )
 
 
-def _chooses(node: Node) -> bool:
+def _every(planner: QueryPlanner, node: Node) -> Node:
+    node = planner.sort_input(node) if node.spec.updates().by_order else node
+    return replace(node, spec=node.spec.every())
+
+
+def _drops(node: Node, orders: Mapping[str, bool]) -> bool:
+    """Whether which rows of a key an operator emits depends on how its input is batched or ordered."""
+    updates = node.spec.updates()
+    return updates.depends_on_steps or (updates.by_order and not all(node.ordered(orders)))
+
+
+def _chooses(node: Node, orders: Mapping[str, bool]) -> bool:
     """Whether the rows that an operator emits for a key depend on how busy the engine is."""
-    return node.spec.updates().depends_on_steps or any(edge.updates for edge in node.edges)
+    return _drops(node, orders) or any(edge.updates for edge in node.edges)
 
 
 def depends_on_steps(plan: QueryPlan, catalog: Catalog) -> bool:
@@ -88,11 +104,16 @@ def depends_on_steps(plan: QueryPlan, catalog: Catalog) -> bool:
     readers = [node for node in plan.nodes if node.spec.updates().reads_all]
     read = {name for node in readers for name in _path(node.inputs[0], nodes)}
     other = any(
-        query.output in read and any(map(_chooses, query.nodes))
+        query.output in read and _any_chooses(query.nodes, query, catalog)
         for query in map(catalog.queries.__getitem__, plan.reads_queries)
     )
     own = any(edge.updates for node in readers for edge in node.edges)
-    return own or other or any(name in nodes and _chooses(nodes[name]) for name in read)
+    return own or other or _any_chooses([node for node in plan.nodes if node.name in read], plan, catalog)
+
+
+def _any_chooses(nodes: Iterable[Node], plan: QueryPlan, catalog: Catalog) -> bool:
+    orders = facts_of(plan, catalog).orders
+    return any(_chooses(node, orders) for node in nodes)
 
 
 def sheds(plan: QueryPlan) -> bool:

@@ -173,7 +173,10 @@ class CurrentTotals(State):
             one = range(len(slots))
             parts = [self._change(rows.slice(at, at + 1), slots[at : at + 1], dead[at : at + 1]) for at in one]
         made = [part for part in parts if part is not None]
-        return self._in_order(Batch.concat(made)) if made else None
+        if not made:
+            return None
+        batch = Batch.concat(made)
+        return batch if len(batch) else None
 
     def begin(self, ts: int, now_us: int) -> Batch | None:
         self.owes = False
@@ -181,11 +184,6 @@ class CurrentTotals(State):
         self._reserve(self._newest.count, self._groups.count)
         self._given[0], self._arrived[0] = ts, now_us
         return self._built(groups)
-
-    def _in_order(self, made: Batch) -> Batch | None:
-        if self._spec.ordered and len(made) > 1 and (made.ts[1:] < made.ts[:-1]).any():
-            made = made.take(np.argsort(made.ts, kind="stable"))
-        return made if len(made) else None
 
     def _evaluated(self, batch: Batch) -> tuple[ComputedRows, Bools]:
         """Groups and arguments, and which rows are in no group: tombstones, and rows that cannot be computed."""

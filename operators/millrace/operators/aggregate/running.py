@@ -23,7 +23,7 @@ from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import Operator, StepClock
 from millrace.operators.frame.punctuation_grain import EVERY, PunctuationGrain
 from millrace.operators.spec import AggregateSpec
-from millrace.operators.updates.updates import OrderedStateful, State, Stateful, first_time
+from millrace.operators.updates.updates import State, Stateful, first_time
 from millrace.values.batch import Batch, Int64s
 from millrace.values.eventtime import MIN_TIME
 from millrace.values.functions.faults import REASONS, Fault
@@ -112,8 +112,6 @@ class Totals(State):
                 batch = batch.take(~failed)
             batches.append(batch)
         made = Batch.concat(batches)
-        if self._spec.ordered and len(made) > 1 and (made.ts[1:] < made.ts[:-1]).any():
-            made = made.take(np.argsort(made.ts, kind="stable"))
         return made if len(made) else None
 
     @property
@@ -145,7 +143,7 @@ def rounds(slots: Int64s) -> list[Int64s]:
 
 
 class RunningAggregate(Stateful):
-    """Running totals of tuples as they come. Promises no order beyond each group's own."""
+    """Running totals of tuples as they arrive. The output is in order if the input is; else each group's rows are."""
 
     kind: ClassVar[str] = "aggregate"
     layout: ClassVar[Layout] = Layout(1)
@@ -171,7 +169,11 @@ class TotalOfAll(RunningAggregate):
         return self.inputs[0].unseen or (self.state.owes and self._first_time() is not None)
 
     def _first_time(self) -> int | None:
-        return first_time(self.inputs[0].low_water(), self.clock.now_us)
+        """None as long as rows wait for their turn: theirs comes instead."""
+        inlet = self.inputs[0]
+        if inlet.waiting or inlet.home.held:
+            return None
+        return first_time(inlet.low_water(), self.clock.now_us)
 
     def low_water(self) -> int:
         return self.state.floor(super().low_water(), self.clock.now_us)
@@ -183,35 +185,6 @@ class TotalOfAll(RunningAggregate):
             self.emit(given)
 
 
-class OrderedRunningAggregate(OrderedStateful):
-    """Running totals of tuples in order of time. The output is in order."""
-
-    kind: ClassVar[str] = "aggregate"
-    layout: ClassVar[Layout] = Layout(1)
-
-    def __init__(
-        self, name: str, spec: AggregateSpec, inputs: Sequence[Inlet], output: Buffer, clock: StepClock
-    ) -> None:
-        super().__init__(name, inputs, output, clock)
-        self.state = _totals(spec, self)
-
-    def fresh(self) -> bool:
-        return super().fresh() or (self.state.owes and self._first_time() is not None)
-
-    def _first_time(self) -> int | None:
-        """None as long as rows wait for their turn: theirs comes instead."""
-        return None if self.held_tuples() else first_time(super().low_water(), self.clock.now_us)
-
-    def low_water(self) -> int:
-        return self.state.floor(super().low_water(), self.clock.now_us)
-
-    def advance(self, limit: int) -> Batch | None:
-        given = super().advance(limit)
-        if self.state.owes and (time := self._first_time()) is not None:
-            given = self.state.begin(time, self.clock.now_us)
-        return given
-
-
 def _totals(spec: AggregateSpec, operator: Operator) -> State:
     return Totals(spec, operator) if spec.replaces is None else CurrentTotals(spec, operator)
 
@@ -220,7 +193,5 @@ def build_running(
     name: str, spec: AggregateSpec, inputs: Sequence[Inlet], output: Buffer, clock: StepClock
 ) -> Operator:
     """The running total that a spec asks for."""
-    if spec.ordered:
-        return OrderedRunningAggregate(name, spec, inputs, output, clock)
     kind = RunningAggregate if spec.keys else TotalOfAll
     return kind(name, spec, inputs, output, clock)

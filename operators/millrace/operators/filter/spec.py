@@ -91,7 +91,12 @@ class FilterSpec(Spec):
 
     def updates(self) -> Updates:
         return Updates(
-            takes=True, reads_all=False, emits="updates", depends_on_steps=self.emit == "latest", retracts=True
+            takes=True,
+            reads_all=False,
+            emits="updates",
+            depends_on_steps=self.emit == "latest",
+            by_order=False,
+            retracts=True,
         )
 
     def every(self) -> FilterSpec:

@@ -58,6 +58,7 @@ class Buffer:
     width      bytes of a tuple, without those of its `texts`, if it has any
     wanted     whether any reader has a use for punctuation: if none has, none is put
     grain      for which: no punctuation tells the readers less, or the same again
+    held       how many tuples the operator that fills it keeps in line (only a sort says so)
     floor      a promise that another operator made here before, above this one's own; `left_out` counts what came below
     _due       no promise below this is of use; it may lag behind the least that is
     absorbers  the readers that take at once what is put: nothing is kept for them here
@@ -73,6 +74,7 @@ class Buffer:
         "floor",
         "gauge",
         "grain",
+        "held",
         "left_out",
         "ordered",
         "promise",
@@ -100,6 +102,7 @@ class Buffer:
         self.wanted = False
         self.grain = EVERY
         self._due = MIN_TIME
+        self.held = 0
         self.floor = MIN_TIME
         self.left_out = 0
         self.entries: tuple[Operator, ...] = ()

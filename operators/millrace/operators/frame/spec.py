@@ -48,7 +48,8 @@ class Updates(NamedTuple):
     takes             it takes each row in the place of an earlier one
     reads_all         every row of a key counts, not only the current one
     emits             whether its own rows replace each other: `updates` do, `rows` do not, `input`: as its input's
-    depends_on_steps  which rows of a key it emits depends on how its input is batched or ordered
+    depends_on_steps  which rows of a key it emits depends on how its input is batched
+    by_order          which rows of a key it emits depends on the order of its input: it needs them in order of time
     retracts          it emits tombstones itself if its schema has them, and does not only pass them on
     """
 
@@ -56,11 +57,14 @@ class Updates(NamedTuple):
     reads_all: bool
     emits: Literal["rows", "updates", "input"]
     depends_on_steps: bool
+    by_order: bool
     retracts: bool
 
 
 # Rows are rows: nothing here depends on whether they replace each other.
-INDIFFERENT: Final = Updates(takes=False, reads_all=False, emits="rows", depends_on_steps=False, retracts=False)
+INDIFFERENT: Final = Updates(
+    takes=False, reads_all=False, emits="rows", depends_on_steps=False, by_order=False, retracts=False
+)
 PASSED_ON: Final = INDIFFERENT._replace(emits="input")
 
 

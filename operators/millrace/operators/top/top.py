@@ -23,7 +23,6 @@ from millrace.operators.updates.updates import (
     ColumnStore,
     Members,
     Newest,
-    OrderedStateful,
     State,
     Stateful,
     gone_of,
@@ -74,7 +73,7 @@ class Ranking:
 
 
 class Top(Stateful):
-    """Places as rows come. Promises no order beyond each place's own."""
+    """Places as rows arrive. The output is in order if the input is; else each place's own rows are."""
 
     kind: ClassVar[str] = "top"
     layout: ClassVar[Layout] = Layout(1)
@@ -84,23 +83,10 @@ class Top(Stateful):
         self.state = PlacedRows(spec, self)
 
 
-class OrderedTop(OrderedStateful):
-    """Places by rows in order of time. The output is in order."""
-
-    kind: ClassVar[str] = "top"
-    layout: ClassVar[Layout] = Layout(1)
-
-    def __init__(self, name: str, spec: TopSpec, inputs: Sequence[Inlet], output: Buffer, clock: StepClock) -> None:
-        super().__init__(name, inputs, output, clock)
-        self.state = PlacedRows(spec, self)
-
-
 def build_top(name: str, spec: TopSpec, inputs: Sequence[Inlet], output: Buffer, clock: StepClock) -> Operator:
     """The operator that a spec asks for."""
     if spec.closes_at is not None:
         return FinalTop(name, spec, inputs, output, clock)
-    if spec.ordered:
-        return OrderedTop(name, spec, inputs, output, clock)
     return Top(name, spec, inputs, output)
 
 
@@ -151,10 +137,7 @@ class PlacedRows(State):
                 return None
             rows = rows.take(alive)
         self._arrived = max(self._arrived, int(batch.arrival.max()))
-        given = self._change(rows, slots)
-        if given is not None and self._spec.ordered and (given.ts[1:] < given.ts[:-1]).any():
-            given = given.take(np.argsort(given.ts, kind="stable"))
-        return given
+        return self._change(rows, slots)
 
     def _slots(self, batch: Batch) -> tuple[Int64s, Int64s]:
         """The rows that count, and of an update stream where they are kept."""

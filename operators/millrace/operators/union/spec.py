@@ -79,7 +79,9 @@ class UnionSpec(Spec):
     def updates(self) -> Updates:
         if self.key is None:
             return INDIFFERENT
-        return Updates(takes=True, reads_all=False, emits="updates", depends_on_steps=True, retracts=False)
+        return Updates(
+            takes=True, reads_all=False, emits="updates", depends_on_steps=True, by_order=False, retracts=False
+        )
 
     def every(self) -> UnionSpec:
         return self

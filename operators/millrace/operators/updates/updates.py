@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from millrace.operators.frame.operator import Operator
-from millrace.operators.frame.waiting import Merging
 from millrace.operators.updates import kernel as replacing
 from millrace.operators.updates.key_index import Column, KeyIndex
 from millrace.protocol import Schema, Type
@@ -186,7 +185,7 @@ class Members:
         self.move(members, data[members])
 
 
-# -- the two frames ----------------------------------------------------------------------------------------------------
+# -- operators with state ----------------------------------------------------------------------------------------------
 
 
 class State(ABC):
@@ -234,7 +233,7 @@ def first_time(low_us: int, now_us: int) -> int | None:
 
 
 class Stateful(Operator):
-    """Rows as they come. Promises no order beyond each key's own."""
+    """Rows as they arrive. The output is in order if the input is; else each key's own rows are."""
 
     state: State
 
@@ -267,32 +266,3 @@ class Stateful(Operator):
 
     def restore(self, data: Any) -> None:
         self.state.restore(data)
-
-
-class OrderedStateful(Merging):
-    """Rows in order of time. The output is in order."""
-
-    state: State
-
-    def consume(self, batch: Batch) -> Batch | None:
-        return self.state.consume(batch)
-
-    @property
-    def state_tuples(self) -> int:
-        return self.state.tuples
-
-    @property
-    def state_bytes(self) -> int:
-        return self.state.nbytes
-
-    @property
-    def superseded(self) -> int:
-        return self.state.superseded
-
-    def save(self) -> Any:
-        return [super().save(), self.state.save()]
-
-    def restore(self, data: Any) -> None:
-        saved, state = data
-        super().restore(saved)
-        self.state.restore(state)
