@@ -21,7 +21,7 @@ from millrace.backfill.job import flow_of_text
 from millrace.backfill.keys import keys_of
 from millrace.backfill.margins import margins_of
 from millrace.operators.kinds import kinds
-from millrace.sql.queries import facts_of
+from millrace.sql.facts import facts_of
 from millrace.values.expression import Column
 from tests.depth import examples
 from tests.running import run_events
@@ -96,7 +96,7 @@ def result(sql: str, found: Iterable[Mapping[str, Any]]) -> Any:
 @settings(max_examples=examples(60))
 def test_rows_are_in_order_where_the_plan_says_so(feed: list[Any], sql: str, order: str) -> None:
     made = flow(sql, order)
-    if not facts_of(made.query, made.catalog).ordered:
+    if not facts_of(made.query, made.catalog).orders[made.query.output]:
         assert order == "arrival"
         return
     times = [row["own"] for row in rows(sql, events(feed), order)]

@@ -19,8 +19,8 @@ SQL = """
 CREATE STREAM s (ts TIMESTAMP, k BIGINT) WITH (timestamps = 'external', time = 'ts');
 CREATE STREAM t (ts TIMESTAMP, k BIGINT) WITH (timestamps = 'external', time = 'ts');
 CREATE QUERY plain AS SELECT k FROM s WHERE k > 0;
-CREATE QUERY merged AS SELECT k FROM s UNION ALL SELECT k FROM t;
-CREATE QUERY windows AS SELECT count(*) AS n FROM TUMBLE(s, ts, '1 minute') GROUP BY window_end;
+CREATE QUERY merged WITH (order = 'event') AS SELECT k FROM s UNION ALL SELECT k FROM t;
+CREATE QUERY windows WITH (order = 'event') AS SELECT count(*) AS n FROM TUMBLE(s, ts, '1 minute') GROUP BY window_end;
 CREATE QUERY totals AS SELECT k, count(*) AS n FROM s GROUP BY k;
 CREATE QUERY pairs AS SELECT s.k FROM s JOIN t ON s.k = t.k AND s.ts BETWEEN t.ts AND t.ts + INTERVAL '1 minute';
 """

@@ -767,6 +767,7 @@ class QueryPlanner:
         self.streams.append(stream.name)
         known = stream.timestamps != "latent"
         self.ordered[stream.source] = stream_order(stream)
+        self.schemas[stream.source] = stream.schema
         lags = self.lags[stream.source] = stream_lags(stream, self.catalog)
         return Relation(stream.source, stream.schema, stream.name, known, stream.time, lags)
 
@@ -774,6 +775,7 @@ class QueryPlanner:
         self.queries.append(other.name)
         orders, known, lags = facts_of(other, self.catalog)
         self.ordered[other.output] = orders[other.output]
+        self.schemas[other.output] = other.schema
         self.lags[other.output] = lags
         return Relation(other.output, other.schema, other.name, known, None, lags, other.update_key)
 

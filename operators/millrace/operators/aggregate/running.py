@@ -25,7 +25,7 @@ from millrace.operators.frame.punctuation_grain import EVERY, PunctuationGrain
 from millrace.operators.spec import AggregateSpec
 from millrace.operators.updates.updates import State, Stateful, first_time
 from millrace.values.batch import Batch, Int64s
-from millrace.values.eventtime import MIN_TIME
+from millrace.values.eventtime import MAX_TIME, MIN_TIME
 from millrace.values.functions.faults import REASONS, Fault
 from millrace.values.functions.vectors import Faults
 from millrace.values.kernels import accumulating
@@ -176,7 +176,9 @@ class TotalOfAll(RunningAggregate):
         return first_time(inlet.low_water(), self.clock.now_us)
 
     def low_water(self) -> int:
-        return self.state.floor(super().low_water(), self.clock.now_us)
+        """After the input's end, the row that it owes has the clock's time."""
+        low_us = super().low_water()
+        return min(low_us, self.clock.now_us) if self.state.owes and low_us == MAX_TIME else low_us
 
     def begin(self) -> None:
         time = self._first_time()

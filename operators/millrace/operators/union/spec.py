@@ -87,7 +87,7 @@ class UnionSpec(Spec):
         return self
 
     def state(self) -> State:
-        return STATEFUL if self.ordered or self.key is not None else STATEFUL._replace(lost=None)
+        return STATEFUL if self.key is not None else STATEFUL._replace(lost=None)
 
     def words(self, inputs: Sequence[str]) -> str:
         if self.key is not None:

@@ -206,10 +206,6 @@ class State(ABC):
         """The row over no rows, which it owes."""
         raise AssertionError("it owes none")
 
-    def floor(self, low_us: int, now_us: int) -> int:
-        """What it promises if its input promises so much: after the input's end an owed row has the clock's time."""
-        return min(low_us, now_us) if self.owes and low_us == MAX_TIME else low_us
-
     @property
     @abstractmethod
     def tuples(self) -> int: ...
