@@ -74,6 +74,12 @@ EVENTS: Final[dict[str, LogEvent]] = {
     "the marker of the previous server cannot be read": LogEvent(
         "warning", ("path", "reason"), "It is unknown whether the previous server ended cleanly."
     ),
+    "a query is planned again from its statement": LogEvent(
+        "warning",
+        ("reason", "statement"),
+        "The plan in the catalog cannot be used, for example because a newer Millrace wrote it. The query runs the "
+        "plan of this version; `millrace explain` shows it.",
+    ),
     "cannot restore a decision of the catalog": LogEvent(
         "warning", ("reason",), "A strategy, weight or pause of an earlier run could not be restored."
     ),

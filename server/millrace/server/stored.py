@@ -51,11 +51,7 @@ class StoredPlans:
 
     def refused(self, statement: str, reason: str) -> None:
         """A plan cannot be used."""
-        log.warning(
-            "a query is planned again from its statement: compare `millrace explain` with what you expect",
-            statement=statement,
-            reason=reason,
-        )
+        log.warning("a query is planned again from its statement", statement=statement, reason=reason)
 
     def renew(self, statement: str, plan: QueryPlan) -> QueryPlan:
         """A new plan for a stored query, whose operators keep the ids that those of their names had."""
