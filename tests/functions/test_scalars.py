@@ -203,6 +203,24 @@ def test_a_double_that_is_not_finite_costs_its_row_alone(monkeypatch: pytest.Mon
     ]
 
 
+@given(st.lists(st.sampled_from([0, 1, 2, 3, 4, 5]), max_size=12))
+def test_each_row_is_called_once_whatever_the_others_do(numbers: list[int]) -> None:
+    """Values, nulls, values that do not fit, errors, and the error that ends a loop without being one."""
+    called: list[int] = []
+
+    def call(a: int) -> Any:
+        called.append(a)
+        if a >= 4:
+            raise StopIteration if a == 4 else ValueError("five")
+        return [a, None, 2**63, True][a]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Wrong, "value", call)
+        computed = compute("wrong_bigint(a)", [(a, 0, None, None) for a in numbers])
+    assert outcomes(computed) == [[0, None, *["failed"] * 4][a] for a in numbers]
+    assert called == numbers
+
+
 def test_a_function_cannot_change_its_input(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[Any] = []
 

@@ -82,8 +82,22 @@ class UserAccumulator(Accumulator):
             for at, start in enumerate([0, *edges.tolist()]):
                 self._iterate(int(ordered[start]), [part[at] for part in parts])
         else:
-            for slot, row in zip(slots.tolist(), _rows(columns, len(slots)), strict=True):
+            with np.errstate(all="ignore"):
+                self._iterate_rows(slots.tolist(), _rows(columns, len(slots)))
+
+    def _iterate_rows(self, slots: Sequence[int], rows: Sequence[Sequence[Any]]) -> None:
+        """As `_iterate` for each row, where it is called for thousands."""
+        states, iterate = self.states, self._functions.iterate
+        for slot, row in zip(slots, rows, strict=True):
+            held = states[slot]
+            if held is None:
                 self._iterate(slot, row)
+                continue
+            try:
+                state = iterate(held[0], *row)
+                held[0] = state.item() if isinstance(state, np.generic) else state
+            except RAISED as error:
+                self._fail(slot, error)
 
     def _keep(self, slots: Int64s, columns: Sequence[Values], ts: Int64s) -> None:
         for slot, time, row in zip(slots.tolist(), ts.tolist(), _rows(columns, len(slots)), strict=True):

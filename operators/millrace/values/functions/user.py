@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import repeat, starmap
 from operator import index
 from typing import Any, Final
 
@@ -83,6 +83,17 @@ CHECKS: Final[dict[Type, Callable[[Any], Any]]] = {
     Type.TIMESTAMP: _integer(Type.TIMESTAMP),
     Type.INTERVAL: _integer(Type.INTERVAL),
 }
+NONE: Final = type(None)
+# Values of these classes, and no subclass of them, fit without being asked, apart from their size.
+_PLAIN: Final[dict[Type, set[type]]] = {
+    Type.BOOLEAN: {bool},
+    Type.BIGINT: {int},
+    Type.DOUBLE: {float, int},
+    Type.TEXT: {str},
+    Type.BYTES: {bytes},
+    Type.TIMESTAMP: {int},
+    Type.INTERVAL: {int},
+}
 # The kinds of numpy's types that arrays of a type may have; text and bytes are in arrays of objects or lists.
 _KINDS: Final = {Type.BOOLEAN: "b", Type.BIGINT: "iu", Type.DOUBLE: "fiu", Type.TIMESTAMP: "i", Type.INTERVAL: "i"}
 
@@ -136,16 +147,28 @@ class UserFunction:
     def _per_tuple(
         self, made: _Made, columns: Sequence[Values], masks: Sequence[Bools | None], wanted: Bools | None
     ) -> None:
+        places = None if wanted is None else np.flatnonzero(wanted)
+        if places is not None:
+            columns = [column[places] for column in columns]
+            masks = [None if mask is None else mask[places] for mask in masks]
+        count = made.count if places is None else len(places)
         arguments = [listed(column, mask if self.nulls else None) for column, mask in zip(columns, masks, strict=True)]
-        rows: Iterable[Sequence[Any]] = zip(*arguments, strict=True) if arguments else repeat((), made.count)
-        asked: Iterable[bool] = repeat(True) if wanted is None else wanted.tolist()
-        call = self.call
-        for at, (row, ask) in enumerate(zip(rows, asked, strict=False)):
-            if ask:
-                try:
-                    made.put(at, call(*row))
-                except RAISED as error:
-                    made.fail(at, error)
+        calls = map(self.call, *arguments) if arguments else starmap(self.call, repeat((), count))
+        values: list[Any] = []
+        failed: list[tuple[int, BaseException]] = []
+        while len(values) < count:
+            error: BaseException = StopIteration()  # which ends a loop without being raised
+            try:
+                for value in calls:
+                    values.append(value)  # noqa: PERF402 (what was made before a call raised must be there)
+            except RAISED as raised:
+                error = raised
+            if len(values) < count:
+                failed.append((len(values), error))
+                values.append(None)
+        made.put_values(places, values)
+        for at, error in failed:
+            made.fail(at if places is None else int(places[at]), error)
 
     def _over_arrays(
         self, made: _Made, columns: Sequence[Values], masks: Sequence[Bools | None], wanted: Bools | None
@@ -203,8 +226,39 @@ class _Made:
         else:
             self._values[at] = self._check(value)
 
+    def put_values(self, places: Int64s | None, values: list[Any]) -> None:
+        """The values of these rows, or of all."""
+        plain = _PLAIN[self._result]
+        kinds = set(map(type, values))
+        hidden = None
+        if NONE in kinds:
+            hidden = np.fromiter((value is None for value in values), np.bool_, len(values))
+            filler = FILLERS[self._result]
+            values = [filler if value is None else value for value in values]
+            kinds -= {NONE}
+        array = self._plain(values) if kinds <= plain else None
+        if array is None:
+            self._put_each(range(self.count) if places is None else places.tolist(), values, hidden)
+            return
+        at = slice(None) if places is None else places
+        self._values[at] = array
+        if hidden is not None:
+            self._null[at] = hidden
+
+    def _plain(self, values: list[Any]) -> Values | None:
+        """The values as an array if all of them fit the type; None where they are to be checked one by one."""
+        dtype = self._values.dtype
+        if dtype.hasobject:
+            return object_array(values) if self._result is not Type.TEXT or all(map(str.isascii, values)) else None
+        try:
+            array = np.fromiter(values, dtype, len(values))
+        except OverflowError:
+            return None
+        return None if self._result is Type.DOUBLE and not np.isfinite(array).all() else array
+
     def fail(self, at: int | Int64s, error: BaseException) -> None:
         self._faults[at] = user_fault(self._called, told(error))
+        self._null[at] = False
 
     def put_array(self, places: Int64s, given: Any) -> None:
         """The values of these rows, from the user's function."""
@@ -214,7 +268,7 @@ class _Made:
             shape = f"an array of the shape {array.shape}" if array.ndim != 1 else f"{len(array)}"
             raise ValueError(f"expected an array of {len(places)} values, one for each row, got {shape}")
         if array.dtype.hasobject:
-            self._put_objects(places, array, hidden)
+            self._put_each(places.tolist(), array.tolist(), hidden)
             return
         if array.dtype.kind not in _KINDS.get(self._result, ""):
             raise TypeError(f"expected an array of {self._result}, got {array.dtype}")
@@ -229,9 +283,9 @@ class _Made:
             places, array = places[finite], array[finite]
         self._values[places] = array
 
-    def _put_objects(self, places: Int64s, array: Values, hidden: Bools | None) -> None:
+    def _put_each(self, places: Iterable[int], values: Iterable[Any], hidden: Bools | None) -> None:
         nulls: Iterable[bool] = repeat(False) if hidden is None else hidden.tolist()
-        for at, value, null in zip(places.tolist(), array.tolist(), nulls, strict=False):
+        for at, value, null in zip(places, values, nulls, strict=False):
             try:
                 self.put(at, None if null else value)
             except RAISED as error:
