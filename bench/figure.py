@@ -1,4 +1,4 @@
-"""What a benchmark measured, and against what it is held."""
+"""The figures of a benchmark, and their bounds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measured value. `bound` is in the same unit; `most` says on which side of it the value should lie."""
+    """One measured value. `bound` is in the same unit; `most`: whether the bound is an upper one."""
 
     name: str
     value: float
@@ -31,7 +31,7 @@ class Figure:
 
 
 def best_of(repeats: int, run: Callable[[], object]) -> float:
-    """The least time of several runs, in seconds: what the work costs when nothing else is in the way."""
+    """The least time of several runs, in seconds: the cost of the work without interference."""
     best = float("inf")
     for _ in range(repeats):
         begin = time.perf_counter()

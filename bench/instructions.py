@@ -57,7 +57,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The paths by name, and what the counts depend on in addition to Millrace."""
+    """The paths by name, and the other things that the counts depend on."""
 
     build: Mapping[str, str]
     paths: Mapping[str, Count]
@@ -178,7 +178,7 @@ def table(rows: Sequence[Row], before: str) -> str:
 
 
 def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """What the counts depend on and differs, a line each."""
+    """The differences in what the counts depend on, a line each."""
     return [
         f"  {name}: {before.get(name, 'none')} before, {now.get(name, 'none')} now"
         for name in sorted(before.keys() | now.keys())

@@ -3,7 +3,7 @@
 `python -m bench.paths [NAME...]` prints JSON lines: the interpreter and libraries, then a line per path. Each path runs
 in a fork of this process, so no path depends on another. A *mark* is the process id of one more fork, which ends at
 once: callgrind logs how many instructions it had counted by then. The first two marks of a path have nothing between
-them, which gives the cost of a mark. Garbage is not collected, because a collection would fall into one path by chance.
+them, which gives the cost of a mark. Garbage is not collected, because a collection would occur in a random path.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def switch_on() -> None:
 
 
 def libraries() -> dict[str, str]:
-    """What decides how many instructions the same code takes."""
+    """The software and hardware that determine the number of instructions of the same code."""
     simd = np.show_config(mode="dicts")["SIMD Extensions"]
     return {
         "python": sys.version,

@@ -20,7 +20,7 @@ NAMED = Schema.of(k="text", price="double", size="bigint")
 
 
 def batches(schema: Schema, tuples: int, keys: int, size: int) -> list[Batch]:
-    """Tuples of so many keys, in order of time, cut into batches that arrived at once."""
+    """Tuples of a number of keys, in order of time, in batches that arrived at once."""
     rng = np.random.default_rng(1)
     chosen = rng.integers(0, keys, tuples)
     price, count = rng.random(tuples), rng.integers(0, 1000, tuples)
@@ -136,7 +136,7 @@ def many_keys(keys: int) -> list[Figure]:
 
 
 def windows(tuples: int, sizes: Sequence[int] = (100, 1_000, 4_000), *, repeats: int = 20) -> list[Figure]:
-    """Tuples into a queue of windows, of which one ends with every tuple: what it costs must not grow with them."""
+    """Tuples into a queue of windows, of which one ends with every tuple: the cost must not grow with their size."""
     commits: tuple[Commit, ...] = ("lazy", "eager")
     figures = []
     for commit in commits:
@@ -169,7 +169,7 @@ def _into_windows(tuples: int, sizes: Sequence[int], commit: Commit, by_tuples: 
 
 
 def _enqueue(queue: WindowQueue, keys: int, at: int, tuples: int) -> int:
-    """So many tuples from a time on, one per microsecond; the time after them."""
+    """Enqueue tuples from a time on, one per microsecond; the time after them."""
     for first in range(at, at + tuples, 500):
         ts = np.arange(first, min(first + 500, at + tuples))
         queue.promised(first, first)

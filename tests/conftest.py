@@ -15,8 +15,8 @@ settings.register_profile("millrace", deadline=None, derandomize=True, max_examp
 settings.register_profile("fuzz", deadline=None, print_blob=True)
 settings.load_profile("fuzz" if DEEP else "millrace")
 
-# pytest imports readline, which tells processes that are started (workers among them) that their terminals have 80
-# columns, whatever they have.
+# pytest imports readline, which sets 80 columns in the environment of new processes (workers among them), regardless of
+# their terminals.
 for name in ("COLUMNS", "LINES"):
     os.environ.pop(name, None)
     os.unsetenv(name)

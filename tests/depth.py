@@ -1,4 +1,4 @@
-"""How far a search goes: `make test` draws few examples, the same in every run; `make fuzz` draws all, new ones."""
+"""The depth of searches: `make test` draws few examples, the same in every run; `make fuzz` draws all, new ones."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ LEAST: Final = 20
 
 
 def examples(number: int) -> int:
-    """How many of so many examples this run draws."""
+    """The number of examples that this run draws, of this many."""
     return number if DEEP else min(number, max(LEAST, number // 3))

@@ -22,7 +22,7 @@ def wait_until(true: Callable[[], object]) -> None:
 
 
 def line_with(words: str, lines: IO[str]) -> str:
-    """The next line with these words of what a process says; an error if it ends first."""
+    """The next line of a process's output with these words; an error if the process ends first."""
     read = []
     for line in lines:
         if words in line:

@@ -173,7 +173,7 @@ def test_the_rule_reads_the_real_sources():
 
 
 def test_the_client_loads_nothing_but_msgpack():
-    """What the sources say, asked of a fresh interpreter."""
+    """The imports of the sources, from a fresh interpreter."""
     modules = [
         ".".join(path.relative_to(REPOSITORY / "protocol").with_suffix("").parts).removesuffix(".__init__")
         for path in sorted((REPOSITORY / "protocol").glob("millrace/*/**/*.py"))

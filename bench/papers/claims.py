@@ -47,8 +47,8 @@ class Paper:
 class Experiment:
     """A figure of a paper.
 
-    setting  what was run
-    says     what the paper says
+    setting  the configuration of the run
+    says     the paper's figure
     remark   where and why we differ, or how to read it
     """
 

@@ -65,10 +65,10 @@ class PriceOfExecutions(Price):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a trial runs, and how.
+    """The configuration of a trial.
 
     cost_us      microseconds per tuple and execution of an operator; sources, forks and sinks are free
-    without      what an execution that takes no tuple costs, as a share of that
+    without      the cost of an execution without tuples, as a share of that
     propagation  how a timestamp made on demand travels: by `arcs`, or by `punctuation` through the operators
     """
 
@@ -81,7 +81,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a trial measured.
+    """The measurements of a trial.
 
     latency_us   mean over the rows delivered, exact; a row's latency is its delivery minus its tuple's arrival
     idle_shares  per idle-waiting-prone operator, the share of the time in which it was held back

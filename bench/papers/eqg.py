@@ -161,13 +161,13 @@ def _draw_bursts(figure: Figure, sizes: Sequence[int], latencies: Mapping[tuple[
 RATES: Final = (100.0, 300.0, 1000.0, 3000.0)
 DEPTHS: Final = (1, 2, 3, 4)
 DEPTH: Final = 2
-# What an execution that passes a punctuation on costs, as a share of one that takes a tuple.
+# The cost of an execution that passes a punctuation on, as a share of one that takes a tuple.
 SHARES: Final = (Fraction(1), Fraction(1, 2), Fraction(1, 4), Fraction(1, 10))
 WAYS: Final = {"arcs": "ETS by arcs", "punctuation": "ETS as punctuation through the operators"}
 
 
 def nested_unions(depth: int, ets: str) -> str:
-    """Three streams, two unions, and so many selections and maps in turn on every path to a union."""
+    """Three streams, two unions, and a number of alternating selections and maps on every path to a union."""
     inner = f"(SELECT v FROM {_path('s1', depth)} UNION ALL SELECT v FROM {_path('s2', depth)})"
     streams = "\n".join(f"CREATE STREAM s{number} (v BIGINT) WITH (ets = '{ets}');" for number in (1, 2, 3))
     return f"""{streams}

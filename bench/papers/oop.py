@@ -96,7 +96,7 @@ def memory(sql: str, sources: Sequence[Source], seconds: float, pairs: int, tick
 
 
 def packets(sources: Sequence[Source], schema: Schema, seconds: float, pairs: int, tick_us: int) -> Iterator[Instant]:
-    """What arrives: at t a stream brings its packets of t - delay."""
+    """The arrivals: at t a stream's packets of t - delay."""
     rng = np.random.default_rng(1)
     for at_us in range(tick_us, int(seconds * SECOND_US) + 1, tick_us):
         events = []
@@ -257,7 +257,7 @@ WAYS: Final[Mapping[str, tuple[bool, Literal["none", "slow", "lazy"]]]] = {
 
 
 def counting(way: str, window: int) -> Engine:
-    """Q4, packets per group, in windows of so many packets; what is flushed may take two windows longer."""
+    """Q4, packets per group, in windows of a number of packets; flushed rows may take two windows longer."""
     ordered, flush = WAYS[way]
     size_us = window * 10
     delay_us = 0 if flush == "none" else 2 * size_us

@@ -396,7 +396,7 @@ def late_answers(rate: int = BUSY, delays: Sequence[float] = DELAYS) -> Experime
     )
 
 
-# -- what is run -------------------------------------------------------------------------------------------------------
+# -- experiments -------------------------------------------------------------------------------------------------------
 
 HELD: Final = (
     "Memory is the bytes in queues and in operators' state together, measured after every step until the streams "

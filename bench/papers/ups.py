@@ -196,7 +196,7 @@ def staleness(updates: int = UPDATES, loads: Sequence[int] = LOADS) -> Experimen
     high = [at for at, load in enumerate(loads) if load >= 5]
     times = [ten[at].queue / single[at].queue for at in high]
     differences = [apart[1][at] / apart[0][at] for at in high]
-    # Per result, the area between the two lies between wait * cost and wait * cost + cost^2 / 2 (section 5.1).
+    # Per result, the area between the two is between wait * cost and wait * cost + cost^2 / 2 (section 5.1).
     bounded = all(
         outcome.queue * 0.98 <= outcome.application and _within(outcome, load, updates)
         for outcomes in (single,)
@@ -640,7 +640,7 @@ def _memory_lines(
     return draw
 
 
-# -- what is run -------------------------------------------------------------------------------------------------------
+# -- experiments -------------------------------------------------------------------------------------------------------
 
 SERVER: Final = "One server over the queue itself, under a virtual clock"
 

@@ -3,7 +3,7 @@
     spark-submit --master URL --py-files millrace.zip backfill.py \\
       start --sql q.sql --input packets=/data/packets --out /data/out
 
-The archive comes from `python -m millrace.backfill.shipping millrace.zip`. Where Millrace is installed on the driver
+`python -m millrace.backfill.shipping millrace.zip` creates the archive. Where Millrace is installed on the driver
 and the executors, omit --py-files: installed kernels are compiled, kernels in an archive are not.
 """
 

@@ -59,7 +59,7 @@ def samples(families: object) -> Iterator[tuple[str, frozenset[str]]]:
 def unknown(expression: str, known: Mapping[str, frozenset[str]]) -> list[str]:
     """A sentence for each unknown name in the expression."""
     names = names_in(expression)
-    problems = [f"there is no series {name}" for name, _ in names.series if name not in known]
+    problems = [f"the series {name} does not exist" for name, _ in names.series if name not in known]
     there = [(name, labels) for name, labels in names.series if name in known]
     problems += [f"{name} has no label {label}" for name, labels in there for label in labels - known[name]]
     grouped = frozenset().union(*(known[name] for name, _ in there))

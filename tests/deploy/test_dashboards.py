@@ -54,7 +54,7 @@ def test_expressions_are_read_as_prometheus_reads_them():
     )
     known = {"m": frozenset({"a"})}
     assert unknown('sum by (b) (m{c="1"}) + n', known) == [
-        "there is no series n",
+        "the series n does not exist",
         "m has no label c",
         "nothing here has the label b",
     ]

@@ -76,7 +76,7 @@ class FakeTimers:
         return call
 
     def advance(self, seconds):
-        """Let so much time pass: make each call that comes due, in their order."""
+        """Advance the time, and make each call that is due, in order."""
         end = self._now + seconds
         while due := [call for call in self._calls if call.at <= end and not call.cancelled]:
             call = min(due, key=lambda one: one.at)
@@ -243,7 +243,7 @@ class Held:
 
 
 async def settle(turns=20):
-    """Let the loop look at its sockets so many times: what was written before has been read then, on any machine."""
+    """Let the loop poll its sockets a number of times: earlier writes have been read then, on any machine."""
     for _ in range(turns):
         await asyncio.sleep(0.001)
 

@@ -1,4 +1,4 @@
-"""Stands where a command's process stood: `launch.py SOCKET ARGUMENT...`. Imports only what starts in a moment.
+"""Replaces a command's process: `launch.py SOCKET ARGUMENT...`. Imports only modules that load in a moment.
 
 A server is started as it is without all this: tests kill servers, and a launcher's command outlives it for a moment.
 """

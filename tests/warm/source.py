@@ -1,7 +1,7 @@
 """Imports Millrace once, and forks for every launcher that connects: `source.py SOCKET`. Ends with its input.
 
-A fork returns from `serve` and goes on as an interpreter that was started for its command: nothing but the modules that
-are loaded tells it from one.
+A fork returns from `serve` and continues as an interpreter that was started for its command: they differ only in the
+loaded modules.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Source:
 
 
 def become(told: tuple[list[str], dict[str, str], str, list[int]], descriptors: list[int]) -> list[str]:
-    """Take over what a process gets from who starts it."""
+    """Adopt the arguments, environment, folder and descriptors of the launcher."""
     arguments, environment, folder, ignored = told
     for standard, descriptor in enumerate(descriptors):
         os.dup2(descriptor, standard)

@@ -1,12 +1,12 @@
-"""Starts `millrace` in a process of its own without importing it again.
+"""Starts `millrace` in a separate process without importing it again.
 
 Most of the time that a command takes is spent importing. One process for each of pytest's workers imports Millrace once
-and forks for every command (`source.py`); a small launcher stands where the command's process stood (`launch.py`): it
+and forks for every command (`source.py`); a small launcher replaces the command's process (`launch.py`): it
 hands over its arguments, environment, folder and descriptors, passes signals on, and ends as the command ends. A
 launcher that is killed takes its command along a moment later; `serve`, which tests kill and start again, is therefore
-a process of its own.
+a separate process.
 
-What a test says about starting itself uses COLD.
+A test of the start itself uses COLD.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COLD: Final = [sys.executable, "-m", "millrace.cli.main"]
 
 @cache
 def warm() -> list[str]:
-    """The words that start a command; what follows are its arguments."""
+    """The words that start a command, before its arguments."""
     if not hasattr(os, "fork"):
         return COLD
     folder = tempfile.mkdtemp(prefix="millrace-warm-")
