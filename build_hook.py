@@ -32,7 +32,9 @@ ROOT = Path("operators")
 KERNELS = ("operators/millrace/values/kernels/[!_]*.py", "operators/millrace/operators/*/kernel.py")
 SCHEDULER = [
     Path("operators/millrace/engine/scheduler/component.py"),
+    Path("operators/millrace/engine/scheduler/turns.py"),
     Path("operators/millrace/engine/engine.py"),
+    Path("operators/millrace/engine/streams.py"),
     Path("operators/millrace/engine/scheduler/rules.py"),
     Path("operators/millrace/operators/frame/buffer.py"),
     Path("operators/millrace/operators/frame/inlet.py"),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from millrace.engine.engine import QUANTUM
 from millrace.engine.events import AddQuery, AddStream, DropQuery, DropStream, SetStrategy, SetWeight
 from millrace.engine.plan import StreamDefinition
+from millrace.engine.scheduler.turns import QUANTUM
 from tests.engine.graphs import Bench, V, arrive, figure_4, path, plan, refusal, rows, union
 
 

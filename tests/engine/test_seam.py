@@ -31,7 +31,7 @@ from millrace.engine.events import (
     ResumeQuery,
     WatchProgress,
 )
-from millrace.engine.graph.seam import Bootstrap, gated
+from millrace.engine.seam import Bootstrap, gated
 from millrace.protocol import Refuse
 from millrace.sql import Catalog, parse, plan, plan_all
 from millrace.values.batch import Batch

@@ -31,7 +31,7 @@ from millrace.engine.events import (
     UnshareQuery,
     WatchProgress,
 )
-from millrace.engine.graph import sharing
+from millrace.engine.graph.rewire import sharing
 from millrace.engine.plan import StreamDefinition
 from millrace.operators.spec import TimeWindow
 from millrace.protocol import Refuse

@@ -57,7 +57,7 @@ from millrace.engine.events import (
     WatchProgress,
     WithholdCredit,
 )
-from millrace.engine.graph.editing import takes_updates
+from millrace.engine.graph.rewire.editing import takes_updates
 from millrace.engine.plan import QueryPlan
 from millrace.operators.fork.fork import Fork
 from millrace.operators.sink.sink import Sink

@@ -9,7 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from millrace.engine.graph import replacing
+from millrace.engine.graph.rewire import replacing
 from millrace.engine.time.watermarks import WatermarkCoordinator
 from millrace.operators.aggregate.aggregate import WindowAggregate
 from millrace.operators.frame.ets_arcs import Arc

@@ -99,7 +99,7 @@ def _restore(code: int, data: bytes) -> Any:
 
 
 def save(engine: Engine) -> bytes:
-    from millrace.engine.graph import sharing
+    from millrace.engine.graph.rewire import sharing
 
     graph = engine.graph
     return pack(
@@ -108,11 +108,11 @@ def save(engine: Engine) -> bytes:
             "now_us": engine.clock.now_us,
             "limits": {name: getattr(engine, name) for name in LIMITS},
             "modes": [graph.thin, engine.share],
-            "turn": engine._turn,
+            "turn": engine.turn,
             "time": engine.time.save(),
             "last_id": engine.last_id,
-            "owing": list(engine._owing),
-            "history_held": list(engine._history_held),
+            "owing": list(engine.owing),
+            "history_held": list(engine.history_held),
             "slow": engine.slow,
             "costs": [[name, tuples, us] for name, (tuples, us) in engine.costs.items()],
             "gauge": [engine.gauge.peak_tuples, engine.gauge.peak_bytes],
@@ -162,7 +162,9 @@ def restore_state(operator: Operator, saved: list[Any]) -> None:
 
 
 def restore(data: bytes, *, stopwatch: Stopwatch | None, trace: bool) -> Engine:
+    from millrace.engine import streams
     from millrace.engine.engine import Engine
+    from millrace.engine.graph.rewire import adding
 
     saved = unpack(data)
     if saved["version"] != VERSION:
@@ -174,16 +176,16 @@ def restore(data: bytes, *, stopwatch: Stopwatch | None, trace: bool) -> Engine:
     engine.clock.now_us = saved["now_us"]
     for definition in saved["definitions"]:
         if isinstance(definition, StreamDefinition):
-            engine.make_stream(definition)
+            streams.make(engine, definition)
         else:
-            engine.make_query(definition, saved=saved["shared"][definition.name])
+            adding.make(engine, definition, saved=saved["shared"][definition.name])
     engine.last_id = saved["last_id"]
     engine.fresh.clear()
     _restore_graph(engine, saved)
-    engine._turn = saved["turn"]
+    engine.turn = saved["turn"]
     engine.time.restore(saved["time"])
-    engine._owing = dict.fromkeys(saved["owing"])
-    engine._history_held = dict.fromkeys(saved["history_held"])
+    engine.owing = dict.fromkeys(saved["owing"])
+    engine.history_held = dict.fromkeys(saved["history_held"])
     engine.slow = dict(saved["slow"])
     engine.costs = {name: (tuples, us) for name, tuples, us in saved["costs"]}
     engine.gauge.peak_tuples, engine.gauge.peak_bytes = saved["gauge"]
@@ -191,14 +193,14 @@ def restore(data: bytes, *, stopwatch: Stopwatch | None, trace: bool) -> Engine:
 
 
 def _restore_graph(engine: Engine, saved: dict[str, Any]) -> None:
-    from millrace.engine.graph import failures
+    from millrace.engine.graph.rewire import failing, pausing
 
     graph = engine.graph
     for name, reason, failed in saved["paused"]:
-        engine._pause(name, reason)
+        pausing.leave(engine, engine.query(name), reason)
         if failed:
             engine.query(name).failed = True
-            failures.stand_still(engine, engine.query(name))
+            failing.stand_still(engine, engine.query(name))
     for name, apart in saved["apart"].items():
         engine.query(name).apart = apart
     for name, lost in saved["lost"]:

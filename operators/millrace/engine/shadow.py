@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from millrace.engine.graph import sharing
+from millrace.engine import streams
 from millrace.engine.graph.graph import GraphDecisions
+from millrace.engine.graph.rewire import adding, pausing, sharing
 from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.engine.saving import definitions
 from millrace.engine.scheduler.component import Component
@@ -80,9 +81,9 @@ class Snapshot:
         made = self.empty()
         for definition in self.definitions:
             if isinstance(definition, StreamDefinition):
-                made.make_stream(definition)
+                streams.make(made, definition)
             else:
-                made.make_query(definition, saved=self.shared[definition.name])
+                adding.make(made, definition, saved=self.shared[definition.name])
         made.fresh.clear()
         made.tried = True
         made.last_id = self.last_id
@@ -93,9 +94,8 @@ class Snapshot:
         for name, (paused, failed) in self.pauses.items():
             query = made.queries_by_name[name]
             if paused is not None:
-                for reader in query.entries:
-                    reader.detach()
-            query.paused, query.failed = paused, failed
+                pausing.leave(made, query, paused)
+            query.failed = failed
         made.graph.decide(self.graph)
         return made
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from millrace.engine.fieldnames import with_old_names
-from millrace.engine.graph import editing, sharing
 from millrace.engine.graph.edges import queue_of
-from millrace.engine.graph.failures import state_tuples
-from millrace.engine.graph.seam import catching_up
+from millrace.engine.graph.rewire import editing, sharing
+from millrace.engine.graph.rewire.failing import state_tuples
+from millrace.engine.queries import Query
 from millrace.operators.fork.fork import Fork
 from millrace.operators.frame.idle_waiting import IdleWaiting
 from millrace.operators.frame.operator import Operator
@@ -21,8 +21,9 @@ from millrace.operators.spec import SampleSpec
 from millrace.values.eventtime import MAX_TIME, is_time
 
 if TYPE_CHECKING:
-    from millrace.engine.engine import Engine, Query, Stream
+    from millrace.engine.engine import Engine
     from millrace.engine.scheduler.component import Component
+    from millrace.engine.streams import Stream
 
 
 # Bytes of queued tuples are counted up to here: four times `most_queued_bytes`, which bounds the time of one look.
@@ -108,7 +109,7 @@ def query(engine: Engine, found: Query) -> dict[str, Any]:
         "state": _state(found),
         "reason": found.paused,
         "rows": found.sink.sequence,
-        "skipped": sum(reader.missed for reader in found.entries),
+        "skipped": sum(reader.missed for reader in engine.entries(found)),
         "start": plan.options.start,
         "ignored": ignored(engine, found),
         "lost": found.lost,
@@ -124,15 +125,15 @@ def query(engine: Engine, found: Query) -> dict[str, Any]:
 def ignored(engine: Engine, found: Query) -> dict[str, int]:
     """By stream, the tuples that have come since the query was made and are older than where it starts to read."""
     counts: dict[str, int] = {}
-    for reader in found.entries:
+    for reader in engine.entries(found):
         if reader.ignored:
-            for source in engine.sources(engine.graph.producer(reader)):
+            for source in engine.graph.sources(engine.graph.producer(reader)):
                 counts[source.stream] = max(counts.get(source.stream, 0), reader.ignored)
     return counts
 
 
 def _state(found: Query) -> str:
-    if catching_up(found):
+    if found.catching_up:
         return "catching up"
     return "failed" if found.failed else "running" if found.paused is None else "paused"
 

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from millrace.engine.graph.seam import catching_up
 from millrace.engine.plan import origin_of
+from millrace.engine.queries import Query
 from millrace.engine.views import ignored
 from millrace.operators.frame.idle_waiting import IdleWaiting
 from millrace.operators.frame.operator import Operator
@@ -24,7 +24,7 @@ from millrace.protocol.words import counted
 from millrace.values.eventtime import MIN_TIME
 
 if TYPE_CHECKING:
-    from millrace.engine.engine import Engine, Query
+    from millrace.engine.engine import Engine
     from millrace.engine.plan import StreamDefinition
 
 # A feed that sent something within this time is not reported as silent.
@@ -72,9 +72,9 @@ def _ignored(engine: Engine, query: Query) -> str:
         return ""
     starts = {
         source.stream: reader.since_us
-        for reader in query.entries
+        for reader in engine.entries(query)
         if reader.ignored and reader.since_us is not None
-        for source in engine.sources(engine.graph.producer(reader))
+        for source in engine.graph.sources(engine.graph.producer(reader))
     }
     parts = []
     for stream, count in counts.items():
@@ -90,9 +90,9 @@ def _ignored(engine: Engine, query: Query) -> str:
 
 
 def _catching_up(engine: Engine, query: Query) -> Why | None:
-    if not catching_up(query):
+    if not query.catching_up:
         return None
-    kept = sum(reader.waiting for reader in query.entries)
+    kept = sum(reader.waiting for reader in engine.entries(query))
     doing = (
         "is processing the history of its streams"
         if query.paused is not None

@@ -37,9 +37,9 @@ from millrace.engine.events import (
     SetWeight,
     UnshareQuery,
 )
-from millrace.engine.graph import sharing
-from millrace.engine.graph.seam import gated
+from millrace.engine.graph.rewire import sharing
 from millrace.engine.plan import QueryPlan, StreamDefinition
+from millrace.engine.seam import gated
 from millrace.operators.join.join import Order as JoinOrder
 from millrace.operators.queues.edge import QueueKind
 from millrace.protocol import MillraceError, Refuse
@@ -643,7 +643,7 @@ class Catalog:
     def _slow_reader(self, query: str) -> SlowReader | None:
         """The slow reader of a query, or of another whose streams it shares."""
         withheld = self._engine.withheld()
-        sources = self._engine.sources(*self._engine.query(query).operators)
+        sources = self._engine.graph.sources(*self._engine.query(query).operators)
         others = [name for source in sources for name in withheld.get(source.stream, ())]
         for name in dict.fromkeys((query, *others)):
             outlet = self._runner.outlets.get(name)

@@ -30,7 +30,8 @@ from millrace.engine.events import (
     SetWeight,
     UnshareQuery,
 )
-from millrace.engine.graph import edges, editing, seam, sharing
+from millrace.engine.graph import edges
+from millrace.engine.graph.rewire import editing, sharing
 from millrace.engine.plan import QueryPlan, current_name
 from millrace.operators.join.join import Order as JoinOrder
 from millrace.operators.queues.edge import QueueKind
@@ -308,7 +309,7 @@ def paused(engine: Engine) -> tuple[PausedQuery, ...]:
             reason=f"failed before the server was started again: {query.paused}" if query.failed else query.paused,
         )
         for name, query in sorted(engine.queries_by_name.items())
-        if query.paused is not None and not seam.catching_up(query)
+        if query.paused is not None and not query.catching_up
     )
 
 

@@ -21,8 +21,8 @@ from typing import Any, Final
 import numpy as np
 
 from millrace.engine import lowered
-from millrace.engine.graph.seam import Bootstrap
 from millrace.engine.plan import QueryPlan, StreamDefinition
+from millrace.engine.seam import Bootstrap
 from millrace.protocol import MillraceError, Refuse
 from millrace.server import history
 from millrace.server.source import StreamDecoder

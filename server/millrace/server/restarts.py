@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import structlog
 
-from millrace.engine.engine import Query
+from millrace.engine.queries import Query
 from millrace.protocol.timestamps import format_timestamp
 
 log = structlog.get_logger()

@@ -3,7 +3,7 @@
 `begin` creates the query, closed, with its sinks, and lets a child process compute over the archives of its streams.
 When the child has nearly reached the present, the query starts to hold the tuples of its streams. All earlier tuples
 are written into files, the child computes over these too, and the engine adopts the child's state
-(`engine/graph/seam.py` explains why no row is missing or doubled then). Rows below the seam belong to history: the
+(`engine/seam.py` explains why no row is missing or doubled then). Rows below the seam belong to history: the
 program that computes them reports its progress with `tell`, and then the query is caught up.
 
 Rule: a query that is not live yet is not in the catalog's file. If the server ends first, the request is void; a query
@@ -27,8 +27,8 @@ import structlog
 
 from millrace.engine import lowered
 from millrace.engine.events import AdoptBootstrap, HoldQuery
-from millrace.engine.graph.seam import Bootstrap, check
 from millrace.engine.plan import QueryPlan
+from millrace.engine.seam import Bootstrap, check
 from millrace.protocol import MillraceError, Refuse
 from millrace.server.history import HistoryError, words, write_whole
 from millrace.server.runner import NOTHING

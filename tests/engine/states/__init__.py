@@ -16,7 +16,7 @@ from typing import Any, Final
 from millrace.engine import saving
 from millrace.engine.engine import Engine
 from millrace.engine.events import AddQuery, AddStream, AdoptBootstrap, Arrived, Deliver, HoldQuery, InsertOperator
-from millrace.engine.graph.seam import gated
+from millrace.engine.seam import gated
 from millrace.operators.frame.operator import Operator
 from millrace.operators.sample.spec import SampleSpec
 from millrace.protocol import Schema

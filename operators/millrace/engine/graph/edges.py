@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from millrace.engine.events import Measured
-from millrace.engine.plan import Node, QueryPlan, names
-from millrace.operators.filter.select import Select
+from millrace.engine.plan import Node, QueryPlan
+from millrace.engine.queries import Query
 from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import Operator
 from millrace.operators.queues.edge import QueueKind
 from millrace.operators.queues.inlet import QueueInlet
-from millrace.operators.sample.sample import Sample
-from millrace.operators.sort.sort import Sort
-from millrace.operators.source.source import Source
 from millrace.protocol import Refuse, Schema
 from millrace.protocol.words import article
 
 if TYPE_CHECKING:
-    from millrace.engine.engine import Engine, Query
+    from millrace.engine.engine import Engine
 
 
 # -- making ------------------------------------------------------------------------------------------------------------
@@ -47,16 +43,14 @@ def _schema(engine: Engine, schemas: dict[str, Schema], name: str, plan: QueryPl
     return engine.named(name).output.schema
 
 
-def attach(engine: Engine, node: Node, position: int, output: Buffer, since_us: int | None) -> Inlet:
-    """The reader of a node's input."""
+def inlet(engine: Engine, node: Node, position: int, output: Buffer, since_us: int | None) -> Inlet:
+    """The inlet of a new operator, which its arc does not know yet."""
     edge = node.edge(position)
     if edge.plain:
-        return output.attach(since_us, edge.columns)
+        return Inlet(output, since_us, edge.columns)
     # Two edges must not draw the same lots; the same edge draws the same ones in every run.
     seed = zlib.crc32(f"{node.name}:{position}".encode())
-    reader = QueueInlet(output, edge, engine.clock, since_us, timed=engine.stopwatch is not None, seed=seed)
-    output.admit(reader)
-    return reader
+    return QueueInlet(output, edge, engine.clock, since_us, timed=engine.stopwatch is not None, seed=seed)
 
 
 # -- measuring ---------------------------------------------------------------------------------------------------------
@@ -78,123 +72,6 @@ def measured(engine: Engine, event: Measured) -> None:
             reader.queue.measured(event.us, engine.clock.now_us)
             if taken:
                 reader.queue.costs(us / taken)
-
-
-# -- exchanging --------------------------------------------------------------------------------------------------------
-
-
-def exchange(engine: Engine, name: str, position: int, kind: QueueKind) -> dict[str, Any]:
-    """Give an operator's input another kind of queue."""
-    operator, node, query = _find(engine, name, position)
-    if query.paused is not None:
-        raise Refuse(f"query {query.plan.name} is paused: resume it before you change its queue", code="paused")
-    before = node.edge(position)
-    keyed = before.updates or before.keyed
-    edge = replace(before, kind=kind, shed=None, queued=True, keyed=keyed)
-    reader = operator.inputs[position]
-    if edge.updates and not keyed:
-        edge = replace(edge, key=_update_key(engine, operator, position))
-    edge.check(reader.schema, f"operator {name}, input {position}")
-    disordered = _disordered(engine, operator) if edge.updates else []
-    _refuse_disorder(engine, disordered)
-    superseded, shed = _losses(reader)
-    if isinstance(reader, QueueInlet):
-        reader.exchange(edge)
-    else:
-        made = QueueInlet.instead_of(reader, edge, engine.clock, timed=engine.stopwatch is not None)
-        operator.inputs[position] = made
-        query.entries = [made if entry is reader else entry for entry in query.entries]
-    for other in disordered:
-        other.output.disorder()
-    nodes = tuple(one.with_edge(position, edge) if one is node else one for one in query.plan.nodes)
-    query.plan = replace(query.plan, nodes=nodes)
-    engine.graph.rewire()
-    now_superseded, now_shed = _losses(operator.inputs[position])
-    return {
-        "operator": name,
-        "input": position,
-        "kind": kind,
-        "superseded": now_superseded - superseded,
-        "shed": now_shed - shed,
-    }
-
-
-def _losses(reader: Inlet) -> tuple[int, int]:
-    return (reader.superseded, reader.shed) if isinstance(reader, QueueInlet) else (0, 0)
-
-
-def _find(engine: Engine, name: str, position: int) -> tuple[Operator, Node, Query]:
-    operator = engine.named(name) if engine.knows(name) else engine.graph.operator(name)
-    query, node = _place_of(engine, operator, name)
-    if not 0 <= position < len(node.inputs):
-        raise Refuse(f"operator {name}: expected an input from 0 to {len(node.inputs) - 1}, got {position}")
-    return operator, node, query
-
-
-def _place_of(engine: Engine, operator: Operator, name: str) -> tuple[Query, Node]:
-    """The query that calls an operator so, and where in its plan it stands."""
-    for query in engine.owners(operator):
-        for node in query.plan.nodes:
-            if node.name == name:
-                return query, node
-    raise Refuse(
-        f"{operator.name} is {article(operator.kind)}: only operators of queries have queues that can be changed"
-    )
-
-
-def _update_key(engine: Engine, operator: Operator, position: int) -> tuple[int, ...]:
-    """The update key of what an input reads."""
-    producer = engine.graph.producer(operator.inputs[position])
-    while isinstance(producer, Select | Sample | Sort) and not _is_output(engine, producer):
-        producer = engine.graph.producer(producer.inputs[0])
-    key: tuple[str, ...] | None = None
-    if isinstance(producer, Source):
-        key = engine.streams_by_name[producer.stream].definition.update_key or None
-    else:
-        for query in engine.queries_by_name.values():
-            if producer in query.operators and engine.named(query.plan.output) is producer:
-                key = query.plan.update_key
-    if key is None:
-        raise Refuse(
-            f"operator {operator.name}, input {position}: {producer.name} emits no update stream, so no row "
-            "replaces another; create its stream with an update_key",
-            code="no_update_key",
-        )
-    at = [producer.output.schema.index(column) for column in key]
-    if None in at:
-        raise Refuse(f"operator {operator.name}, input {position}: {producer.name} lacks {names(key)}")
-    return tuple(one for one in at if one is not None)
-
-
-def _is_output(engine: Engine, operator: Operator) -> bool:
-    return any(engine.named(query.plan.output) is operator for query in engine.owners(operator))
-
-
-def _disordered(engine: Engine, changed: Operator) -> list[Operator]:
-    """The operators whose output is in order of time, and no more when this one's input is not."""
-    found: list[Operator] = []
-    for query in engine.queries_by_name.values():
-        for node, operator in zip(query.plan.nodes, query.operators, strict=True):
-            if not operator.output.ordered:
-                continue
-            inputs = [
-                reader.ordered and operator is not changed and engine.graph.producer(reader) not in found
-                for reader in operator.inputs
-            ]
-            if not node.spec.gives_order(inputs):
-                found.append(operator)
-    return found
-
-
-def _refuse_disorder(engine: Engine, disordered: list[Operator]) -> None:
-    for query in engine.queries_by_name.values():
-        output = engine.named(query.plan.output)
-        if query.plan.options.order == "event" and output in disordered:
-            raise Refuse(
-                f"query {query.plan.name} emits its rows in order of time, which an update queue does not preserve; "
-                "create it with order = 'arrival'",
-                code="in_order",
-            )
 
 
 # -- showing -----------------------------------------------------------------------------------------------------------
@@ -227,6 +104,25 @@ def kinds(plan: QueryPlan) -> dict[tuple[str, int], QueueKind]:
     return {(node.name, at): node.edge(at).kind for node in plan.nodes for at in range(len(node.inputs))}
 
 
+def find(engine: Engine, name: str, position: int) -> tuple[Operator, Node, Query]:
+    operator = engine.named(name) if engine.knows(name) else engine.graph.operator(name)
+    query, node = _place_of(engine, operator, name)
+    if not 0 <= position < len(node.inputs):
+        raise Refuse(f"operator {name}: expected an input from 0 to {len(node.inputs) - 1}, got {position}")
+    return operator, node, query
+
+
+def _place_of(engine: Engine, operator: Operator, name: str) -> tuple[Query, Node]:
+    """The query that calls an operator so, and where in its plan it stands."""
+    for query in engine.owners(operator):
+        for node in query.plan.nodes:
+            if node.name == name:
+                return query, node
+    raise Refuse(
+        f"{operator.name} is {article(operator.kind)}: only operators of queries have queues that can be changed"
+    )
+
+
 def stale(engine: Engine, stream: str, worst: int) -> list[dict[str, Any]]:
     """The staleness of every update queue that a stream's tuples go through, directly or through other operators.
 
@@ -250,7 +146,7 @@ def stale(engine: Engine, stream: str, worst: int) -> list[dict[str, Any]]:
 
 def staleness(engine: Engine, name: str, position: int, worst: int) -> dict[str, Any]:
     """The staleness of an input's update queue, with histograms and the keys that have waited longest."""
-    operator, _, _ = _find(engine, name, position)
+    operator, _, _ = find(engine, name, position)
     reader = operator.inputs[position]
     if not isinstance(reader, QueueInlet) or not reader.edge.updates:
         raise Refuse(f"operator {name}, input {position}: it is not an update queue", code="no_update_queue")

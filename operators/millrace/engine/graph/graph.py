@@ -8,9 +8,9 @@ graph changes between two steps only, so that never meets a cycle in progress.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from millrace.engine.scheduler.component import Component
 from millrace.engine.scheduler.rules import RULES, encore
@@ -24,6 +24,7 @@ from millrace.operators.frame.punctuation_grain import EVERY, PunctuationGrain, 
 from millrace.operators.sink.sink import Sink
 from millrace.operators.source.source import Source
 from millrace.protocol import Refuse
+from millrace.values.eventtime import MIN_TIME
 
 DEFAULT: Final = Strategy()
 
@@ -84,21 +85,59 @@ class Graph:
                 self.strategies[operator.name] = strategy
         self.rewire()
 
-    def remove(self, operators: Sequence[Operator]) -> None:
-        above = {self.producer(reader): None for operator in operators for reader in operator.inputs}
-        for operator in operators:
-            del self.operators[operator.name]
-            if not isinstance(operator, Sink):
-                del self._producers[id(operator.output)]
+    def become(
+        self, operators: Sequence[Operator], names: Mapping[Operator, str], instead: Mapping[Operator, Operator]
+    ) -> None:
+        """Consist of these operators, in this order; some have other names, and some stand in the place of others.
+
+        What was decided of an operator follows its name, and goes with it: one that gets the name later is another.
+        """
+        before, self.operators = list(self.operators.values()), {}
+        stays = dict.fromkeys(operators)
+        gone = [one for one in before if one not in stays and one not in instead]
+        above = {self.producer(inlet): None for one in gone for inlet in one.inputs}
+        moved: dict[str, str | None] = {one.name: None for one in gone}
+        moved |= {operator.name: name for operator, name in names.items()}
+        for operator, name in names.items():
+            operator.name = name
+        self.operators = {operator.name: operator for operator in operators}
+        self._producers = {id(one.output): one for one in operators if not isinstance(one, Sink)}
+        for old, new in instead.items():
+            self._stand_in(old, new)
+        self._move_decisions(moved)
+        for operator in gone:
+            self.stopped.pop(operator, None)
             if isinstance(operator, Source):
                 self.punctuating.pop(operator, None)
-            self.stopped.pop(operator, None)
             self._forget_fork(operator)
-            self._forget(operator.name)
         for operator in above:
             if (operator in self._forks or operator in self.resting) and not self._is_shared(operator):
                 self._forget_fork(operator)
-        self.rewire()
+        if before != list(operators):
+            self.rewire()
+
+    def _stand_in(self, old: Operator, new: Operator) -> None:
+        for forks in (self._forks, self.resting):
+            if old in forks:
+                forks[new] = forks.pop(old)
+        if old in self.stopped:
+            del self.stopped[old]
+            self.stopped[new] = None
+        if old in self._component_of:
+            self._component_of[new] = self._component_of.pop(old)
+
+    def _move_decisions(self, names: Mapping[str, str | None]) -> None:
+        """What was decided follows names; None is gone."""
+        self.strategies = _moved(self.strategies, names)
+        self.breaks = _moved(self.breaks, names)
+        self.links = {
+            name: replace(link, segment=names.get(link.segment) or link.segment)
+            for name, link in _moved(self.links, names).items()
+        }
+        # The tables as they are: if something has changed, they will be derived anew.
+        for row in (row for component in self._components for row in component.table.values()):
+            if row.link is not None:
+                row.link = self.links.get(row.operator.name)
 
     def _forget(self, name: str) -> None:
         """What was decided of an operator goes with it: one that gets its name later is another."""
@@ -123,66 +162,6 @@ class Graph:
             if reader.arc is operator.output
         )
         return next(readers, None) is not None and next(readers, None) is not None
-
-    def exchange(
-        self, arranged: Sequence[Operator], before: Iterable[Operator], renamed: Mapping[Operator, str]
-    ) -> None:
-        """Take all operators anew, in this order: of those before, only the renamed ones go on.
-
-        What an admin decided of an operator follows its name.
-        """
-        strategies: dict[str, Strategy] = {}
-        breaks: dict[str, None] = {}
-        for operator in before:
-            strategy, broken = self.strategies.pop(operator.name, None), operator.name in self.breaks
-            self.breaks.pop(operator.name, None)
-            self.links.pop(operator.name, None)  # the paths are others now: they are measured anew
-            if operator in renamed:
-                if strategy is not None:
-                    strategies[renamed[operator]] = strategy
-                if broken:
-                    breaks[renamed[operator]] = None
-            else:
-                self.stopped.pop(operator, None)
-        for operator, name in renamed.items():
-            operator.name = name
-        self.strategies |= strategies
-        self.breaks |= breaks
-        self.operators = {operator.name: operator for operator in arranged}
-        self._producers = {id(operator.output): operator for operator in arranged if not isinstance(operator, Sink)}
-        self.rewire()
-
-    def rename(self, names: Mapping[Operator, str]) -> None:
-        """Other names for operators and forks, which keep their places and what was decided of them."""
-        moved = {operator.name: name for operator, name in names.items()}
-        for operator, name in names.items():
-            operator.name = name
-        self.operators = {operator.name: operator for operator in self.operators.values()}
-        self.strategies = {moved.get(name, name): strategy for name, strategy in self.strategies.items()}
-        self.breaks = {moved.get(name, name): None for name in self.breaks}
-        self.links = {
-            moved.get(name, name): replace(link, segment=moved.get(link.segment, link.segment))
-            for name, link in self.links.items()
-        }
-        # The tables as they are: if something has changed, they will be derived anew.
-        for row in (row for component in self._components for row in component.table.values()):
-            if row.link is not None:
-                row.link = self.links.get(row.operator.name)
-
-    def replace(self, renewed: Iterable[tuple[Operator, Operator]]) -> None:
-        """Put operators in the places of others of the same names, on the same arcs."""
-        for old, new in renewed:
-            self.operators[new.name] = new
-            self._producers[id(new.output)] = new
-            for forks in (self._forks, self.resting):
-                if old in forks:
-                    forks[new] = forks.pop(old)
-            if old in self.stopped:
-                del self.stopped[old]
-                self.stopped[new] = None
-            if old in self._component_of:
-                self._component_of[new] = self._component_of.pop(old)
-        self.rewire()
 
     def decided(self, operator: Operator) -> bool:
         """Whether an admin has set a break point at an operator, or a strategy that its component has not."""
@@ -327,6 +306,24 @@ class Graph:
         if found is None:
             raise Refuse(f"operator {name} does not exist", code="unknown_operator")
         return found
+
+    def sources(self, *operators: Operator) -> list[Source]:
+        """The sources above operators, each once."""
+        found: dict[Source, None] = {}
+        todo, seen = [*operators], set[Operator]()
+        while todo:
+            one = todo.pop()
+            if one in seen:
+                continue
+            seen.add(one)
+            if isinstance(one, Source):
+                found[one] = None
+            todo.extend(self.producer(reader) for reader in one.inputs)
+        return list(found)
+
+    def beginning(self, operator: Operator) -> int | None:
+        """From when on a new reader of the operator reads: above all that its streams had taken in before, if any."""
+        return max((one.newest + 1 for one in self.sources(operator) if one.newest > MIN_TIME), default=None)
 
     def producer(self, reader: Inlet) -> Operator:
         """The operator that fills what this reader reads."""
@@ -590,3 +587,9 @@ class Graph:
         if broken:
             return (self._forks[operator],) if operator in self._forks else tuple(self._consumers[r] for r in readers)
         return (operator,) if isinstance(operator, Source) else ()
+
+
+def _moved(decisions: Mapping[str, Any], names: Mapping[str, str | None]) -> dict[str, Any]:
+    """Decisions by operator under other names; None is gone."""
+    found = ((names.get(before, before), decision) for before, decision in decisions.items())
+    return {name: decision for name, decision in found if name is not None}

@@ -15,7 +15,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from millrace.engine.events import InsertOperator, RemoveOperator, ReplaceOperator
+from millrace.engine.graph.rewire.rewiring import Rewiring, carry_out
 from millrace.engine.plan import Edit, Node, QueryPlan
+from millrace.engine.queries import Query
 from millrace.operators.build import build
 from millrace.operators.frame.idle_waiting import IdleWaiting
 from millrace.operators.frame.inlet import Inlet
@@ -30,7 +32,7 @@ from millrace.values.batch import Batch
 from millrace.values.eventtime import LATENT
 
 if TYPE_CHECKING:
-    from millrace.engine.engine import Engine, Query
+    from millrace.engine.engine import Engine
 
 # -- looking -----------------------------------------------------------------------------------------------------------
 
@@ -103,11 +105,8 @@ def insert(engine: Engine, command: InsertOperator) -> dict[str, Any]:
     if _is_sample_of_newest(command.spec, node, position) or takes_updates(engine, query.plan, node, position):
         raise _replacing(command.before, position)
     name = _free_name(engine, query, command.name)
-    own = home.attach(reader.since_us)
-    made = build(name, command.spec, [own], engine.gauge, engine.clock)
-    floor = reader.promise
-    made.output.succeed(home, [reader])
-    made.output.keep_above(floor)
+    made = build(name, command.spec, [Inlet(home, reader.since_us)], engine.gauge, engine.clock)
+    made.output.keep_above(reader.promise)
     number = command.id or engine.last_id + 1
     engine.last_id = max(engine.last_id, number)
     inserted = Node(name, command.spec, (node.inputs[position],), id=number)
@@ -117,11 +116,9 @@ def insert(engine: Engine, command: InsertOperator) -> dict[str, Any]:
     nodes = [behind_it if one is node else one for one in query.plan.nodes]
     nodes.insert(at, inserted)
     operators = [*query.operators[:at], made, *query.operators[at:]]
-    entries = [own if entry is reader else entry for entry in query.entries]
-    arranged = list(engine.graph.operators.values())
-    arranged.insert(arranged.index(behind), made)
-    engine.graph.exchange(arranged, (), {})
-    _became(engine, query, nodes, operators, entries, edit)
+    change = _edited(query, nodes, operators, edit)
+    change.handed.append((home, made.output, [reader]))
+    carry_out(engine, change)
     return {"operator": name, "before": command.before, "input": position}
 
 
@@ -159,16 +156,10 @@ def _with(inputs: Sequence[str], position: int, name: str) -> tuple[str, ...]:
     return tuple(name if at == position else one for at, one in enumerate(inputs))
 
 
-def _became(
-    engine: Engine,
-    query: Query,
-    nodes: Sequence[Node],
-    operators: list[Operator],
-    entries: list[Inlet],
-    edit: Edit,
-) -> None:
+def _edited(query: Query, nodes: Sequence[Node], operators: list[Operator], edit: Edit) -> Rewiring:
+    query.apart = {}
     plan = replace(query.plan, nodes=tuple(nodes), edits=_logged(query.plan.edits, edit))
-    engine.became(query, plan, operators, entries)
+    return Rewiring([(query, plan, operators)])
 
 
 def _logged(edits: tuple[Edit, ...], edit: Edit) -> tuple[Edit, ...]:
@@ -209,13 +200,7 @@ def remove(engine: Engine, command: RemoveOperator) -> dict[str, Any]:
             code="not_removable",
         )
     waiting = own.take(own.waiting)
-    entries = [entry for entry in query.entries if entry is not own]
-    edges: dict[Inlet, Inlet] = {}
-    for reader in list(operator.output.readers):
-        edges[reader] = moved = _move(engine, reader, own, waiting)
-        if own in query.entries:
-            entries.append(moved)
-    own.remove()
+    edges = {reader: _move(engine, reader, own, waiting) for reader in list(operator.output.readers)}
     for other in query.operators:
         other.inputs = [edges.get(reader, reader) for reader in other.inputs]
     nodes = [
@@ -224,13 +209,7 @@ def remove(engine: Engine, command: RemoveOperator) -> dict[str, Any]:
         if one is not node
     ]
     operators = [other for other in query.operators if other is not operator]
-    # Entries stand in the order of the plan, as in an engine that is made from it.
-    place = {reader: at for at, reader in enumerate(reader for other in operators for reader in other.inputs)}
-    entries.sort(key=place.__getitem__)
-    arranged = [other for other in engine.graph.operators.values() if other is not operator]
-    engine.graph.exchange(arranged, [operator], {})
-    engine.costs_move({name: None})
-    _became(engine, query, nodes, operators, entries, Edit("remove", name))
+    carry_out(engine, _edited(query, nodes, operators, Edit("remove", name)))
     return {"operator": name, "removed": True}
 
 
@@ -302,15 +281,15 @@ def exchange(engine: Engine, command: ReplaceOperator) -> dict[str, Any]:
     if _is_sample_of_newest(spec, node, 0):
         raise _replacing(node.name, 0)
     forgotten = operator.state_tuples
-    made = build(node.name, spec, operator.inputs, engine.gauge, engine.clock, engine.beginning(operator))
+    made = build(node.name, spec, operator.inputs, engine.gauge, engine.clock, engine.graph.beginning(operator))
     made.output, made.counts = operator.output, operator.counts
     if isinstance(operator, IdleWaiting):
         operator.clear()
     nodes = [replace(one, spec=spec) if one is node else one for one in query.plan.nodes]
     operators = [made if one is operator else one for one in query.operators]
-    engine.graph.replace([(operator, made)])
-    edit = Edit("replace", node.name, command.spec, command.where)
-    _became(engine, query, nodes, operators, query.entries, edit)
+    change = _edited(query, nodes, operators, Edit("replace", node.name, command.spec, command.where))
+    change.instead = {operator: made}
+    carry_out(engine, change)
     return {"operator": node.name, "forgotten": forgotten}
 
 

@@ -14,7 +14,8 @@ from millrace.engine.plan import StreamDefinition
 from millrace.protocol import Field, Refuse
 
 if TYPE_CHECKING:
-    from millrace.engine.engine import Engine, Stream
+    from millrace.engine.engine import Engine
+    from millrace.engine.streams import Stream
 
 
 def check(stream: StreamDefinition, fields: Sequence[Field]) -> None:

@@ -37,7 +37,9 @@ from millrace.engine.events import (
     Rejected,
     WatchProgress,
 )
+from millrace.engine.graph.rewire import pausing
 from millrace.engine.plan import Node, QueryPlan, StreamDefinition, names
+from millrace.engine.queries import Query
 from millrace.operators.frame.idle_waiting import IdleWaiting
 from millrace.operators.gate.gate import Gate
 from millrace.operators.source.source import Clocking
@@ -47,7 +49,7 @@ from millrace.values.batch import Batch
 from millrace.values.eventtime import LAST_WATERMARK, MIN_TIME
 
 if TYPE_CHECKING:
-    from millrace.engine.engine import Engine, Query
+    from millrace.engine.engine import Engine
 
 # Why a query that has not got its past yet gives nothing.
 CATCHING_UP: Final = "catching up with history"
@@ -94,54 +96,29 @@ def is_gated(plan: QueryPlan) -> bool:
 # -- the live side -----------------------------------------------------------------------------------------------------
 
 
-def gates(query: Query) -> list[Gate]:
-    return [operator for operator in query.operators if isinstance(operator, Gate)]
-
-
-def catching_up(query: Query) -> bool:
-    """Whether the query has not got its past yet."""
-    return any(gate.closed for gate in gates(query))
-
-
-def refuse_catching_up(query: Query) -> None:
-    if catching_up(query):
-        name = query.plan.name
-        raise Refuse(
-            f"query {name} is catching up with its history: wait until it is live, or drop it", code="catching_up"
-        )
-
-
-def hold(engine: Engine, name: str) -> dict[str, Any]:
-    """Let the gates keep what comes from now on; says how far each stream is at this cut."""
-    query = engine.query(name)
-    if not catching_up(query) or query.paused is None:
-        raise Refuse(f"query {name} is not waiting for its history", code="not_catching_up")
-    for reader in query.entries:
-        reader.resume()
-        reader.skipped = 0
-    query.paused = None
-    engine.graph.rewire()
+def hold(engine: Engine, command: HoldQuery) -> dict[str, Any]:
+    """Let the gates keep what comes from now on, and say how far each stream is at this cut; or keep nothing any more:
+    the past did not come."""
+    name, query = command.name, engine.query(command.name)
+    if not query.catching_up or (query.paused is None) == command.keep:
+        reason = "waiting for its history" if command.keep else "buffering live input"
+        raise Refuse(f"query {name} is not {reason}", code="not_catching_up" if command.keep else "not_held")
+    if not command.keep:
+        pausing.leave(engine, query, CATCHING_UP)
+        return {"query": name}
+    pausing.come_back(engine, query)
+    for inlet in engine.entries(query):
+        inlet.skipped = 0
     return {"query": name, "marks": {stream: engine.source(stream).mark for stream in query.plan.reads_streams}}
 
 
-def let_go(engine: Engine, name: str) -> dict[str, Any]:
-    """Keep nothing any more: the past did not come."""
-    query = engine.query(name)
-    if not catching_up(query) or query.paused is not None:
-        raise Refuse(f"query {name} is not buffering live input", code="not_held")
-    for reader in query.entries:
-        reader.detach()
-    query.paused = CATCHING_UP
-    engine.graph.rewire()
-    return {"query": name}
-
-
-def adopt(engine: Engine, name: str, past: bytes | None) -> dict[str, Any]:
+def adopt(engine: Engine, command: AdoptBootstrap) -> dict[str, Any]:
     """Take over the state of the query's twin in the past (None: it has none), and open the gates."""
     from millrace.engine import saving
 
+    name, past = command.name, command.past
     query = engine.query(name)
-    if not catching_up(query) or query.paused is not None:
+    if not query.catching_up or query.paused is not None:
         raise Refuse(
             f"query {name} is not waiting for its history, or is not buffering live input yet", code="not_held"
         )
@@ -151,7 +128,7 @@ def adopt(engine: Engine, name: str, past: bytes | None) -> dict[str, Any]:
         if saved["version"] != saving.VERSION or saved["plan"] != query.plan:
             raise Refuse(f"query {name}: the state is from another query, or from another version", code="bad_state")
         given = _restore(query, saved, engine.clock.now_us)
-    for gate in gates(query):
+    for gate in query.gates:
         gate.open()
     engine.graph.rewire()
     return {"query": name, "rows": given}

@@ -20,18 +20,19 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from millrace.engine import events as e
+from millrace.engine.graph.rewire.rewiring import Rewiring, carry_out
 from millrace.engine.plan import Node, QueryPlan
+from millrace.engine.queries import Query
 from millrace.engine.saving import pack, unpack
 from millrace.operators.build import build
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import Operator
-from millrace.operators.sink.sink import Sink
 from millrace.operators.source.source import Source
 from millrace.protocol import Refuse
 from millrace.values.eventtime import MIN_TIME
 
 if TYPE_CHECKING:
-    from millrace.engine.engine import Engine, Query
+    from millrace.engine.engine import Engine
 
 
 @dataclass(slots=True)
@@ -64,7 +65,7 @@ def common(engine: Engine, plan: QueryPlan) -> Common:
             found.apart[node.name] = f"equal to {operator.name}, but {why}"
             continue
         found.operators[node.name] = operator
-        found.since[node.name] = None if _nothing_went_by(engine, operator) else engine.beginning(operator)
+        found.since[node.name] = None if _nothing_went_by(engine, operator) else engine.graph.beginning(operator)
     return found
 
 
@@ -171,7 +172,7 @@ def _nothing_went_by(engine: Engine, operator: Operator) -> bool:
     """Nothing has come to the streams above, nor has it given anything, as an aggregate without groups does."""
     if operator in engine.fresh:
         return True
-    return not operator.output.end and all(source.last_us == MIN_TIME for source in engine.sources(operator))
+    return not operator.output.end and all(source.last_us == MIN_TIME for source in engine.graph.sources(operator))
 
 
 def _remembers_nothing(engine: Engine, operator: Operator) -> bool:
@@ -193,7 +194,7 @@ def _remembers_nothing(engine: Engine, operator: Operator) -> bool:
 def concerned(engine: Engine, body: e.CommandBody) -> Query | None:
     """The query that a command is about alone, if it shares operators."""
     match body:
-        case e.PauseQuery(name) | e.DropQuery(name) | e.SetOrder(name):
+        case e.PauseQuery(name) | e.SetOrder(name):
             query = engine.queries_by_name.get(name)
         case e.ReplaceQuery(plan):
             query = engine.queries_by_name.get(plan.name)
@@ -205,10 +206,6 @@ def concerned(engine: Engine, body: e.CommandBody) -> Query | None:
             query = _of(engine, operator)
         case _:
             query = None
-    if isinstance(body, e.DropQuery) and any(
-        body.name in one.plan.reads_queries for one in engine.queries_by_name.values()
-    ):
-        return None  # it will be refused
     return query if query is not None and shares(engine, query) else None
 
 
@@ -223,14 +220,15 @@ def shares(engine: Engine, query: Query) -> bool:
     return any(len(engine.owners(operator)) > 1 for operator in query.operators)
 
 
-def part(engine: Engine, query: Query, nodes: Sequence[str]) -> dict[str, Any]:
+def part(engine: Engine, command: e.UnshareQuery) -> dict[str, Any]:
     """What UnshareQuery says: of all that a query shares, or of some operators and what is below them."""
+    query = engine.query(command.name)
     own = [node.name for node in query.plan.nodes]
-    unknown = [name for name in nodes if name not in own]
+    unknown = [name for name in command.operators if name not in own]
     if unknown:
         raise Refuse(f"query {query.plan.name} has no operator {unknown[0]}", code="unknown_operator")
     before = {one["node"] for one in told(engine, query) if one["with"]}
-    unshare(engine, query, nodes or own)
+    unshare(engine, query, command.operators or own)
     after = {one["node"] for one in told(engine, query) if one["with"]}
     return {"query": query.plan.name, "operators": [name for name in own if name in before - after]}
 
@@ -272,47 +270,48 @@ def unshare(engine: Engine, query: Query, nodes: Sequence[str] | None = None, *,
         places = {operator: node for operator, node in places.items() if node.name in below}
     if not places:
         return
-    others = {operator: [one for one in engine.owners(operator) if one is not query] for operator in places}
     twins = {operator: _twin(engine, node, operator, remembering) for operator, node in places.items()}
+    change = Rewiring([(query, query.plan, [twins.get(operator, operator) for operator in query.operators])])
     for operator, node in reversed(places.items()):
-        readers = _readers(engine, query, node.name, twins)
-        _begin(twins[operator], readers)
-        twins[operator].output.succeed(operator.output, readers)
-        _begin(operator, operator.output.readers)
-    _rename(engine, places, others, twins)
-    query.operators = [twins.get(operator, operator) for operator in query.operators]
-    engine.queries_changed()
-    for name in dict.fromkeys([query.plan.name, *(one.plan.name for found in others.values() for one in found)]):
-        engine.queries_by_name[name].entries = entries(engine, engine.queries_by_name[name])
+        inlets = _inlets(engine, query, node.name, twins)
+        change.handed.append((operator.output, twins[operator].output, inlets))
+    strategies = {twins[operator]: engine.graph.strategies.get(operator.name) for operator in places}
+    carry_out(engine, change)
+    engine.graph.strategies |= {twin.name: chosen for twin, chosen in strategies.items() if chosen is not None}
     engine.copied |= {twin: operator for operator, twin in twins.items()}
-    arrange(engine)
+    tighten(engine, [*twins.values(), *places])
 
 
 def _twin(engine: Engine, node: Node, operator: Operator, remembering: bool) -> Operator:
-    """The same operator once more, with a reader at each place where the first one reads."""
-    inputs: list[Inlet] = []
-    for reader in operator.inputs:
-        inputs.append(reader.arc.attach(reader.since_us, reader.columns))
-        inputs[-1].restore(unpack(pack(reader.save())))
-    made = build(node.name, node.spec, inputs, engine.gauge, engine.clock)
+    """The same operator once more, with an inlet at each place where the first one reads."""
+    inlets = [Inlet(inlet.arc, inlet.since_us, inlet.columns) for inlet in operator.inputs]
+    for inlet, first in zip(inlets, operator.inputs, strict=True):
+        inlet.restore(unpack(pack(first.save())))
+    twin = build(node.name, node.spec, inlets, engine.gauge, engine.clock)
     if remembering:
-        made.restore(unpack(pack(operator.save())))
-    made.output.inherit_progress(*operator.output.standing())
-    made.output.floor = operator.output.floor
-    return made
+        twin.restore(unpack(pack(operator.save())))
+    twin.output.inherit_progress(*operator.output.standing())
+    twin.output.floor = operator.output.floor
+    return twin
 
 
-def _begin(operator: Operator, readers: Sequence[Inlet]) -> None:
-    """What all its readers refuse as older than their beginning, it need not take: who reads it later gets no more."""
-    times = [reader.since_us for reader in readers]
-    known = [time for time in times if time is not None]
-    if known and len(known) == len(times):
-        for reader in operator.inputs:
-            reader.since_us = max(min(known), min(known) if reader.since_us is None else reader.since_us)
+def tighten(engine: Engine, operators: Sequence[Operator]) -> None:
+    """What all its readers refuse as older than their beginning, an operator need not take: who reads it later gets no
+    more. Operators stand in the order of their plan."""
+    since: dict[int, list[int | None]] = {}
+    for reader in engine.graph.operators.values():
+        for inlet in reader.inputs:
+            since.setdefault(id(inlet.arc), []).append(inlet.since_us)
+    for operator in reversed(operators):
+        times = since.get(id(operator.output), [])
+        known = [time for time in times if time is not None]
+        if known and len(known) == len(times):
+            for inlet in operator.inputs:
+                inlet.since_us = max(min(known), min(known) if inlet.since_us is None else inlet.since_us)
 
 
-def _readers(engine: Engine, query: Query, name: str, twins: Mapping[Operator, Operator]) -> list[Inlet]:
-    """Who reads an operator under the name that it has in the query's plan: the query itself, and those over it."""
+def _inlets(engine: Engine, query: Query, name: str, twins: Mapping[Operator, Operator]) -> list[Inlet]:
+    """What reads an operator under the name that it has in the query's plan: the query itself, and those over it."""
     found: dict[Inlet, None] = {}
     for other in engine.queries_by_name.values():
         for node, operator in zip(other.plan.nodes, other.operators, strict=True):
@@ -320,48 +319,7 @@ def _readers(engine: Engine, query: Query, name: str, twins: Mapping[Operator, O
             found |= {own.inputs[at]: None for at, read in enumerate(node.inputs) if read == name}
     if query.plan.output == name:
         found[query.sink.inputs[0]] = None
-        query.sink.output = twins[engine.named(name)].output
     return list(found)
-
-
-def _rename(
-    engine: Engine,
-    places: Mapping[Operator, Node],
-    others: Mapping[Operator, Sequence[Query]],
-    twins: Mapping[Operator, Operator],
-) -> None:
-    """What stays shared is called after the first query that is left; the twins have the names of the query's plan."""
-    names: dict[Operator, str] = {}
-    for operator, node in places.items():
-        if operator.name == node.name:
-            heir = others[operator][0]
-            at = heir.operators.index(operator)
-            names[operator] = heir.plan.nodes[at].name
-    strategies = {twins[operator].name: engine.graph.strategies.get(operator.name) for operator in places}
-    engine.called(names)
-    engine.graph.strategies |= {name: strategy for name, strategy in strategies.items() if strategy is not None}
-
-
-def entries(engine: Engine, query: Query) -> list[Inlet]:
-    """The readers by which a query takes from outside, or from what it shares."""
-    own = {operator for operator in query.operators if len(engine.owners(operator)) == 1}
-    outputs = {id(operator.output) for operator in own}
-    block = [operator for operator in query.operators if operator in own]
-    return [reader for one in [*block, query.sink] for reader in one.inputs if id(reader.arc) not in outputs]
-
-
-def arrange(engine: Engine) -> None:
-    """All operators in order of their making: each query's own, and those that it shares with younger ones, before its
-    sink."""
-    arranged: list[Operator] = []
-    for operator in engine.graph.operators.values():
-        if isinstance(operator, Source):
-            arranged.append(operator)
-        elif isinstance(operator, Sink):
-            query = engine.queries_by_name[operator.query]
-            arranged += [one for one in query.operators if engine.owners(one)[0] is query]
-            arranged.append(operator)
-    engine.graph.exchange(arranged, (), {})
 
 
 def told(engine: Engine, query: Query) -> list[dict[str, object]]:

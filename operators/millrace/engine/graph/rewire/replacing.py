@@ -12,19 +12,21 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from millrace.engine.events import ReplaceQuery
+from millrace.engine.graph.rewire.adding import build_nodes, late_streams
+from millrace.engine.graph.rewire.rewiring import Rewiring, carry_out
 from millrace.engine.plan import Node, QueryPlan, names
+from millrace.engine.queries import Query, refuse_catching_up
 from millrace.operators.frame.buffer import Buffer
-from millrace.operators.frame.idle_waiting import IdleWaiting
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import Operator
 from millrace.operators.queues.edge import EdgeSpec
-from millrace.operators.sink.sink import Sink
 from millrace.operators.spec import AggregateSpec, MapSpec, SortSpec, Spec
 from millrace.protocol import Refuse
 from millrace.values.eventtime import MIN_TIME
 
 if TYPE_CHECKING:
-    from millrace.engine.engine import Engine, Query
+    from millrace.engine.engine import Engine
 
 
 def unchanged(before: QueryPlan, after: QueryPlan, *, read: bool) -> dict[str, str]:
@@ -92,33 +94,23 @@ def _continued(plan: QueryPlan, before: QueryPlan, same: Mapping[str, str]) -> Q
     return replace(plan, nodes=nodes)
 
 
-def replace_query(engine: Engine, plan: QueryPlan) -> dict[str, Any]:
+def replace_query(engine: Engine, command: ReplaceQuery) -> dict[str, Any]:
     """Exchange a query's plan; refused, nothing has changed."""
+    plan = command.plan
     query = engine.query(plan.name)
+    refuse_catching_up(query)
     _check_circle(engine, plan)
-    added = engine.add_late_streams(plan)
-    readers = _readers(engine, query)
+    inlets = _inlets(engine, query)
     # One that has failed holds nothing: it begins again as a whole.
-    same = {} if query.failed else unchanged(query.plan, plan, read=bool(readers))
+    same = {} if query.failed else unchanged(query.plan, plan, read=bool(inlets))
     plan = _continued(plan, query.plan, same)
     old = dict(zip((node.name for node in query.plan.nodes), query.operators, strict=True))
     kept = {name: old[before] for name, before in same.items()}
-    entries = [reader for operator in kept.values() for reader in operator.inputs if reader in query.entries]
-    made = dict(kept)
-    try:
-        engine.build_nodes(plan, made, entries)
-        if readers:
-            _check_readers(query, plan, old[query.plan.output], made[plan.output], readers)
-    except Refuse:
-        _leave([operator for name, operator in made.items() if name not in kept])
-        for name in added:
-            engine.drop_stream(name)
-        raise
-    plan = engine.number(plan)
-    for other in engine.queries_by_name.values():
-        if plan.name in other.plan.reads_queries:
-            other.plan = other.plan.reading(query.plan.output, plan.output)
-    _exchange(engine, query, plan, old, kept, made, entries, list(readers))
+    with late_streams(engine, plan):
+        made = build_nodes(engine, plan, kept)
+        if inlets:
+            _check_readers(query, plan, old[query.plan.output], made[plan.output], inlets)
+    _exchange(engine, query, engine.number(plan), kept, made, list(inlets))
     return {
         "query": plan.name,
         "kept": list(kept),
@@ -141,8 +133,8 @@ def _check_circle(engine: Engine, plan: QueryPlan) -> None:
             todo += engine.query(name).plan.reads_queries
 
 
-def _readers(engine: Engine, query: Query) -> dict[Inlet, Query]:
-    """The readers by which other queries read this one, also those that are away."""
+def _inlets(engine: Engine, query: Query) -> dict[Inlet, Query]:
+    """The inlets by which other queries read this one, also those that are away."""
     output = engine.named(query.plan.output).output
     return {
         reader: other
@@ -155,7 +147,7 @@ def _readers(engine: Engine, query: Query) -> dict[Inlet, Query]:
 
 
 def _check_readers(
-    query: Query, plan: QueryPlan, before: Operator, after: Operator, readers: Mapping[Inlet, Query]
+    query: Query, plan: QueryPlan, before: Operator, after: Operator, inlets: Mapping[Inlet, Query]
 ) -> None:
     """Who reads the query has been built for its rows as they are."""
     reason = None
@@ -169,7 +161,7 @@ def _check_readers(
     elif old.latent != new.latent:
         reason = "its rows would gain or lose a time"
     if reason is not None:
-        others = dict.fromkeys(other.plan.name for other in readers.values())
+        others = dict.fromkeys(other.plan.name for other in inlets.values())
         raise Refuse(
             f"query {plan.name} is read by {names(others)}, which cannot continue: {reason}; drop them first",
             code="in_use",
@@ -191,57 +183,41 @@ def _exchange(
     engine: Engine,
     query: Query,
     plan: QueryPlan,
-    old: Mapping[str, Operator],
     kept: Mapping[str, Operator],
     made: Mapping[str, Operator],
-    entries: list[Inlet],
-    readers: list[Inlet],
+    inlets: list[Inlet],
 ) -> None:
-    before, after = old[query.plan.output], made[plan.output]
+    left_at = [(entry.arc, entry.position) for entry in engine.entries(query)]
+    before, after = engine.named(query.plan.output), made[plan.output]
+    change = Rewiring([(query, plan, list(made.values()))])
+    for other in engine.queries_by_name.values():
+        if plan.name in other.plan.reads_queries:
+            change.after.append((other, other.plan.reading(query.plan.output, plan.output), other.operators))
     if before is not after:
-        _hand_over(query, plan, before, after, readers, fresh=after not in kept.values())
-    _leave([operator for operator in old.values() if operator not in kept.values()])
-    renamed = {operator: name for name, operator in kept.items()}
-    engine.graph.exchange(_arranged(engine, query, [*made.values(), query.sink]), query.operators, renamed)
-    engine.costs_move({operator.name: renamed.get(operator) for operator in old.values()})
+        _hand_over(query, plan, before, after, inlets, change, fresh=after not in kept.values())
+    for operator in query.operators:
+        engine.graph.links.pop(operator.name, None)  # the paths are others now: they are measured anew
+    carry_out(engine, change)
+    query.apart = {}
     if query.failed:
         query.failed, query.paused = False, None
     elif query.paused is not None:
-        for reader in entries:
-            if not reader.away:
-                reader.detach()
+        for inlet in engine.entries(query):
+            if not inlet.away:
+                inlet.detach()
                 # What has gone by since the pause is skipped all the same.
-                paused_at = [one.position for one in query.entries if one.arc is reader.arc]
-                reader.absent_since(min(paused_at, default=reader.position))
-    engine.became(query, plan, list(made.values()), entries)
-
-
-def _arranged(engine: Engine, query: Query, block: list[Operator]) -> list[Operator]:
-    """All operators in order of their making, a query's together, and each after those that it reads.
-
-    The replaced query stays where it is, but comes after what it reads now, and those who read it after it.
-    """
-    blocks: dict[str, list[Operator]] = {}
-    for operator in engine.graph.operators.values():
-        owner = next((owner.plan.name for owner in engine.owners(operator)), operator.name)
-        blocks.setdefault(owner, []).append(operator)
-    blocks[query.plan.name] = block
-    makers = {id(one.output): name for name, made in blocks.items() for one in made if not isinstance(one, Sink)}
-    arranged: list[Operator] = []
-    there: set[str] = set()
-    while blocks:
-        ready = next(
-            name
-            for name, made in blocks.items()
-            if all(makers[id(reader.arc)] in there | {name} for one in made for reader in one.inputs)
-        )
-        there.add(ready)
-        arranged += blocks.pop(ready)
-    return arranged
+                inlet.absent_since(min((at for arc, at in left_at if arc is inlet.arc), default=inlet.position))
 
 
 def _hand_over(
-    query: Query, plan: QueryPlan, before: Operator, after: Operator, readers: list[Inlet], *, fresh: bool
+    query: Query,
+    plan: QueryPlan,
+    before: Operator,
+    after: Operator,
+    inlets: list[Inlet],
+    change: Rewiring,
+    *,
+    fresh: bool,
 ) -> None:
     """The sink and the other queries read another operator from now on; what lies unread they read first."""
     old, new, sink = before.output, after.output, query.sink
@@ -249,26 +225,17 @@ def _hand_over(
     floor = max(
         sink.inputs[0].promise if sink.watched and not old.latent else sink.progress_us,
         old.promise if ordered else MIN_TIME,
-        *(reader.promise for reader in readers),
+        *(inlet.promise for inlet in inlets),
         MIN_TIME,
     )
     if not sink.watched:
         sink.inputs[0].forget()
     if fresh:
-        new.succeed(old, [*sink.inputs, *readers])
+        change.handed.append((old, new, [*sink.inputs, *inlets]))
     else:
-        assert not readers, "what has been inside does not become the output of a query that others read"
+        assert not inlets, "what has been inside does not become the output of a query that others read"
         old.detach(sink.inputs[0])
         sink.inputs = [new.attach()]
         sink.inputs[0].consumer = sink
-    sink.output = new
     if not new.latent:
         new.keep_above(floor)
-
-
-def _leave(gone: list[Operator]) -> None:
-    for operator in gone:
-        if isinstance(operator, IdleWaiting):
-            operator.clear()
-        for reader in operator.inputs:
-            reader.remove()

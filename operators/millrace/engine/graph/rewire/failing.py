@@ -12,16 +12,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from millrace.engine.events import Effects, QueryFailed
-from millrace.engine.graph import sharing
+from millrace.engine.graph.rewire import sharing
+from millrace.engine.graph.rewire.rewiring import Rewiring, carry_out
+from millrace.engine.queries import Query
 from millrace.engine.scheduler.component import Component
 from millrace.operators.build import build
 from millrace.operators.frame.idle_waiting import IdleWaiting
+from millrace.operators.frame.operator import Operator
 from millrace.operators.sink.sink import Sink
 from millrace.operators.source.source import Source
 from millrace.values.eventtime import MIN_TIME
 
 if TYPE_CHECKING:
-    from millrace.engine.engine import Engine, Query
+    from millrace.engine.engine import Engine
 
 
 def broken(engine: Engine, component: Component, effects: Effects) -> None:
@@ -61,7 +64,7 @@ def withheld(engine: Engine) -> dict[Source, None]:
         options = query.plan.options
         if options.on_max_state != "backpressure" or state_tuples(query) <= options.max_state:
             continue
-        sources = engine.sources(*query.operators)
+        sources = engine.graph.sources(*query.operators)
         least = min((source.mark for source in sources), default=MIN_TIME)
         found |= {source: None for source in sources if source.mark > least}
     return found
@@ -81,10 +84,11 @@ def fail(engine: Engine, query: Query, reason: str, effects: Effects, detail: st
     held += sum(operator.queue_tuples(at) for operator in query.operators for at in range(len(operator.inputs)))
     sharing.unshare(engine, query, remembering=False)
     # What still lies on the arcs that it shares with others is skipped, like in a pause, and counted there.
-    lost = held - sum(reader.waiting for reader in query.entries)
+    entries = engine.entries(query)
+    lost = held - sum(inlet.waiting for inlet in entries)
     if query.paused is None:
-        for reader in query.entries:
-            reader.detach()
+        for inlet in entries:
+            inlet.detach()
     known = query.failed
     query.paused = reason
     query.failed = True
@@ -103,10 +107,10 @@ def stand_still(engine: Engine, query: Query) -> None:
 
 def begin_again(engine: Engine, query: Query) -> None:
     """Make a failed query ready to read like a new one."""
-    for reader in query.entries:
-        producer = engine.graph.producer(reader)
+    for inlet in engine.entries(query):
+        producer = engine.graph.producer(inlet)
         if isinstance(producer, Source) and producer.newest > MIN_TIME:
-            reader.since_us = producer.first_read(query.plan.options.start)
+            inlet.since_us = producer.first_read(query.plan.options.start)
     _renew(engine, query)
     for operator in query.operators:
         engine.graph.stopped.pop(operator, None)
@@ -115,8 +119,8 @@ def begin_again(engine: Engine, query: Query) -> None:
 
 def _renew(engine: Engine, query: Query) -> None:
     """Put new operators in the places of the old ones: same names, same arcs, same counts, nothing remembered."""
-    inner = {reader for operator in query.operators for reader in operator.inputs} - set(query.entries)
-    renewed = []
+    inner = {reader for operator in query.operators for reader in operator.inputs} - set(engine.entries(query))
+    renewed: dict[Operator, Operator] = {}
     for node, old in zip(query.plan.nodes, query.operators, strict=True):
         if isinstance(old, IdleWaiting):
             old.clear()
@@ -124,13 +128,11 @@ def _renew(engine: Engine, query: Query) -> None:
             if reader in inner:
                 reader.skip()
         output = old.output
-        new = build(node.name, node.spec, old.inputs, engine.gauge, engine.clock, engine.beginning(old))
+        new = build(node.name, node.spec, old.inputs, engine.gauge, engine.clock, engine.graph.beginning(old))
         new.output = output
         new.counts = old.counts
         new.decide(old.decision())
         if isinstance(new, IdleWaiting) and isinstance(old, IdleWaiting):
             new.idle_us = old.idle_us
-        renewed.append((old, new))
-    query.operators = [new for _, new in renewed]
-    engine.graph.replace(renewed)
-    engine.queries_changed()
+        renewed[old] = new
+    carry_out(engine, Rewiring([(query, query.plan, list(renewed.values()))], instead=renewed))

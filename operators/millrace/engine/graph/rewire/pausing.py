@@ -1,0 +1,54 @@
+"""Queries that stop for a while: their inlets leave the arcs that they share with others, and come back at the end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from millrace.engine.events import PauseQuery, ResumeQuery
+from millrace.engine.graph.rewire import failing
+from millrace.engine.queries import Query, refuse_catching_up
+from millrace.protocol import Refuse
+
+if TYPE_CHECKING:
+    from millrace.engine.engine import Engine
+
+
+def pause(engine: Engine, command: PauseQuery) -> dict[str, Any]:
+    name = command.name
+    query = engine.query(name)
+    refuse_catching_up(query)
+    if query.failed:
+        raise Refuse(f"query {name} has already failed: {query.paused}", code="already_paused")
+    if query.paused is not None:
+        raise Refuse(f"query {name} is already paused: {query.paused}", code="already_paused")
+    leave(engine, query, command.reason)
+    return {"query": name, "paused": command.reason}
+
+
+def leave(engine: Engine, query: Query, reason: str) -> None:
+    """Take nothing any more, for this reason."""
+    for inlet in engine.entries(query):
+        inlet.detach()
+    query.paused = reason
+    engine.graph.rewire()
+
+
+def come_back(engine: Engine, query: Query) -> int:
+    """Take what comes from now on; says how many tuples were skipped meanwhile."""
+    entries = engine.entries(query)
+    before = sum(inlet.skipped for inlet in entries)
+    for inlet in entries:
+        inlet.resume()
+    query.paused = None
+    engine.graph.rewire()
+    return sum(inlet.skipped for inlet in entries) - before
+
+
+def resume(engine: Engine, command: ResumeQuery) -> dict[str, Any]:
+    query = engine.query(command.name)
+    refuse_catching_up(query)
+    if query.paused is None:
+        raise Refuse(f"query {command.name} is not paused", code="not_paused")
+    if query.failed:
+        failing.begin_again(engine, query)
+    return {"query": command.name, "skipped": come_back(engine, query)}

@@ -1,0 +1,36 @@
+"""A query under another name: its operators, forks, costs and decisions are called after it, and nothing else changes.
+
+The rows go on with their numbers, and who reads the query reads on: readers know operators, not names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from millrace.engine.events import RenameQuery
+from millrace.engine.graph.rewire.rewiring import Rewiring, carry_out
+from millrace.engine.plan import moved_name
+from millrace.engine.queries import refuse_catching_up
+
+if TYPE_CHECKING:
+    from millrace.engine.engine import Engine
+
+
+def rename_query(engine: Engine, command: RenameQuery) -> dict[str, Any]:
+    """Give a query another name; refused, nothing has changed."""
+    name, to, texts = command.name, command.to, dict(command.texts)
+    query = engine.query(name)
+    refuse_catching_up(query)
+    engine.refuse_taken(to)
+    forks = [fork for fork in engine.graph.all_forks().values() if fork.name.startswith(f"{name}.")]
+    change = Rewiring([], forks={fork: moved_name(fork.name, name, to) for fork in forks})
+    for other in engine.queries_by_name.values():
+        if other is query or name in other.plan.reads_queries:
+            plan = other.plan.renamed(name, to)
+            change.after.append((other, replace(plan, sql=texts.get(plan.name, plan.sql)), other.operators))
+    query.sink.query = to
+    engine.slow = {to if one == name else one: strict for one, strict in engine.slow.items()}
+    query.apart = {moved_name(node, name, to): why for node, why in query.apart.items()}
+    carry_out(engine, change)
+    return {"query": to, "was": name}

@@ -1,0 +1,153 @@
+"""How the graph changes, whatever the reason: a change is described first, and then carried out here, as a whole.
+
+Describing may refuse, and touches nothing: new operators are built on inlets that no arc knows yet. Carrying out
+refuses nothing. It connects the new operators, hands inlets over from one arc to another, takes out the operators
+that no plan has any more, and gives each operator the name that its first query has for it. What was decided of an
+operator, and what it has cost, follows its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from millrace.engine.plan import QueryPlan
+from millrace.operators.frame.buffer import Buffer
+from millrace.operators.frame.idle_waiting import IdleWaiting
+from millrace.operators.frame.inlet import Inlet
+from millrace.operators.frame.operator import Operator
+from millrace.operators.sink.sink import Sink
+from millrace.operators.source.source import Source
+
+if TYPE_CHECKING:
+    from millrace.engine.engine import Engine
+    from millrace.engine.queries import Query
+
+
+@dataclass(slots=True)
+class Rewiring:
+    """A change of the graph, described.
+
+    after    the queries that differ after it: their plans, and their operators in plan order
+    gone     the queries that leave
+    handed   (from, to, inlets): inlets that continue at another arc, with all that they have not taken
+    instead  by operator: the one that takes its place on the same arcs
+    forks    other names for forks
+    """
+
+    after: list[tuple[Query, QueryPlan, list[Operator]]] = field(default_factory=list)
+    gone: Sequence[Query] = ()
+    handed: list[tuple[Buffer, Buffer, Sequence[Inlet]]] = field(default_factory=list)
+    instead: Mapping[Operator, Operator] = field(default_factory=dict)
+    forks: Mapping[Operator, str] = field(default_factory=dict)
+
+
+def carry_out(engine: Engine, change: Rewiring) -> None:
+    """Make the graph what the description says."""
+    graph = engine.graph
+    before = dict.fromkeys(graph.operators.values())
+    placed = dict.fromkeys(change.instead.values())
+    for _, _, operators in change.after:
+        connect(one for one in operators if one not in before and one not in placed)
+    for old, new, inlets in change.handed:
+        new.succeed(old, inlets)
+    for query, plan, operators in change.after:
+        query.become(plan, operators)
+        query.sink.output = query.sink.inputs[0].arc
+    kept = [query for query in engine.queries_by_name.values() if query not in change.gone]
+    engine.queries_by_name = {query.plan.name: query for query in kept}
+    engine.queries_changed()
+    after = _arranged(engine)
+    stays = dict.fromkeys(after)
+    gone = [one for one in before if one not in stays and one not in change.instead]
+    _leave(gone)
+    names = _names(engine)
+    _move_costs(engine, {one.name: None for one in gone} | {one.name: name for one, name in names.items()})
+    graph.become(after, {**names, **change.forks}, change.instead)
+    place = {operator: position for position, operator in enumerate(after)}
+    kept.sort(key=lambda query: place[query.sink])
+    engine.queries_by_name = {query.plan.name: query for query in kept}
+    engine.queries_changed()
+    assert _is_whole(engine, [query for query, _, _ in change.after])
+
+
+def connect(operators: Iterable[Operator]) -> None:
+    """Let new operators read."""
+    for operator in operators:
+        for inlet in operator.inputs:
+            inlet.arc.admit(inlet)
+
+
+def _leave(gone: Sequence[Operator]) -> None:
+    for operator in gone:
+        if isinstance(operator, IdleWaiting):
+            operator.clear()
+        for inlet in operator.inputs:
+            inlet.remove()
+
+
+def _move_costs(engine: Engine, names_after: Mapping[str, str | None]) -> None:
+    """What operators have cost goes with their names; None are gone."""
+    engine.chains.move(names_after)
+    costs = {name: engine.costs.pop(name) for name in names_after if name in engine.costs}
+    engine.costs |= {after: costs[name] for name, after in names_after.items() if after and name in costs}
+
+
+def _names(engine: Engine) -> dict[Operator, str]:
+    """The operators that their first query calls otherwise than before."""
+    return {
+        operator: name
+        for query in engine.queries_by_name.values()
+        for name, operator in zip(
+            (*(node.name for node in query.plan.nodes), query.plan.sink), (*query.operators, query.sink), strict=True
+        )
+        if operator.name != name and engine.owners(operator)[0] is query
+    }
+
+
+def _arranged(engine: Engine) -> list[Operator]:
+    """All operators in order of their making: a query's own, and those that it shares with younger ones, together.
+
+    Streams and queries stay where they are, but a query comes after what it reads, and those that read it after it.
+    """
+    blocks: dict[Operator, list[Operator]] = {}
+    queries = {query.sink: query for query in engine.queries_by_name.values()}
+    for operator in engine.graph.operators.values():
+        if isinstance(operator, Source) and operator.stream in engine.streams_by_name:
+            blocks[operator] = [operator]
+        elif operator in queries:
+            query = queries[operator]
+            blocks[operator] = [*(one for one in query.operators if engine.owners(one)[0] is query), operator]
+    makers = {id(one.output): key for key, made in blocks.items() for one in made if not isinstance(one, Sink)}
+    arranged: list[Operator] = []
+    there: set[Operator] = set()
+    while blocks:
+        ready = next(
+            key
+            for key, made in blocks.items()
+            if all(makers[id(inlet.arc)] in there | {key} for one in made for inlet in one.inputs)
+        )
+        there.add(ready)
+        arranged += blocks.pop(ready)
+    return arranged
+
+
+def _is_whole(engine: Engine, queries: Sequence[Query]) -> bool:
+    """Whether operators and arcs of these queries know each other, and are called as their plans say."""
+    operators = engine.graph.operators
+    for query in queries:
+        assert engine.queries_by_name[query.plan.name] is query
+        for node, operator in zip(query.plan.nodes, query.operators, strict=True):
+            assert operators[operator.name] is operator is engine.named(node.name), node.name
+            assert all(_known(operators, reader.consumer) for reader in operator.output.readers), node.name
+        for operator in (*query.operators, query.sink):
+            for inlet in operator.inputs:
+                assert inlet.consumer is operator, operator.name
+                assert engine.graph.producer(inlet).name in operators, operator.name
+                assert inlet.away == (inlet not in inlet.arc.readers), operator.name
+    return True
+
+
+def _known(operators: Mapping[str, Operator], operator: Operator | None) -> bool:
+    return operator is not None and operators.get(operator.name) is operator

@@ -1,0 +1,54 @@
+"""A query that runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from millrace.engine.plan import QueryPlan
+from millrace.operators.frame.operator import Operator
+from millrace.operators.gate.gate import Gate
+from millrace.operators.sink.sink import Sink
+from millrace.protocol import Refuse
+
+
+@dataclass(slots=True, eq=False)
+class Query:
+    """A running query: its plan, and its operators in plan order.
+
+    `paused` says why it takes nothing at present, `failed` that it is because it could not go on, and `lost` how many
+    tuples it held whenever that happened. `apart` says which operators it could have shared, and why it does not.
+    `remembers` says whether any of its operators has a state that can grow.
+    """
+
+    plan: QueryPlan
+    operators: list[Operator]
+    sink: Sink
+    paused: str | None = None
+    failed: bool = False
+    lost: int = 0
+    apart: dict[str, str] = field(default_factory=dict)
+    remembers: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.become(self.plan, self.operators)
+
+    def become(self, plan: QueryPlan, operators: list[Operator]) -> None:
+        self.plan, self.operators = plan, operators
+        self.remembers = any(type(one).state_tuples is not Operator.state_tuples for one in operators)
+
+    @property
+    def gates(self) -> list[Gate]:
+        return [operator for operator in self.operators if isinstance(operator, Gate)]
+
+    @property
+    def catching_up(self) -> bool:
+        """Whether the query has not got its past yet."""
+        return any(gate.closed for gate in self.gates)
+
+
+def refuse_catching_up(query: Query) -> None:
+    if query.catching_up:
+        raise Refuse(
+            f"query {query.plan.name} is catching up with its history: wait until it is live, or drop it",
+            code="catching_up",
+        )

@@ -1,0 +1,57 @@
+"""What an admin decides of the scheduling: strategies, break points, weights, orders of joins, watches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from millrace.engine.events import SetBreak, SetOrder, SetStrategy, SetWeight, WatchProgress
+from millrace.engine.scheduler.table import Strategy
+from millrace.operators.join.join import Join
+from millrace.protocol import Refuse
+
+if TYPE_CHECKING:
+    from millrace.engine.engine import Engine
+
+
+def set_strategy(engine: Engine, command: SetStrategy) -> dict[str, Any]:
+    strategy = Strategy.parse(command.strategy)
+    engine.graph.set_strategy(command.component, strategy, command.operator)
+    return {"component": command.component, "strategy": str(strategy), "operator": command.operator}
+
+
+def set_break(engine: Engine, command: SetBreak) -> dict[str, Any]:
+    engine.graph.set_break(command.operator, command.on)
+    return {"operator": command.operator, "break": command.on}
+
+
+def set_weight(engine: Engine, command: SetWeight) -> dict[str, Any]:
+    if command.weight < 1:
+        raise Refuse(
+            f"component {command.component}: expected a weight (a whole number of at least 1), got {command.weight}"
+        )
+    engine.graph.set_weight(command.component, command.weight)
+    return {"component": command.component, "weight": command.weight}
+
+
+def set_order(engine: Engine, command: SetOrder) -> dict[str, Any]:
+    joins = [operator for operator in engine.query(command.query).operators if isinstance(operator, Join)]
+    if not joins:
+        raise Refuse(f"query {command.query} has no join whose order could be changed", code="no_join")
+    for join in joins:
+        join.check_order(command.order, command.alpha)
+    for join in joins:
+        join.set_order(command.order, command.alpha)
+        component = engine.graph.component_of(join)
+        component.ready.add(join)
+        component.has_work = True
+    return {
+        "query": command.query,
+        "orders": {join.name: join.order for join in joins},
+        "alpha": joins[0].pacing.alpha,
+    }
+
+
+def watch(engine: Engine, command: WatchProgress) -> dict[str, Any]:
+    engine.query(command.name).sink.watched = command.wanted
+    engine.graph.rewire()
+    return {"query": command.name, "watched": command.wanted}
