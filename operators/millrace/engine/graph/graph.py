@@ -8,7 +8,7 @@ graph changes between two steps only, so that never meets a cycle in progress.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -210,6 +210,12 @@ class Graph:
     def decide_chain(self, links: Mapping[str, Link]) -> None:
         """Take what `chain` has decided of a component."""
         self.links.update(links)
+        self.rewire()
+
+    def forget_links(self, operators: Iterable[Operator]) -> None:
+        """Their paths become others: `chain` measures them again."""
+        for operator in operators:
+            self.links.pop(operator.name, None)
         self.rewire()
 
     def set_weight(self, component_name: str, weight: int) -> None:

@@ -195,8 +195,7 @@ def _exchange(
             change.after.append((other, other.plan.reading(query.plan.output, plan.output), other.operators))
     if before is not after:
         _hand_over(query, plan, before, after, inlets, change, fresh=after not in kept.values())
-    for operator in query.operators:
-        engine.graph.links.pop(operator.name, None)  # the paths are others now: they are measured anew
+    engine.graph.forget_links(query.operators)
     carry_out(engine, change)
     query.apart = {}
     if query.failed:
