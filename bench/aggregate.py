@@ -12,7 +12,9 @@ from bench.figure import Figure, best_of
 from millrace.engine.engine import Engine
 from millrace.engine.events import AddQuery, AddStream, Answer, Arrived, Command, Deliver, FeedClosed
 from millrace.engine.plan import Node, QueryPlan, StreamDefinition
-from millrace.operators.spec import AggregateCall, AggregateSpec, SortSpec, TimeWindow
+from millrace.operators.aggregate.spec import AggregateCall, AggregateSpec
+from millrace.operators.frame.windows import TimeWindow
+from millrace.operators.sort.spec import SortSpec
 from millrace.protocol import Schema, Type
 from millrace.values.batch import Batch, Int64s
 from millrace.values.expression import Column

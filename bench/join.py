@@ -14,7 +14,8 @@ from millrace.engine.engine import Engine
 from millrace.engine.events import AddQuery, AddStream, Answer, Arrived, Command, CommandBody, Deliver, FeedOpened
 from millrace.engine.plan import Node, QueryPlan, StreamDefinition
 from millrace.operators.join import kernel as joining
-from millrace.operators.spec import Band, Equal, JoinSpec
+from millrace.operators.join.bands import Band
+from millrace.operators.join.spec import Equal, JoinSpec
 from millrace.protocol import Schema, Type
 from millrace.values.batch import Batch, Int64s
 from millrace.values.expression import Column

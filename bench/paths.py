@@ -25,7 +25,7 @@ import numpy as np
 from bench import aggregate, engine, join
 from millrace.engine.engine import Engine
 from millrace.engine.events import Arrived, Deliver, Event
-from millrace.operators.spec import AggregateSpec
+from millrace.operators.aggregate.spec import AggregateSpec
 from millrace.values import kernels
 from millrace.values.batch import Batch
 

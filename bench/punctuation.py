@@ -13,7 +13,9 @@ from bench.figure import Figure, best_of
 from millrace.engine.engine import Engine
 from millrace.engine.events import AddQuery, AddStream, Answer, Arrived, Command, Deliver, FeedClosed
 from millrace.engine.plan import Node, QueryPlan, StreamDefinition
-from millrace.operators.spec import AggregateCall, AggregateSpec, SelectSpec, TimeWindow
+from millrace.operators.aggregate.spec import AggregateCall, AggregateSpec
+from millrace.operators.filter.spec import SelectSpec
+from millrace.operators.frame.windows import TimeWindow
 from millrace.protocol import Type
 from millrace.values.expression import Call, Column, Constant
 

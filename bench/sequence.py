@@ -12,7 +12,7 @@ from bench.figure import Figure, best_of, median_of
 from millrace.engine.engine import Engine
 from millrace.engine.events import AddQuery, AddStream, Answer, Arrived, Command, Deliver, Effects, Event, FeedClosed
 from millrace.engine.plan import Node, QueryPlan, StreamDefinition
-from millrace.operators.spec import SequenceSpec
+from millrace.operators.sequence.spec import SequenceSpec
 from millrace.protocol import Schema, Type
 from millrace.values.batch import Batch, Int64s
 from millrace.values.expression import Column

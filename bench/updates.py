@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from bench.figure import Figure, best_of
+from millrace.operators.frame.windows import TimeWindow
 from millrace.operators.queues.update import SCHEDULERS, Scheduler, UpdateQueue
 from millrace.operators.queues.windows import Commit, WindowQueue
-from millrace.operators.spec import TimeWindow
 from millrace.protocol import Schema
 from millrace.values.batch import Batch, Values, constant_int64, object_array
 

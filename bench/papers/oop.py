@@ -25,7 +25,8 @@ from millrace.engine.events import Arrived, Command, Deliver, Effect, Execution,
 from millrace.offline.driver import Driver, Instant
 from millrace.offline.report import Measures
 from millrace.offline.script import Script, plan_script
-from millrace.operators.spec import AggregateSpec, TimeWindow
+from millrace.operators.aggregate.spec import AggregateSpec
+from millrace.operators.frame.windows import TimeWindow
 from millrace.protocol import Schema
 from millrace.values.batch import Batch, Int64s
 

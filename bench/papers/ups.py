@@ -18,11 +18,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from bench.papers.claims import Claim, Experiment, ExperimentResult, Paper
+from millrace.operators.frame.windows import TimeWindow
 from millrace.operators.queues.appending import AppendQueue, SheddingQueue
 from millrace.operators.queues.queue import Queue
 from millrace.operators.queues.update import Scheduler, UpdateQueue
 from millrace.operators.queues.windows import Commit, WindowQueue
-from millrace.operators.spec import TimeWindow
 from millrace.protocol import Schema
 from millrace.values.batch import Batch, Int64s
 

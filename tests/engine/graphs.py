@@ -19,7 +19,11 @@ from millrace.engine.events import (
     QueryFailed,
 )
 from millrace.engine.plan import Node, QueryOptions, QueryPlan, StreamDefinition
-from millrace.operators.spec import MapSpec, SelectSpec, SortSpec, Spec, UnionSpec
+from millrace.operators.filter.spec import SelectSpec
+from millrace.operators.frame.spec import Spec
+from millrace.operators.project.spec import MapSpec
+from millrace.operators.sort.spec import SortSpec
+from millrace.operators.union.spec import UnionSpec
 from millrace.protocol import Refuse, Schema, Type
 from millrace.values.batch import Batch
 from millrace.values.expression import Call, Column, Constant, Expression

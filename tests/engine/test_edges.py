@@ -29,9 +29,10 @@ from millrace.engine.events import (
     WatchProgress,
 )
 from millrace.engine.plan import QueryPlan, StreamDefinition
+from millrace.operators.aggregate.spec import AggregateCall, AggregateSpec
+from millrace.operators.frame.windows import TimeWindow
 from millrace.operators.queues.edge import EdgeSpec
 from millrace.operators.queues.inlet import QueueInlet
-from millrace.operators.spec import AggregateCall, AggregateSpec, TimeWindow
 from millrace.protocol import Schema, Type
 from millrace.values.batch import Batch
 from millrace.values.expression import Column

@@ -24,8 +24,11 @@ from millrace.engine.events import (
     SetStrategy,
 )
 from millrace.engine.plan import StreamDefinition
+from millrace.operators.filter.spec import FilterSpec, SelectSpec
+from millrace.operators.frame.windows import TimeWindow
+from millrace.operators.join.bands import Band
 from millrace.operators.queues.edge import EdgeSpec
-from millrace.operators.spec import Band, FilterSpec, SampleSpec, SelectSpec, TimeWindow
+from millrace.operators.sample.spec import SampleSpec
 from millrace.protocol import Type
 from millrace.values.expression import Column, Constant
 from tests.engine.graphs import (

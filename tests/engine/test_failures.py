@@ -22,7 +22,8 @@ from millrace.engine.events import (
 )
 from millrace.engine.plan import QueryPlan
 from millrace.operators.frame.operator import Operator
-from millrace.operators.spec import Band, TimeWindow
+from millrace.operators.frame.windows import TimeWindow
+from millrace.operators.join.bands import Band
 from tests.engine.graphs import (
     TV,
     Bench,

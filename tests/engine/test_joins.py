@@ -21,8 +21,12 @@ from millrace.engine.events import (
     WakeAt,
 )
 from millrace.engine.plan import StreamDefinition
+from millrace.operators.aggregate.spec import AggregateCall, AggregateSpec
+from millrace.operators.frame.windows import TimeWindow
+from millrace.operators.join.bands import Band
 from millrace.operators.join.join import Join
-from millrace.operators.spec import AggregateCall, AggregateSpec, Band, Equal, JoinSpec, RetimeSpec, TimeWindow
+from millrace.operators.join.spec import Equal, JoinSpec
+from millrace.operators.retime.spec import RetimeSpec
 from millrace.protocol import Schema, Type
 from millrace.values.batch import Batch
 from millrace.values.expression import TIME, Column

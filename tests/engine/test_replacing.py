@@ -17,7 +17,11 @@ from millrace.engine.events import (
     SetStrategy,
     WatchProgress,
 )
-from millrace.operators.spec import Band, JoinSpec, SequenceSpec, TimeWindow, UnionSpec
+from millrace.operators.frame.windows import TimeWindow
+from millrace.operators.join.bands import Band
+from millrace.operators.join.spec import JoinSpec
+from millrace.operators.sequence.spec import SequenceSpec
+from millrace.operators.union.spec import UnionSpec
 from tests.engine.graphs import (
     TV,
     Bench,

@@ -24,8 +24,11 @@ from millrace.engine.events import (
     WakeAt,
 )
 from millrace.engine.plan import QueryPlan, StreamDefinition
+from millrace.operators.aggregate.spec import AggregateCall, AggregateSpec
+from millrace.operators.filter.spec import SelectSpec
+from millrace.operators.frame.picked import Picked
 from millrace.operators.sequence.sequence import FollowedBy
-from millrace.operators.spec import AggregateCall, AggregateSpec, Picked, SelectSpec, SequenceSpec
+from millrace.operators.sequence.spec import SequenceSpec
 from millrace.protocol import Field, Schema, Type
 from millrace.values.batch import Batch
 from millrace.values.expression import TIME, Call, Column

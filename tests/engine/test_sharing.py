@@ -33,7 +33,7 @@ from millrace.engine.events import (
 )
 from millrace.engine.graph.rewire import sharing
 from millrace.engine.plan import StreamDefinition
-from millrace.operators.spec import TimeWindow
+from millrace.operators.frame.windows import TimeWindow
 from millrace.protocol import Refuse
 from tests.depth import examples
 from tests.engine.graphs import TV, Bench, compare, external, give_tv, identity, plan, refusal, rows, select, sort

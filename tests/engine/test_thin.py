@@ -21,8 +21,10 @@ from millrace.engine.events import (
     WatchProgress,
 )
 from millrace.engine.plan import QueryPlan, StreamDefinition
+from millrace.operators.aggregate.spec import AggregateCall, AggregateSpec
 from millrace.operators.frame.punctuation_grain import EVERY, THE_END, PunctuationGrain, union_of, windows_of
-from millrace.operators.spec import AggregateCall, AggregateSpec, RowWindow, SessionWindow, Spec, TimeWindow
+from millrace.operators.frame.spec import Spec
+from millrace.operators.frame.windows import RowWindow, SessionWindow, TimeWindow
 from millrace.protocol import Schema, Type
 from millrace.values.eventtime import MAX_TIME, MIN_TIME
 from millrace.values.expression import Column

@@ -8,7 +8,7 @@ import pytest
 
 from millrace.engine.events import Answered, FeedClosed, FeedHeld, FeedOpened, PauseQuery
 from millrace.engine.plan import StreamDefinition
-from millrace.operators.spec import TimeWindow
+from millrace.operators.frame.windows import TimeWindow
 from millrace.protocol import Refuse
 from tests.engine.graphs import (
     TV,

@@ -18,7 +18,9 @@ from millrace.engine.events import (
     WatchProgress,
 )
 from millrace.engine.plan import StreamDefinition
-from millrace.operators.spec import AggregateCall, AggregateSpec, RowWindow, SessionWindow, TimeWindow, WindowSpec
+from millrace.operators.aggregate.spec import AggregateCall, AggregateSpec
+from millrace.operators.frame.windows import RowWindow, SessionWindow, TimeWindow
+from millrace.operators.window.spec import WindowSpec
 from millrace.protocol import Schema, Type
 from millrace.values.expression import Column
 from tests.engine.graphs import (

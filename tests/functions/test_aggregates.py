@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.functions import DECLARED, aggregate
-from millrace.operators.spec import AggregateCall, AggregateSpec, RowWindow, SessionWindow, TimeWindow
+from millrace.operators.aggregate.spec import AggregateCall, AggregateSpec
+from millrace.operators.frame.windows import RowWindow, SessionWindow, TimeWindow
 from millrace.protocol import Type
 from millrace.sql.functions import install, uninstall
 from millrace.values.aggregates import AGGREGATES

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from millrace.engine.saving import pack, unpack
 from millrace.operators.aggregate import groups, panes, sessions
+from millrace.operators.aggregate.spec import AggregateCall, AggregateSpec
 from millrace.operators.build import build
 from millrace.operators.frame.buffer import Buffer, Gauge
 from millrace.operators.frame.operator import StepClock
-from millrace.operators.spec import AggregateCall, AggregateSpec, RowWindow, SessionWindow, TimeWindow
+from millrace.operators.frame.windows import RowWindow, SessionWindow, TimeWindow
 from millrace.protocol import Field, Refuse, Schema, Type
 from millrace.sql.functions import install, uninstall
 from millrace.values.aggregates import AGGREGATES, accumulator, user_aggregate

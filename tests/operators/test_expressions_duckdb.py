@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.engine.plan import QueryPlan
-from millrace.operators.spec import MapSpec
+from millrace.operators.project.spec import MapSpec
 from millrace.sql import Catalog, parse, plan, plan_all
 from millrace.values.batch import Batch
 from millrace.values.evaluate import evaluate

@@ -17,8 +17,9 @@ from millrace.operators.frame.buffer import Buffer, Gauge
 from millrace.operators.frame.operator import StepClock
 from millrace.operators.join import join as join_module
 from millrace.operators.join import matching, segments
+from millrace.operators.join.bands import Band
 from millrace.operators.join.join import Join
-from millrace.operators.spec import Band, Equal, JoinSpec
+from millrace.operators.join.spec import Equal, JoinSpec
 from millrace.protocol import Field, Refuse, Schema, Type
 from millrace.values.batch import Batch
 from millrace.values.eventtime import LATENT, MAX_TIME, MIN_TIME

@@ -14,9 +14,10 @@ from millrace.operators.aggregate import groups
 from millrace.operators.build import build
 from millrace.operators.frame.buffer import Buffer, Gauge
 from millrace.operators.frame.operator import StepClock
+from millrace.operators.frame.picked import Picked
 from millrace.operators.sequence import sequence
 from millrace.operators.sequence import store as sequence_store
-from millrace.operators.spec import Picked, SequenceSpec
+from millrace.operators.sequence.spec import SequenceSpec
 from millrace.protocol import Field, Schema, Type
 from millrace.values.batch import Batch
 from millrace.values.eventtime import FIRST_US, HORIZON_US, LAST_US, MAX_TIME, MIN_TIME

@@ -15,20 +15,15 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from millrace.engine.saving import pack, unpack
+from millrace.operators.aggregate.spec import AggregateCall, AggregateSpec
 from millrace.operators.build import build
+from millrace.operators.filter.spec import FilterSpec
 from millrace.operators.frame.buffer import Buffer, Gauge
 from millrace.operators.frame.operator import Operator, StepClock
-from millrace.operators.frame.spec import retracting
-from millrace.operators.spec import (
-    AggregateCall,
-    AggregateSpec,
-    FilterSpec,
-    MapSpec,
-    Rank,
-    Spec,
-    TopSpec,
-    UnionSpec,
-)
+from millrace.operators.frame.spec import Spec, retracting
+from millrace.operators.project.spec import MapSpec
+from millrace.operators.top.spec import Rank, TopSpec
+from millrace.operators.union.spec import UnionSpec
 from millrace.protocol import Field, Schema, Type
 from millrace.sql import parse
 from millrace.sql.binder import Binder, Relation

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.operators.aggregate import sessionrows
-from millrace.operators.spec import AggregateSpec, RowWindow, SessionWindow, TimeWindow, WindowSpec
+from millrace.operators.aggregate.spec import AggregateSpec
+from millrace.operators.frame.windows import RowWindow, SessionWindow, TimeWindow
+from millrace.operators.window.spec import WindowSpec
 from millrace.values.eventtime import MAX_TIME
 from tests.kernels import installed, uncompiled
 from tests.operators.test_aggregate import (

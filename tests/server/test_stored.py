@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from millrace.engine import lowered
 from millrace.engine.plan import Node
-from millrace.operators.spec import SelectSpec
+from millrace.operators.filter.spec import SelectSpec
 from millrace.protocol import Refuse, Type
 from millrace.server.decisions import OperatorEdit
 from millrace.server.stored import catalog_of

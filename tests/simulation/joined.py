@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 from millrace.engine.events import Measured, SetOrder
 from millrace.engine.plan import Node, StreamDefinition
+from millrace.operators.frame.spec import Spec
 from millrace.operators.join import join, segments
 from millrace.operators.join import pacing as join_pacing
+from millrace.operators.join.bands import Band
 from millrace.operators.join.join import Join
-from millrace.operators.spec import Band, Equal, JoinSpec, MapSpec, SequenceSpec, Spec
+from millrace.operators.join.spec import Equal, JoinSpec
+from millrace.operators.project.spec import MapSpec
+from millrace.operators.sequence.spec import SequenceSpec
 from millrace.protocol import Type
 from millrace.values.expression import Call, Column, Constant, Expression
 from tests.oracles.graph import NodeModel

@@ -59,9 +59,9 @@ from millrace.engine.events import (
 )
 from millrace.engine.graph.rewire.editing import takes_updates
 from millrace.engine.plan import QueryPlan
+from millrace.operators.filter.spec import SelectSpec
 from millrace.operators.fork.fork import Fork
 from millrace.operators.sink.sink import Sink
-from millrace.operators.spec import SelectSpec
 from millrace.protocol import Type
 from millrace.values.batch import Batch
 from millrace.values.eventtime import MIN_TIME

@@ -20,9 +20,13 @@ from millrace.engine.events import (
     WithholdCredit,
 )
 from millrace.engine.plan import StreamDefinition
+from millrace.operators.aggregate.spec import AggregateCall, AggregateSpec
+from millrace.operators.frame.windows import TimeWindow
 from millrace.operators.join import join, segments
+from millrace.operators.join.bands import Band
+from millrace.operators.join.spec import JoinSpec
 from millrace.operators.queues.windows import WindowQueue
-from millrace.operators.spec import AggregateCall, AggregateSpec, Band, JoinSpec, SequenceSpec, TimeWindow
+from millrace.operators.sequence.spec import SequenceSpec
 from millrace.protocol import Type
 from millrace.values.eventtime import MAX_TIME, MIN_TIME
 from tests.engine.graphs import (

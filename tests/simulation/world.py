@@ -12,17 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 from millrace.engine.plan import EtsPolicy, Node, Propagation, QueryPlan, StreamDefinition, Timestamps
-from millrace.operators.spec import (
-    AggregateCall,
-    AggregateSpec,
-    MapSpec,
-    SelectSpec,
-    SessionWindow,
-    SortSpec,
-    Spec,
-    TimeWindow,
-    UnionSpec,
-)
+from millrace.operators.aggregate.spec import AggregateCall, AggregateSpec
+from millrace.operators.filter.spec import SelectSpec
+from millrace.operators.frame.spec import Spec
+from millrace.operators.frame.windows import SessionWindow, TimeWindow
+from millrace.operators.project.spec import MapSpec
+from millrace.operators.sort.spec import SortSpec
+from millrace.operators.union.spec import UnionSpec
 from millrace.protocol import Field, Schema, Type
 from millrace.values.expression import Call, Column, Constant, Expression
 from tests.oracles.graph import GROUPS, NodeModel

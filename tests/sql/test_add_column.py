@@ -24,7 +24,7 @@ from millrace.engine.events import (
     ReplaceQuery,
     ResumeQuery,
 )
-from millrace.operators.spec import SelectSpec
+from millrace.operators.filter.spec import SelectSpec
 from millrace.protocol import Field, Refuse, Schema, Type
 from millrace.sql import AlterStatement, Catalog, CreateQuery, CreateStream, SqlError, parse, plan_all
 from millrace.values.batch import Batch

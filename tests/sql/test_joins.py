@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from millrace.engine.plan import QueryPlan
-from millrace.operators.spec import AggregateSpec, Band, JoinSpec, RetimeSpec, SelectSpec, SequenceSpec, TimeWindow
+from millrace.operators.aggregate.spec import AggregateSpec
+from millrace.operators.filter.spec import SelectSpec
+from millrace.operators.frame.windows import TimeWindow
+from millrace.operators.join.bands import Band
+from millrace.operators.join.spec import JoinSpec
+from millrace.operators.retime.spec import RetimeSpec
+from millrace.operators.sequence.spec import SequenceSpec
 from millrace.sql import Catalog, CreateQuery, Explain, SqlError, equality, parse, plan, plan_all
 from millrace.values.written import show
 

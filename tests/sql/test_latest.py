@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from millrace.engine.plan import Node
+from millrace.operators.frame.windows import TimeWindow
 from millrace.operators.queues.edge import EdgeSpec
-from millrace.operators.spec import TimeWindow
 from millrace.sql import Catalog, Explain, SqlError, equality, parse, plan_all
 from tests.running import run_events
 

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.operators.spec import AggregateSpec, SelectSpec
+from millrace.operators.aggregate.spec import AggregateSpec
+from millrace.operators.filter.spec import SelectSpec
 from millrace.sql import Catalog, CreateQuery, Explain, SqlError, parse, plan_all
 from millrace.sql import syntax as s
 from millrace.sql.limits import LIST, STATEMENTS, Limits, pieces

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from millrace.engine.plan import QueryPlan
-from millrace.operators.spec import MapSpec, SelectSpec
+from millrace.operators.filter.spec import SelectSpec
+from millrace.operators.project.spec import MapSpec
 from millrace.protocol.timestamps import parse_timestamp
 from millrace.sql import Catalog, CreateStream, parse, plan_all
 from millrace.values.batch import Batch

@@ -8,7 +8,10 @@ from hypothesis import strategies as st
 
 from millrace.engine import plan as plans
 from millrace.engine.plan import QueryPlan
-from millrace.operators.spec import MapSpec, SelectSpec, SortSpec, UnionSpec
+from millrace.operators.filter.spec import SelectSpec
+from millrace.operators.project.spec import MapSpec
+from millrace.operators.sort.spec import SortSpec
+from millrace.operators.union.spec import UnionSpec
 from millrace.protocol import Field, Type
 from millrace.sql import (
     AlterStatement,

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.engine.plan import QueryPlan
-from millrace.operators.join.bands import close_bands, contradict, join_lags
-from millrace.operators.spec import Band
+from millrace.operators.join.bands import Band, close_bands, contradict, join_lags
 from millrace.sql import Catalog, parse, plan_all
 from millrace.sql.facts import facts_of
 from tests.depth import examples

@@ -8,15 +8,10 @@ from pathlib import Path
 import pytest
 
 from millrace.engine.plan import QueryPlan
-from millrace.operators.spec import (
-    AggregateCall,
-    AggregateSpec,
-    RowWindow,
-    SessionWindow,
-    SortSpec,
-    TimeWindow,
-    WindowSpec,
-)
+from millrace.operators.aggregate.spec import AggregateCall, AggregateSpec
+from millrace.operators.frame.windows import RowWindow, SessionWindow, TimeWindow
+from millrace.operators.sort.spec import SortSpec
+from millrace.operators.window.spec import WindowSpec
 from millrace.protocol import Type
 from millrace.sql import Catalog, CreateQuery, Explain, parse, plan, plan_all
 from millrace.values.expression import Column, Constant

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.engine.scheduler.table import Link
+from millrace.operators.frame.spec import Spec
 from millrace.operators.queues.edge import QueueKind
 from millrace.operators.source.source import Judged
-from millrace.operators.spec import Spec
 from millrace.protocol import Field, Refuse, Schema
 from millrace.values.batch import Batch, Int64s, constant_int64, object_array
 

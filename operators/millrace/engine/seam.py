@@ -42,8 +42,8 @@ from millrace.engine.plan import Node, QueryPlan, StreamDefinition, names
 from millrace.engine.queries import Query
 from millrace.operators.frame.idle_waiting import IdleWaiting
 from millrace.operators.gate.gate import Gate
+from millrace.operators.gate.spec import GateSpec
 from millrace.operators.source.source import Clocking
-from millrace.operators.spec import GateSpec
 from millrace.protocol import Refuse
 from millrace.values.batch import Batch
 from millrace.values.eventtime import LAST_WATERMARK, MIN_TIME

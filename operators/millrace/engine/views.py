@@ -15,9 +15,9 @@ from millrace.operators.frame.idle_waiting import IdleWaiting
 from millrace.operators.frame.operator import Operator
 from millrace.operators.join.join import Join
 from millrace.operators.queues.inlet import QueueInlet
+from millrace.operators.sample.spec import SampleSpec
 from millrace.operators.sink.sink import Sink
 from millrace.operators.source.source import Source
-from millrace.operators.spec import SampleSpec
 from millrace.values.eventtime import MAX_TIME, is_time
 
 if TYPE_CHECKING:

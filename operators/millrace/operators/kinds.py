@@ -16,7 +16,6 @@ from millrace.values.definitions import DEFINITIONS
 @cache
 def kinds() -> list[type[Spec]]:
     """Every kind, by name. Importing them makes saved plans readable."""
-    import_module("millrace.operators.spec")
     for folder in iter_modules(operators.__path__):
         module = f"millrace.operators.{folder.name}.spec"
         if folder.ispkg and find_spec(module) is not None:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
-from millrace.operators.spec import AggregateCall
+from millrace.operators.aggregate.spec import AggregateCall
 from millrace.sql.windows import BOUNDS
 from millrace.values import expression as e
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from millrace.engine.plan import QueryPlan, StreamDefinition
-from millrace.operators.spec import SelectSpec
+from millrace.operators.filter.spec import SelectSpec
 from millrace.protocol import Schema
 from millrace.sql import syntax as s
 from millrace.sql.errors import SqlError

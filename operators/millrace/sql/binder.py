@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
+from millrace.operators.aggregate.spec import AggregateCall
+from millrace.operators.frame.windows import RowWindow
 from millrace.operators.queues.edge import APPEND, EdgeSpec
-from millrace.operators.spec import AggregateCall, RowWindow
 from millrace.protocol import GONE, MAX_INT64, MIN_INT64, MillraceError, Refuse, Schema, Type
 from millrace.protocol.timestamps import parse_timestamp
 from millrace.sql import dialects

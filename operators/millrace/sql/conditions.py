@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
-from millrace.operators.spec import Band, Equal
+from millrace.operators.join.bands import Band
+from millrace.operators.join.spec import Equal
 from millrace.protocol import Field, Schema, Type
 from millrace.sql import syntax as s
 from millrace.sql.binder import TIME_NAME, Named, Relation

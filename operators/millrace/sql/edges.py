@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, get_args
 
+from millrace.operators.frame.windows import TimeWindow
+from millrace.operators.project.spec import MapSpec
 from millrace.operators.queues.edge import EdgeSpec, QueueKind
-from millrace.operators.spec import MapSpec, TimeWindow
 from millrace.protocol import Refuse
 from millrace.sql import syntax as s
 from millrace.sql.binder import Relation

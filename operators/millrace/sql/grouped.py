@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal
 
-from millrace.operators.spec import AggregateSpec, RowWindow, SessionWindow
+from millrace.operators.aggregate.spec import AggregateSpec
+from millrace.operators.frame.windows import RowWindow, SessionWindow
 from millrace.sql import syntax as s
 from millrace.sql.aggregation import Calls, Output, Ungrouped, has_bound, is_bound
 from millrace.sql.binder import Relation

@@ -13,8 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from millrace.operators.filter.spec import SelectSpec
+from millrace.operators.frame.spec import Spec
 from millrace.operators.join.bands import close_bands, contradict
-from millrace.operators.spec import JoinSpec, MapSpec, SelectSpec, Spec
+from millrace.operators.join.spec import JoinSpec
+from millrace.operators.project.spec import MapSpec
 from millrace.protocol import Type
 from millrace.sql import syntax as s
 from millrace.sql.binder import TIME_NAME, Named, Relation

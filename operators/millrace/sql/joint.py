@@ -11,8 +11,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millrace.engine.plan import Node
+from millrace.operators.filter.spec import SelectSpec
+from millrace.operators.frame.windows import TimeWindow
 from millrace.operators.join.bands import close_bands
-from millrace.operators.spec import JoinSpec, SelectSpec, TimeWindow
+from millrace.operators.join.spec import JoinSpec
 from millrace.sql import syntax as s
 from millrace.sql.binder import Relation
 from millrace.sql.errors import SqlError

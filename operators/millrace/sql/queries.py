@@ -11,18 +11,15 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from millrace.engine.plan import Namer, Node, QueryOptions, QueryPlan, StreamDefinition, word_of
-from millrace.operators.spec import (
-    AggregateSpec,
-    FilterSpec,
-    MapSpec,
-    RetimeSpec,
-    RowWindow,
-    SelectSpec,
-    SortSpec,
-    Spec,
-    UnionSpec,
-    WindowSpec,
-)
+from millrace.operators.aggregate.spec import AggregateSpec
+from millrace.operators.filter.spec import FilterSpec, SelectSpec
+from millrace.operators.frame.spec import Spec
+from millrace.operators.frame.windows import RowWindow
+from millrace.operators.project.spec import MapSpec
+from millrace.operators.retime.spec import RetimeSpec
+from millrace.operators.sort.spec import SortSpec
+from millrace.operators.union.spec import UnionSpec
+from millrace.operators.window.spec import WindowSpec
 from millrace.protocol import GONE, TOMBSTONE_NAMES, Refuse, Schema, Type
 from millrace.sql import syntax as s
 from millrace.sql.aggregation import Calls

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from millrace.operators.spec import Rank, TopSpec
+from millrace.operators.top.spec import Rank, TopSpec
 from millrace.protocol import MAX_INT64, Schema
 from millrace.sql import syntax as s
 from millrace.sql.aggregation import free_name

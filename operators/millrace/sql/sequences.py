@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from millrace.operators.spec import MapSpec, SequenceSpec
+from millrace.operators.project.spec import MapSpec
+from millrace.operators.sequence.spec import SequenceSpec
 from millrace.sql import syntax as s
 from millrace.sql.binder import Relation
 from millrace.sql.conditions import Conditions, Wide, all_of, conjuncts, equality

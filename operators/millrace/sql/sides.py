@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from millrace.operators.spec import Picked
+from millrace.operators.frame.picked import Picked
 from millrace.sql.binder import TIME_NAME, Named, Relation
 from millrace.sql.conditions import Wide
 from millrace.values import expression as e

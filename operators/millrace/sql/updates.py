@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from millrace.engine.plan import Node, QueryPlan
-from millrace.operators.spec import FilterSpec, MapSpec, SelectSpec
+from millrace.operators.filter.spec import FilterSpec, SelectSpec
+from millrace.operators.project.spec import MapSpec
 from millrace.protocol import GONE, Type
 from millrace.sql.binder import Relation
 from millrace.sql.facts import facts_of

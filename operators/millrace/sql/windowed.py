@@ -13,7 +13,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal
 
-from millrace.operators.spec import AggregateSpec, MapSpec, RowWindow, SelectSpec, SessionWindow, TimeWindow, WindowSpec
+from millrace.operators.aggregate.spec import AggregateSpec
+from millrace.operators.filter.spec import SelectSpec
+from millrace.operators.frame.windows import RowWindow, SessionWindow, TimeWindow
+from millrace.operators.project.spec import MapSpec
+from millrace.operators.window.spec import WindowSpec
 from millrace.sql import syntax as s
 from millrace.sql.aggregation import free_name, has_bound
 from millrace.sql.binder import Relation

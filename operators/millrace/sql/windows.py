@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from millrace.operators.frame.windows import RowWindow, SessionWindow, TimeWindow
 from millrace.operators.queues.edge import EdgeSpec
-from millrace.operators.spec import RowWindow, SessionWindow, TimeWindow
 from millrace.protocol import Refuse
 from millrace.sql import syntax as s
 from millrace.sql.dialects import TABLES

@@ -33,9 +33,11 @@ from millrace.engine.events import (
 from millrace.engine.graph import edges
 from millrace.engine.graph.rewire import editing, sharing
 from millrace.engine.plan import QueryPlan, current_name
+from millrace.operators.filter.spec import SelectSpec
+from millrace.operators.frame.spec import Spec
 from millrace.operators.join.join import Order as JoinOrder
 from millrace.operators.queues.edge import QueueKind
-from millrace.operators.spec import SampleSpec, SelectSpec, Spec
+from millrace.operators.sample.spec import SampleSpec
 from millrace.protocol import Refuse, Schema
 from millrace.sql import condition
 from millrace.sql.limits import KNOWN

@@ -13,8 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from millrace.engine import saving
+from millrace.operators.frame.windows import TimeWindow
 from millrace.operators.queues.windows import FinishedWindow, ServedTuples, WindowQueue
-from millrace.operators.spec import TimeWindow
 from millrace.protocol import Schema
 from millrace.values.batch import Batch
 from millrace.values.eventtime import MIN_TIME

@@ -20,13 +20,14 @@ from millrace.operators.aggregate.panes import Ages, Panes, Windows
 from millrace.operators.aggregate.row_positions import RowPositions
 from millrace.operators.aggregate.sessionrows import SessionRows
 from millrace.operators.aggregate.sessions import Sessions
+from millrace.operators.aggregate.spec import AggregateSpec
 from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.idle_waiting import IdleWaiting
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import StepClock
 from millrace.operators.frame.punctuation_grain import PunctuationGrain, union_of
-from millrace.operators.spec import AggregateSpec, SessionWindow
+from millrace.operators.frame.windows import SessionWindow
 from millrace.values.batch import Batch
 from millrace.values.eventtime import LATENT, MAX_TIME, MIN_TIME, stamped
 

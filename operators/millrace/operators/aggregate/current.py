@@ -15,8 +15,8 @@ from typing import Any, Final
 import numpy as np
 
 from millrace.operators.aggregate.groups import Call, ComputedRows, Distinct, Grouping
+from millrace.operators.aggregate.spec import AggregateSpec
 from millrace.operators.frame.operator import Operator
-from millrace.operators.spec import AggregateSpec
 from millrace.operators.updates.key_index import Column, KeyIndex
 from millrace.operators.updates.updates import ColumnStore, Members, Newest, State, before_each, gone_of, last_of_each
 from millrace.values.aggregates.accumulator import PreciseSum, RetractableAccumulator

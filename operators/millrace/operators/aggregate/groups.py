@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from millrace.operators.spec import AggregateCall, AggregateSpec
+from millrace.operators.aggregate.spec import AggregateCall, AggregateSpec
 from millrace.protocol import Refuse, Type
 from millrace.values.aggregates import AGGREGATES, Accumulator, Aggregates
 from millrace.values.aggregates.accumulator import OBJECTS

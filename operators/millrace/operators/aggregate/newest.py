@@ -13,16 +13,17 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from millrace.operators.aggregate.groups import UNTOUCHED, ComputedRows, Grouping, Table
+from millrace.operators.aggregate.spec import AggregateSpec
 from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.idle_waiting import IdleWaiting
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import StepClock
 from millrace.operators.frame.punctuation_grain import PunctuationGrain, windows_of
+from millrace.operators.frame.windows import TimeWindow
 from millrace.operators.queues.inlet import QueueInlet
 from millrace.operators.queues.queue import Key
 from millrace.operators.queues.windows import FinishedWindow, WindowQueue, update_keys
-from millrace.operators.spec import AggregateSpec, TimeWindow
 from millrace.values.batch import DTYPES, FILLERS, Batch, Int64s, object_array
 from millrace.values.eventtime import HORIZON_US, MAX_TIME, saturated
 from millrace.values.expression import Column, Expression

@@ -23,8 +23,9 @@ from typing import Any, Final
 import numpy as np
 
 from millrace.operators.aggregate.groups import ComputedRows, Grouping, Table
+from millrace.operators.aggregate.spec import AggregateSpec
 from millrace.operators.frame.punctuation_grain import EVERY, THE_END, PunctuationGrain, union_of, windows_of
-from millrace.operators.spec import AggregateSpec, RowWindow, TimeWindow
+from millrace.operators.frame.windows import RowWindow, TimeWindow
 from millrace.protocol import Schema
 from millrace.values.batch import Batch, Int64s, Values, constant_int64
 from millrace.values.eventtime import MIN_TIME, is_time, saturated

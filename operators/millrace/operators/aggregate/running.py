@@ -17,12 +17,12 @@ import numpy as np
 
 from millrace.operators.aggregate.current import CurrentTotals
 from millrace.operators.aggregate.groups import ComputedRows, Grouping, Table
+from millrace.operators.aggregate.spec import AggregateSpec
 from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import Operator, StepClock
 from millrace.operators.frame.punctuation_grain import EVERY, PunctuationGrain
-from millrace.operators.spec import AggregateSpec
 from millrace.operators.updates.updates import State, Stateful, first_time
 from millrace.values.batch import Batch, Int64s
 from millrace.values.eventtime import MAX_TIME, MIN_TIME
@@ -171,7 +171,7 @@ class TotalOfAll(RunningAggregate):
     def _first_time(self) -> int | None:
         """None as long as rows wait for their turn: theirs comes instead."""
         inlet = self.inputs[0]
-        if inlet.waiting or inlet.home.held:
+        if inlet.waiting or inlet.arc.held:
             return None
         return first_time(inlet.low_water(), self.clock.now_us)
 

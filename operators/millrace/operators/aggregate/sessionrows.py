@@ -14,7 +14,7 @@ import numpy as np
 
 from millrace.operators.aggregate.groups import ComputedRows, Grouping
 from millrace.operators.aggregate.sessions import Sessions
-from millrace.operators.spec import AggregateSpec
+from millrace.operators.aggregate.spec import AggregateSpec
 from millrace.protocol import Field, Schema
 from millrace.values.arrays import SMALLEST, resized
 from millrace.values.batch import DTYPES, FILLERS, Batch, Bools, Int64s, Values

@@ -14,7 +14,8 @@ import numpy as np
 
 from millrace.operators.aggregate.groups import ComputedRows, Grouping, Keys, Table
 from millrace.operators.aggregate.panes import Windows
-from millrace.operators.spec import AggregateSpec, SessionWindow
+from millrace.operators.aggregate.spec import AggregateSpec
+from millrace.operators.frame.windows import SessionWindow
 from millrace.protocol import Schema
 from millrace.values.batch import Batch, Int64s
 from millrace.values.eventtime import HORIZON_US, MAX_TIME, MIN_TIME, after, before, saturated

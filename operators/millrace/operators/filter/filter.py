@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from millrace.operators.filter.spec import FilterSpec
 from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import Operator
-from millrace.operators.spec import FilterSpec
 from millrace.operators.updates import kernel as replacing
 from millrace.operators.updates.updates import Newest, State, Stateful, blanked, gone_of, last_of_each
 from millrace.values.arrays import grown

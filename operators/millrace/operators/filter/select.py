@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from millrace.operators.filter.spec import SelectSpec
 from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import RowWise
-from millrace.operators.spec import SelectSpec
 from millrace.values.batch import Batch
 from millrace.values.evaluate import compile_predicate
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from millrace.values.definitions import Definition
 from millrace.values.intervals import format_interval
 from millrace.values.lags import Lag, Lags
+
+# Why no span of time around a row is enough for windows of rows.
+COUNTED: Final = "windows of rows count from the first row"
 
 
 @dataclass(frozen=True, slots=True)

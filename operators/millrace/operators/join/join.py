@@ -29,8 +29,8 @@ from millrace.operators.frame.reorder import Reorder, merge_by_time, shares
 from millrace.operators.frame.waiting import Lines
 from millrace.operators.join.matching import Incoming, Matcher
 from millrace.operators.join.pacing import JoinPacing
+from millrace.operators.join.spec import JoinSpec
 from millrace.operators.join.unmatched import Unmatched
-from millrace.operators.spec import JoinSpec
 from millrace.protocol import Refuse
 from millrace.values.batch import Batch
 from millrace.values.eventtime import LAST_WATERMARK, LATENT, MAX_TIME, MIN_TIME, UNBOUNDED_US, stamped

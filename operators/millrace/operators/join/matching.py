@@ -28,7 +28,7 @@ from millrace.operators.join.segments import (
     identity_of,
     identity_of_row,
 )
-from millrace.operators.spec import Equal, JoinSpec
+from millrace.operators.join.spec import Equal, JoinSpec
 from millrace.protocol import Refuse, Schema, Type
 from millrace.values.batch import DTYPES, FILLERS, Batch, Bools, Int64s, Values, constant_int64
 from millrace.values.evaluate import compile_columns, compile_predicate

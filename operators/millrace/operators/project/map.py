@@ -9,7 +9,7 @@ from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import RowWise
-from millrace.operators.spec import MapSpec
+from millrace.operators.project.spec import MapSpec
 from millrace.operators.updates.updates import blanked, gone_of
 from millrace.values.batch import FILLERS, Batch
 from millrace.values.evaluate import compile_columns, without

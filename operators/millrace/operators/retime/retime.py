@@ -10,7 +10,7 @@ from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import RowWise
 from millrace.operators.frame.punctuation_grain import EVERY, PunctuationGrain
-from millrace.operators.spec import RetimeSpec
+from millrace.operators.retime.spec import RetimeSpec
 from millrace.values.batch import Batch
 from millrace.values.eventtime import HORIZON_US, after, before
 

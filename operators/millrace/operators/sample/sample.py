@@ -11,7 +11,7 @@ from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import RowWise
-from millrace.operators.spec import SampleSpec
+from millrace.operators.sample.spec import SampleSpec
 from millrace.values.batch import Batch
 from millrace.values.splitmix import draws, state_after
 

@@ -20,11 +20,12 @@ from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import StepClock
+from millrace.operators.frame.picked import Picked, picked_schema
 from millrace.operators.frame.reorder import least_of_each
 from millrace.operators.frame.waiting import Waiting
 from millrace.operators.sequence import kernel
+from millrace.operators.sequence.spec import SequenceSpec
 from millrace.operators.sequence.store import SequenceStore
-from millrace.operators.spec import Picked, SequenceSpec, picked_schema
 from millrace.values.batch import FILLERS, Batch, Bools, Int64s, Values
 from millrace.values.evaluate import Errors, compile_columns, compile_predicate
 from millrace.values.eventtime import HORIZON_US, MAX_TIME, MIN_TIME, after, before, untimed

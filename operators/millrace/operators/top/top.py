@@ -16,8 +16,8 @@ from millrace.operators.frame.idle_waiting import IdleWaiting
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import Operator, StepClock
-from millrace.operators.spec import Rank, TopSpec
 from millrace.operators.top.contest import Changes, Contest
+from millrace.operators.top.spec import Rank, TopSpec
 from millrace.operators.updates.key_index import Column, KeyIndex
 from millrace.operators.updates.updates import (
     ColumnStore,

@@ -19,13 +19,15 @@ from millrace.engine.graph.rewire.rewiring import Rewiring, carry_out
 from millrace.engine.plan import Edit, Node, QueryPlan
 from millrace.engine.queries import Query
 from millrace.operators.build import build
+from millrace.operators.filter.spec import FilterSpec, SelectSpec
 from millrace.operators.frame.idle_waiting import IdleWaiting
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import Operator
+from millrace.operators.frame.spec import Spec
 from millrace.operators.queues.edge import APPEND, EdgeSpec
 from millrace.operators.queues.inlet import QueueInlet
+from millrace.operators.sample.spec import SampleSpec
 from millrace.operators.sink.sink import Sink
-from millrace.operators.spec import FilterSpec, SampleSpec, SelectSpec, Spec
 from millrace.protocol import Refuse, Schema
 from millrace.protocol.words import article
 from millrace.values.batch import Batch

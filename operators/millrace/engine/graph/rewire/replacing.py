@@ -17,11 +17,14 @@ from millrace.engine.graph.rewire.adding import build_nodes, late_streams
 from millrace.engine.graph.rewire.rewiring import Rewiring, carry_out
 from millrace.engine.plan import Node, QueryPlan, names
 from millrace.engine.queries import Query, refuse_catching_up
+from millrace.operators.aggregate.spec import AggregateSpec
 from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import Operator
+from millrace.operators.frame.spec import Spec
+from millrace.operators.project.spec import MapSpec
 from millrace.operators.queues.edge import EdgeSpec
-from millrace.operators.spec import AggregateSpec, MapSpec, SortSpec, Spec
+from millrace.operators.sort.spec import SortSpec
 from millrace.protocol import Refuse
 from millrace.values.eventtime import MIN_TIME
 

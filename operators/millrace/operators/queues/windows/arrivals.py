@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from millrace.operators.frame.windows import TimeWindow
 from millrace.operators.queues.windows.buffers import WindowBuffer
-from millrace.operators.spec import TimeWindow
 from millrace.values.eventtime import MIN_TIME
 
 Commit = Literal["lazy", "eager"]

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field
 from typing import Any, Final
 
+from millrace.operators.frame.windows import TimeWindow
 from millrace.operators.queues.windows.arrivals import Arrivals, covers
 from millrace.operators.queues.windows.buffers import WindowBuffer
 from millrace.operators.queues.windows.freshness import KeyFreshness
-from millrace.operators.spec import TimeWindow
 from millrace.values.eventtime import MIN_TIME
 
 # What the operator does with a tuple (table 1) that opens no window. The mark of one that does is the window's end.

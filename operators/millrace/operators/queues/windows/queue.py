@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from millrace.operators.frame.windows import TimeWindow
 from millrace.operators.queues.pages import Pages
 from millrace.operators.queues.queue import Floor, Key, Paging, Queue, Staleness
 from millrace.operators.queues.update import REMEMBERED, Scheduler
@@ -15,7 +16,6 @@ from millrace.operators.queues.windows.arrivals import Arrivals, Commit, EagerAr
 from millrace.operators.queues.windows.buffers import Blocks, WindowBuffer
 from millrace.operators.queues.windows.freshness import StalenessLedger
 from millrace.operators.queues.windows.key_state import KeyState, Processing
-from millrace.operators.spec import TimeWindow
 from millrace.protocol import Schema
 from millrace.values.batch import Batch, Int64s, listed
 from millrace.values.eventtime import MAX_TIME, MIN_TIME

@@ -1,17 +1,14 @@
-"""Specs of aggregates, windows and tops; those of other operators are in their folders."""
+"""Aggregation as data."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import gcd
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Literal
 
-from millrace.operators.filter.spec import FilterSpec, SelectSpec
 from millrace.operators.frame.operator import Operator
-from millrace.operators.frame.picked import Picked, picked_schema
 from millrace.operators.frame.spec import (
-    INDIFFERENT,
     STATEFUL,
     Origin,
     Positions,
@@ -25,172 +22,15 @@ from millrace.operators.frame.spec import (
     retracting,
     within,
 )
-from millrace.operators.frame.windows import RowWindow, SessionWindow, TimeWindow, bound_lags, window_words
-from millrace.operators.gate.spec import GateSpec
-from millrace.operators.join.bands import Band
-from millrace.operators.join.spec import Equal, JoinSpec
-from millrace.operators.project.spec import MapSpec
-from millrace.operators.retime.spec import RetimeSpec
-from millrace.operators.sample.spec import SampleSpec
-from millrace.operators.sequence.spec import SequenceSpec
-from millrace.operators.sort.spec import SortSpec
-from millrace.operators.union.spec import UnionSpec
+from millrace.operators.frame.windows import COUNTED, RowWindow, SessionWindow, TimeWindow, bound_lags, window_words
 from millrace.protocol import Field, Schema, Type
 from millrace.values import expression as e
-from millrace.values import lags as time
 from millrace.values.definitions import Definition
 from millrace.values.expression import Column, Expression
 from millrace.values.intervals import format_interval
 from millrace.values.lags import Lag, Lags, add
-from millrace.values.reach import ALL_BEFORE, HERE, Reach, Reaches, unbounded
-from millrace.values.written import show, show_as, show_column, show_name
-
-__all__ = [
-    "AggregateCall",
-    "AggregateSpec",
-    "Band",
-    "Equal",
-    "FilterSpec",
-    "GateSpec",
-    "JoinSpec",
-    "MapSpec",
-    "Picked",
-    "Rank",
-    "RetimeSpec",
-    "RowWindow",
-    "SampleSpec",
-    "SelectSpec",
-    "SequenceSpec",
-    "SessionWindow",
-    "SortSpec",
-    "Spec",
-    "TimeWindow",
-    "TopSpec",
-    "UnionSpec",
-    "WindowSpec",
-    "picked_schema",
-]
-
-# Why no span of time around a row is enough for windows of rows.
-COUNTED: Final = "windows of rows count from the first row"
-
-
-@dataclass(frozen=True, slots=True)
-class Rank(Definition):
-    """What rows are ordered by."""
-
-    by: Expression
-    descending: bool = False
-    nulls_first: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class TopSpec(Spec):
-    """Number the rows of each partition in an order, from 1, ties by arrival, and give those up to `most`.
-
-    The result is an update stream: its key is the partition, with the number where there may be several.
-
-    partition  columns of the input
-    number     the name of the number's column, behind those of the input
-    replaces   the input is an update stream with this key (positions). Else all rows stay, and no place is ever vacated
-    closes_us  the input is cut in windows: `partition` holds a bound of them, at `closes_at` in the input, and a row's
-               time is at most that bound plus so much. Then a partition is given once, when time has gone past that
-               (emit means nothing)
-    emit       as of a running total (see AggregateSpec)
-    """
-
-    kind: ClassVar[str] = "top"
-    word: ClassVar[str] = "top"
-    partition: tuple[Column, ...]
-    order: tuple[Rank, ...]
-    number: str
-    most: int = 0
-    replaces: tuple[int, ...] | None = None
-    closes_at: int | None = None
-    closes_us: int = 0
-    emit: Literal["latest", "every"] = "latest"
-
-    def schema(self, inputs: Sequence[Schema]) -> Schema:
-        fields = (*inputs[0].data_fields, Field(self.number, Type.BIGINT, False))
-        if not self.retracts(inputs[0]):
-            return Schema(fields)
-        return retracting(fields, (*self.partition_at, len(fields) - 1))
-
-    @property
-    def partition_at(self) -> tuple[int, ...]:
-        """The positions of the partition's columns."""
-        return tuple(column.position for column in self.partition)
-
-    def retracts(self, source: Schema) -> bool:
-        """Whether places are vacated: where rows go, or move from one partition to another."""
-        if self.replaces is None or self.closes_at is not None:
-            return False
-        return source.retracts or not set(self.partition_at) <= set(self.replaces)
-
-    def gives_order(self, inputs: Sequence[bool]) -> bool:
-        return self.closes_at is not None or all(inputs)
-
-    def lags(self, inputs: Sequence[Lags], schemas: Sequence[Schema]) -> Lags:
-        return {} if self.closes_at is None else {self.closes_at: (self.closes_us, self.closes_us)}
-
-    def window_bound(self, column: int, width: int) -> bool:
-        return False
-
-    def used_columns(self, wanted: Positions, widths: Sequence[int]) -> list[Positions]:
-        return all_columns(widths)
-
-    def state_keys(self, schemas: Sequence[Schema]) -> Sequence[Shared] | str:
-        if not self.partition:
-            return "it ranks all rows together"
-        replaces = self.replaces
-        return [[(0, column)] for column in self.partition if replaces is None or column.position in replaces]
-
-    def origins(self, key: e.Expression, schemas: Sequence[Schema]) -> list[Origin]:
-        return within(key, len(schemas[0]))
-
-    def reaches(self, lags: Sequence[Lags]) -> Reaches:
-        if self.closes_at is None:
-            return unbounded("a row can keep its rank for any time", 1)
-        low, _ = lags[0].get(self.closes_at, (None, None))
-        return Reaches([ALL_BEFORE if low is None else Reach(max(self.closes_us - low, 0), 0)])
-
-    def updates(self) -> Updates:
-        final = self.closes_at is not None
-        return Updates(
-            takes=self.replaces is not None,
-            reads_all=False,
-            emits="rows" if final and self.replaces is None else "updates",
-            depends_on_steps=not final and self.emit == "latest",
-            by_order=not final,
-            retracts=True,
-        )
-
-    def every(self) -> TopSpec:
-        return replace(self, emit="every") if self.closes_at is None else self
-
-    def state(self) -> State:
-        return STATEFUL._replace(lost="ranks ignore earlier rows")
-
-    def words(self, inputs: Sequence[str]) -> str:
-        words = f"top {self.most}"
-        if self.replaces is not None:
-            words += " of the current rows"
-        if self.partition:
-            words += " by " + ", ".join(show_name(column.name) for column in self.partition)
-        words += ", in order of " + ", ".join(map(_rank_words, self.order))
-        final = ", emitted when the window closes" if self.closes_at is not None else ""
-        return f"{words}{' after every row' if self.emit == 'every' else ''}{final}: {show_name(self.number)}"
-
-    def build(self, site: Site) -> Operator:
-        from millrace.operators.top.top import build_top
-
-        return build_top(site.name, self, site.inputs, site.output, site.clock)
-
-
-def _rank_words(rank: Rank) -> str:
-    words = show(rank.by) + (" DESC" if rank.descending else "")
-    # The opposite is the default.
-    return words if rank.nulls_first == rank.descending else f"{words} NULLS {'FIRST' if rank.nulls_first else 'LAST'}"
+from millrace.values.reach import Reach, Reaches, unbounded
+from millrace.values.written import show, show_as, show_column
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,79 +224,3 @@ def _call_words(call: AggregateCall) -> str:
     arguments = ", ".join(map(show, call.arguments)) or "*"
     only = "" if call.filter is None else f" FILTER (WHERE {show(call.filter)})"
     return f"{name}({'DISTINCT ' if call.distinct else ''}{arguments}){only}"
-
-
-@dataclass(frozen=True, slots=True)
-class WindowSpec(Spec):
-    """Each row once per window that it falls into, with the bounds behind its columns, at the row's own time.
-
-    Under a RowWindow it reads the source itself, and what stood in between is folded into the spec, as with aggregates:
-    `columns` (None: the input's) and `where`. Bounds are positions then. For sessions see AggregateSpec.
-    """
-
-    kind: ClassVar[str] = "map"
-    word: ClassVar[str] = "window"
-    window: TimeWindow | RowWindow
-    bounds: tuple[tuple[str, Literal["start", "end"]], ...]
-    partial: Literal["skip", "emit"] = "skip"
-    columns: tuple[tuple[str, Expression], ...] | None = None
-    where: Expression | None = None
-
-    def schema(self, inputs: Sequence[Schema]) -> Schema:
-        bound = Type.BIGINT if isinstance(self.window, RowWindow) else Type.TIMESTAMP
-        fields = inputs[0].fields
-        if self.columns is not None:
-            fields = tuple(Field(name, column.type, column.nullable) for name, column in self.columns)
-        return Schema((*fields, *(Field(name, bound, False) for name, _ in self.bounds)))
-
-    def gives_order(self, inputs: Sequence[bool]) -> bool:
-        return all(inputs)
-
-    def lags(self, inputs: Sequence[Lags], schemas: Sequence[Schema]) -> Lags:
-        """Bounds enclose the row's own time: start <= time < end. The bounds of ROWS windows are positions."""
-        if isinstance(self.window, RowWindow):
-            return inputs[0] if self.columns is None else time.computed([one for _, one in self.columns], inputs[0])
-        size = self.window.size_us
-        return {**inputs[0], **bound_lags(self.bounds, len(schemas[0]), (0, size - 1), (-size, -1))}
-
-    def window_bound(self, column: int, width: int) -> bool:
-        return isinstance(self.window, TimeWindow) and column >= width - len(self.bounds)
-
-    def used_columns(self, wanted: Positions, widths: Sequence[int]) -> list[Positions]:
-        if isinstance(self.window, RowWindow):
-            return all_columns(widths)
-        return [{at for at in wanted if at < widths[0]}]
-
-    def state_keys(self, schemas: Sequence[Schema]) -> str | None:
-        return "it counts all rows" if isinstance(self.window, RowWindow) else None
-
-    def origins(self, key: e.Expression, schemas: Sequence[Schema]) -> list[Origin]:
-        if self.columns is not None:
-            return computed(key, [column for _, column in self.columns])
-        return within(key, len(schemas[0]))
-
-    def reaches(self, lags: Sequence[Lags]) -> Reaches:
-        if isinstance(self.window, RowWindow):
-            return unbounded(COUNTED, 1)
-        return Reaches([HERE])
-
-    def updates(self) -> Updates:
-        return INDIFFERENT._replace(reads_all=True)
-
-    def every(self) -> WindowSpec:
-        return self
-
-    def state(self) -> State:
-        return STATEFUL._replace(lost=None, counts=isinstance(self.window, RowWindow))
-
-    def words(self, inputs: Sequence[str]) -> str:
-        words = f"{window_words(self.window)}, each row once per window"
-        if self.columns is not None:
-            words += ": " + ", ".join(show_column(name, column) for name, column in self.columns)
-        return words if self.where is None else f"{words} WHERE {show(self.where)}"
-
-    def build(self, site: Site) -> Operator:
-        from millrace.operators.aggregate.windowing import RowWindowing, Windowing
-
-        kind = RowWindowing if isinstance(self.window, RowWindow) else Windowing
-        return kind(site.name, self, site.inputs, site.output, site.since_us)

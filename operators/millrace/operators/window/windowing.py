@@ -15,7 +15,8 @@ from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import RowWise
-from millrace.operators.spec import RowWindow, TimeWindow, WindowSpec
+from millrace.operators.frame.windows import RowWindow, TimeWindow
+from millrace.operators.window.spec import WindowSpec
 from millrace.values.batch import Batch, Int64s
 from millrace.values.evaluate import compile_columns
 

@@ -1,0 +1,1 @@
+"""Window: rows once per window that they fall into, without aggregates."""
