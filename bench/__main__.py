@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from bench import (
     aggregate,
@@ -25,6 +26,8 @@ from bench import (
     wire,
 )
 from bench.figure import Figure
+from bench.race import inprocess
+from bench.race.workloads import WORKLOADS
 
 BENCHMARKS: Mapping[str, Callable[[], list[Figure]]] = {
     "engine": lambda: engine.throughput(1 << 21),
@@ -61,6 +64,7 @@ BENCHMARKS: Mapping[str, Callable[[], list[Figure]]] = {
     "startup": startup.start_up,
     "backfill": lambda: backfill.race(10_000_000),
     **updates.BENCHMARKS,
+    **{f"race-engine-{name}": partial(inprocess.against_duckdb, name) for name in WORKLOADS},
 }
 
 
