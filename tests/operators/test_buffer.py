@@ -67,6 +67,13 @@ class Arcs(RuleBasedStateMachine):
 
     @precondition(lambda self: self.readers)
     @rule(which=st.integers(0, 3))
+    def skip(self, which: int) -> None:
+        reader, expected = self.readers[which % len(self.readers)]
+        reader.skip()
+        expected.clear()
+
+    @precondition(lambda self: self.readers)
+    @rule(which=st.integers(0, 3))
     def detach(self, which: int) -> None:
         reader, _ = self.readers.pop(which % len(self.readers))
         self.buffer.detach(reader)

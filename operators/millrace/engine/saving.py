@@ -224,6 +224,8 @@ def _restore_graph(engine: Engine, saved: dict[str, Any]) -> None:
         for reader, reader_state in zip(operator.inputs, readers, strict=True):
             reader.restore(reader_state)
         restore_state(operator, state)
+    for operator in graph.operators.values():
+        operator.output.release()
     for component, state in zip(graph.divided(), saved["components"], strict=True):
         component.strategy = Strategy.parse(state[1])  # rows without one of their own have it
     for component, state in zip(graph.components, saved["components"], strict=True):

@@ -150,11 +150,13 @@ def _restore(query: Query, saved: dict[str, Any], now_us: int) -> int:
     result = query.sink.inputs[0].arc
     for reader in result.readers:
         reader.jump()
+    for operator in query.operators:
+        operator.output.release()
     rows = saved["rows"]
     if rows is not None:
         result.put(Batch.restore(rows))
     for reader in result.readers:
-        reader.unseen = True
+        reader.wake()
     return 0 if rows is None else len(rows[1])
 
 

@@ -545,6 +545,9 @@ class Graph:
             origin = next(producer for producer, fork in self._forks.items() if fork is operator)
             readers = tuple(self._scheduled(origin))
             succs = tuple(self._consumers[reader] for reader in readers)
+            for place, reader in enumerate(readers):
+                reader.place = place
+            operator.output.awake = operator.output.everyone = (1 << len(readers)) - 1
             preds: tuple[Operator | None, ...] = (None if self.broken(origin) else origin,)
             sinks: tuple[Sink, ...] = ()
         else:

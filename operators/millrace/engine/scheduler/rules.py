@@ -49,16 +49,14 @@ def branch(row: Row) -> Next | None:
     """The cycle continues in one branch and may end far from here, so other unseen ones make the fork ready again."""
     fork = row.operator
     assert isinstance(fork, Fork)
-    count = len(row.readers)
-    unseen = [
-        position % count for position in range(fork.turn, fork.turn + count) if row.readers[position % count].unseen
-    ]
-    if len(unseen) > 1:
-        fork.output.ready[fork] = None
-    if not unseen:
+    buffer, readers, count = fork.output, row.readers, len(row.readers)
+    place = buffer.next_awake(readers, fork.turn % count)
+    if place < 0:
         return None
-    fork.turn = (unseen[0] + 1) % count
-    return Next(row.succs[unseen[0]], execute=True)
+    fork.turn = (place + 1) % count
+    if buffer.next_awake(readers, fork.turn) != place:
+        buffer.ready[fork] = None
+    return row.branches[place]
 
 
 # For each strategy and role, impossible pairs too: a new role or strategy does not pass the tests until someone has

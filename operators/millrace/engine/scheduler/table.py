@@ -147,16 +147,20 @@ class Row:
     ahead: Next | None = field(init=False)
     again: Next = field(init=False)
     back: tuple[Next | None, ...] = field(init=False)
+    branches: tuple[Next, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         """Where moves lead is built once: a rule only chooses."""
         self.limit = self.strategy.limit
         self.ahead = Next(self.succs[0], execute=not isinstance(self.succs[0], Fork)) if self.succs else None
         self.again = Next(self.operator, execute=True)
+        self.branches = tuple(Next(succ, execute=True) for succ in self.succs) if len(self.succs) > 1 else ()
         self.back = tuple(None if pred is None else Next(pred, execute=False) for pred in self.preds)
 
     def yields(self) -> bool:
         """The papers' yield: the output holds something that a successor has not seen."""
+        if len(self.readers) > 1:
+            return self.operator.output.next_awake(self.readers, 0) >= 0
         for reader in self.readers:  # noqa: SIM110 (this is the innermost loop of the scheduler)
             if reader.unseen:
                 return True

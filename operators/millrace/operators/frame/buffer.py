@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import islice
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any
 
 from millrace.operators.frame.inlet import Inlet
@@ -53,6 +53,10 @@ class Buffer:
     """An append-only arc.
 
     segments   the batches that some reader still needs, oldest first; `first` is the number of the oldest
+    behind     by segment, how many readers have not passed it: it never falls from one segment to the next. One reader
+               alone is not counted
+    awake      a bit for each scheduled reader, by `place`, that may have something unseen: no other has
+    everyone   the bits of all scheduled readers
     end        how many tuples have ever been put
     promise    no tuple put from now on is below it
     width      bytes of a tuple, without those of its `texts`, if it has any
@@ -68,8 +72,11 @@ class Buffer:
     __slots__ = (
         "_due",
         "absorbers",
+        "awake",
+        "behind",
         "end",
         "entries",
+        "everyone",
         "first",
         "floor",
         "gauge",
@@ -96,6 +103,8 @@ class Buffer:
         self.readers: list[Inlet] = []
         self.absorbers: tuple[Inlet, ...] = ()
         self.segments: deque[Batch] = deque()
+        self.behind: deque[int] = deque()
+        self.awake = self.everyone = 0
         self.first = 0
         self.end = 0
         self.promise = MIN_TIME
@@ -113,7 +122,7 @@ class Buffer:
     def attach(self, since_us: int | None = None, columns: tuple[int, ...] | None = None) -> Inlet:
         """A new reader, which begins at the end."""
         reader = Inlet(self, since_us, columns)
-        self.readers.append(reader)
+        self.admit(reader)
         return reader
 
     def empty(self) -> Buffer:
@@ -125,6 +134,7 @@ class Buffer:
         self.readers.append(reader)
         if reader.absorbs:
             self.absorbers = (*self.absorbers, reader)
+        self._count()
 
     def detach(self, reader: Inlet) -> None:
         """Take a reader away; what it alone had still to read is freed."""
@@ -137,6 +147,7 @@ class Buffer:
         self.readers.remove(reader)
         if reader.absorbs:
             self.absorbers = tuple(other for other in self.absorbers if other is not reader)
+        self._count()
 
     def succeed(self, old: Buffer, readers: Sequence[Inlet]) -> None:
         """Take over readers of another arc: what they have not read there yet they find here, before all else.
@@ -222,6 +233,9 @@ class Buffer:
             gauge.peak_tuples = gauge.tuples
         if gauge.bytes > gauge.peak_bytes:
             gauge.peak_bytes = gauge.bytes
+        if len(readers) > 1:
+            self.behind.append(len(readers) - len(self.absorbers))
+            self.awake = self.everyone
         for reader in readers:
             reader.unseen = True
             if end - reader.taken > reader.peak:
@@ -236,6 +250,7 @@ class Buffer:
         if len(self.absorbers) < len(self.readers):
             return False
         self.first += 1
+        self.awake = self.everyone
         for reader in self.readers:
             reader.unseen = True
         for entry in self.entries:
@@ -265,6 +280,7 @@ class Buffer:
         return True
 
     def _tell(self, value_us: int) -> None:
+        self.awake = self.everyone
         for reader in self.readers:
             queue = reader.punctuations
             if queue and queue[-1][0] == self.end:
@@ -288,29 +304,65 @@ class Buffer:
         if before != grain and any(self.promise > reader.last_told() for reader in self.readers):
             self._tell(self.promise)
 
+    def passed(self, start: int, stop: int) -> None:
+        """A reader has passed these segments, counted from the oldest: free those that every reader has passed."""
+        behind = self.behind
+        if behind:
+            for index in range(start, stop):
+                behind[index] -= 1
+            if not start:
+                self._free()
+        else:
+            for _ in range(start, stop):
+                self._pop()
+
     def release(self) -> None:
-        """Free the batches that every reader has passed."""
-        segments = self.segments
-        if not segments:
-            return
-        readers = self.readers
-        slowest = (
-            readers[0].segment
-            if len(readers) == 1
-            else min((reader.segment for reader in readers), default=self.first + len(segments))
-        )
-        while self.first < slowest:
-            self.gauge.add(-len(segments.popleft()), self.width)
-            self.first += 1
+        """Readers have left, or moved: free what every other one has passed."""
+        slowest = min((reader.segment for reader in self.readers), default=self.first + len(self.segments))
+        while self.first < slowest and self.segments:
+            self._pop()
+        self._count()
+
+    def _count(self) -> None:
+        self.behind.clear()
+        if self.segments and len(self.readers) > 1:
+            stops = [0] * (len(self.segments) + 1)
+            for reader in self.readers:
+                stops[reader.segment - self.first] += 1
+            self.behind.extend(accumulate(stops[:-1]))
+
+    def _free(self) -> None:
+        behind = self.behind
+        while behind and not behind[0]:
+            behind.popleft()
+            self._pop()
+
+    def _pop(self) -> None:
+        self.gauge.add(-len(self.segments.popleft()), self.width)
+        self.first += 1
+
+    def next_awake(self, readers: Sequence[Inlet], turn: int) -> int:
+        """The place of the first scheduled reader with something unseen, from a turn on and around; -1 if none has."""
+        while self.awake:
+            ahead = self.awake >> turn
+            place = turn + (ahead & -ahead).bit_length() - 1 if ahead else (self.awake & -self.awake).bit_length() - 1
+            if readers[place].unseen:
+                return place
+            self.awake ^= 1 << place
+        return -1
 
     @property
     def queued(self) -> int:
         """Tuples that the slowest reader has not taken."""
+        if not self.segments and not self.absorbers:
+            return 0
         return self.end - min((reader.taken for reader in self.readers), default=self.end)
 
     @property
     def pressing(self) -> int:
         """The same, without readers whose queues are bounded by themselves."""
+        if not self.segments and not self.absorbers:
+            return 0
         return self.end - min((reader.taken for reader in self.readers if reader.presses), default=self.end)
 
     def queued_bytes(self, most: int, *, pressing: bool = False) -> int:
@@ -318,6 +370,8 @@ class Buffer:
 
         With `pressing`, without readers whose queues are bounded by themselves.
         """
+        if not self.segments and not self.absorbers:
+            return 0
         readers = [reader for reader in self.readers if reader.presses or not pressing]
         if not readers:
             return 0

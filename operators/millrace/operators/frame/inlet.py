@@ -30,6 +30,7 @@ class Inlet:
     absorbs   whether it takes what is put at once, into a queue of its own (queues/inlet.py)
     columns   positions of the fields that it reads, if the arc has got more since its operator was made
     schema    of what it takes
+    place     among the readers that take turns at a fork
     skipped   tuples that it has not taken: those it ignored, and those that passed while it was away
     ignored   tuples that came after it did and are older than `since_us`
     """
@@ -45,6 +46,7 @@ class Inlet:
         "ignored",
         "passed",
         "peak",
+        "place",
         "punctuations",
         "schema",
         "since_us",
@@ -66,7 +68,7 @@ class Inlet:
         self.consumer: Operator | None = None
         self.grain = EVERY
         self.passed = self.told = MIN_TIME
-        self.peak = 0
+        self.peak = self.place = 0
         self.skipped = self.ignored = 0
         self.since_us = since_us
         self.jump()
@@ -129,7 +131,7 @@ class Inlet:
         self.skipped += self.home.end - self.taken
         self.buffer = self.home
         self.jump()
-        self.unseen = True  # its operator has to pass on what was promised meanwhile
+        self.wake()  # its operator has to pass on what was promised meanwhile
         self.home.admit(self)
 
     @property
@@ -197,10 +199,15 @@ class Inlet:
         of_use = value_us >= self.grain.above(self.promise)
         self.told = value_us
         if of_use:
-            self.unseen = True
+            self.wake()
             assert self.consumer is not None
             self.buffer.ready[self.consumer] = None
         return of_use
+
+    def wake(self) -> None:
+        """Let its operator have a turn, although nothing was put."""
+        self.unseen = True
+        self.buffer.awake |= 1 << self.place
 
     def take(self, limit: int) -> Batch | None:
         """The next tuples, at most `limit`; small batches come out as one."""
@@ -222,16 +229,16 @@ class Inlet:
                 buffer.gauge.tuples -= count
                 buffer.gauge.bytes -= count * buffer.width
             else:
-                buffer.release()
+                buffer.passed(index, index + 1)
             return batch if self.since_us is None and self.columns is None else self._admitted(batch)
         if count < left:
             batch = batch.slice(self._offset, self._offset + count)
             self._offset += count
-            self._advance(count)
+            self.taken += count
             return self._admitted(batch)
         pieces = [batch.slice(self._offset, len(batch)) if self._offset else batch]
         self._offset = 0
-        missing = count - left
+        missing, start = count - left, index
         while True:
             index += 1
             if not missing:
@@ -243,13 +250,10 @@ class Inlet:
                 break
             pieces.append(batch)
             missing -= len(batch)
-        self._segment = self.buffer.first + index
-        self._advance(count)
-        return self._admitted(pieces[0] if len(pieces) == 1 else Batch.concat(pieces))
-
-    def _advance(self, count: int) -> None:
+        self._segment = buffer.first + index
         self.taken += count
-        self.buffer.release()
+        buffer.passed(start, index)
+        return self._admitted(pieces[0] if len(pieces) == 1 else Batch.concat(pieces))
 
     def _admitted(self, batch: Batch) -> Batch:
         """Without the tuples older than the reader's own beginning, and without the fields that it does not know."""

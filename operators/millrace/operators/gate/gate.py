@@ -30,7 +30,7 @@ class Gate(RowWise):
 
     def open(self) -> None:
         self.closed = False
-        self.inputs[0].unseen = True
+        self.inputs[0].wake()
 
     def more(self) -> bool:
         return not self.closed and super().more()

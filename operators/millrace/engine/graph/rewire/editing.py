@@ -254,7 +254,7 @@ def _move(engine: Engine, reader: Inlet, own: Inlet, waiting: Batch | None) -> I
         moved.ignored += own.ignored
     if promise != LATENT:
         moved.told = max(moved.told, promise)
-    moved.unseen = True
+    moved.wake()
     return moved
 
 

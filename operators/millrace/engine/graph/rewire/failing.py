@@ -37,7 +37,7 @@ def broken(engine: Engine, component: Component, effects: Effects) -> None:
         raise error  # a source broke: that is nobody's query
     reason = f"{operator.name} failed: {type(error).__name__}: {error}"
     if isinstance(operator, Sink):
-        operator.inputs[0].jump()
+        operator.inputs[0].skip()
     for query in owners:
         fail(engine, query, reason, effects, "".join(traceback.format_exception(error)))
 
