@@ -44,8 +44,8 @@ class IdleWaiting(Operator):
         return EVERY
 
     def horizon(self) -> int:
-        """What no tuple that is still to come can undercut."""
-        return min(reader.promise for reader in self.inputs)
+        """The least time that a tuple to come can have."""
+        return min([reader.promise for reader in self.inputs])
 
     def registers(self) -> list[int]:
         """The papers' registers: per input the time of its head, else the last time known."""

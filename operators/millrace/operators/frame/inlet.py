@@ -31,6 +31,7 @@ class Inlet:
     columns   positions of the fields that it reads, if the arc has got more since its operator was made
     schema    of what it takes
     place     among the readers that take turns at a fork
+    took      how many tuples of the arc the last `take` passed, those that it ignored too
     skipped   tuples that it has not taken: those it ignored, and those that passed while it was away
     ignored   tuples that came after it did and are older than `since_us`
     """
@@ -53,6 +54,7 @@ class Inlet:
         "skipped",
         "taken",
         "told",
+        "took",
         "unseen",
     )
 
@@ -68,7 +70,7 @@ class Inlet:
         self.consumer: Operator | None = None
         self.grain = EVERY
         self.passed = self.told = MIN_TIME
-        self.peak = self.place = 0
+        self.peak = self.place = self.took = 0
         self.skipped = self.ignored = 0
         self.since_us = since_us
         self.jump()
@@ -163,7 +165,7 @@ class Inlet:
 
     @property
     def drained(self) -> bool:
-        """Whether it has nothing more to give before something is put."""
+        """Whether nothing is queued here, not even tuples that cannot be taken yet."""
         return self.taken == self.buffer.end
 
     @property
@@ -212,7 +214,10 @@ class Inlet:
     def take(self, limit: int) -> Batch | None:
         """The next tuples, at most `limit`; small batches come out as one."""
         buffer = self.buffer
-        count = min(buffer.end - self.taken, limit)
+        count = buffer.end - self.taken
+        if count > limit:
+            count = limit
+        self.took = count
         if count <= 0:
             return None
         segments = buffer.segments
@@ -276,9 +281,10 @@ class Inlet:
 
     def look(self) -> None:
         """Its operator has looked at all that lies here. What it left is unseen again."""
+        self.unseen = self.taken != self.buffer.end
         if self.punctuations:
             self.pass_punctuations()
-        self.unseen = self.taken != self.buffer.end or bool(self.punctuations)
+            self.unseen = self.unseen or bool(self.punctuations)
 
     def last_told(self) -> int:
         """The last punctuation that it was given."""
@@ -294,10 +300,12 @@ class Inlet:
 
     def low_water(self) -> int:
         """What holds for every tuple that this reader has not taken."""
-        if self.buffer.end == self.taken:
-            return self.promise
-        if self.buffer.ordered:
-            return int(self.buffer.segments[self._segment - self.buffer.first].ts[self._offset])
+        buffer = self.buffer
+        if buffer.end == self.taken:
+            promise = buffer.promise
+            return promise if promise > self.told else self.told
+        if buffer.ordered:
+            return buffer.segments[self._segment - buffer.first].ts.item(self._offset)
         return self.passed
 
     def save(self) -> list[Any]:

@@ -82,7 +82,7 @@ class Operator(ABC):
     def more(self) -> bool:
         """Whether there are input tuples that it could take now."""
         for reader in self.inputs:  # noqa: SIM110 (asked after every execution: a generator would double its cost)
-            if reader.taken != reader.buffer.end:
+            if reader.waiting:
                 return True
         return False
 
@@ -110,9 +110,8 @@ class Operator(ABC):
 
     def take(self, reader: Inlet, limit: int) -> Batch | None:
         """The next tuples of an input, if any may count."""
-        before = reader.taken
         batch = reader.take(limit)
-        self.taken += reader.taken - before
+        self.taken += reader.took
         if batch is None:
             return None
         count = len(batch.ts)
@@ -130,7 +129,7 @@ class Operator(ABC):
     def empty_input(self) -> int:
         """The input to backtrack to: one whose tuples it lacks."""
         for position, reader in enumerate(self.inputs):
-            if reader.taken == reader.buffer.end:
+            if not reader.waiting:
                 return position
         return 0
 
@@ -205,8 +204,7 @@ class RowWise(Operator):
         """The rows that follow from these."""
 
     def more(self) -> bool:
-        reader = self.inputs[0]
-        return reader.taken != reader.buffer.end
+        return self.inputs[0].waiting > 0
 
     def fresh(self) -> bool:
         return self.inputs[0].unseen
@@ -220,9 +218,8 @@ class RowWise(Operator):
         output = self.output
         counts = self.counts
         counts.executions += 1
-        before = reader.taken
         batch = reader.take(limit)
-        taken = reader.taken - before
+        taken = reader.took
         emitted = 0
         if batch is not None and len(batch.ts):
             counts.input_tuples += len(batch.ts)

@@ -40,9 +40,10 @@ class Lines(IdleWaiting):
     def settle(self) -> None:
         """Put what has arrived on the arcs into the lines."""
         for position, reader in enumerate(self.inputs):
-            if reader.taken == reader.buffer.end:
+            queued = reader.waiting
+            if not queued:
                 continue
-            batch = reader.take(reader.waiting)
+            batch = reader.take(queued)
             if batch is not None and len(batch):
                 waiting = self.waiting[position]
                 waiting.put(self.stamped(position, batch))

@@ -75,7 +75,7 @@ class QueueInlet(Inlet):
 
     @property
     def drained(self) -> bool:
-        return self.buffer is not self.home or not self.queue.holds
+        return self.away or not self.queue.holds
 
     @property
     def presses(self) -> bool:
@@ -113,13 +113,15 @@ class QueueInlet(Inlet):
         self.edge = replace(self.edge, columns=columns)
 
     def take(self, limit: int) -> Batch | None:
-        if self.buffer is not self.home:
+        self.took = 0
+        if self.away:
             return None
         queue, now_us = self.queue, self.clock.now_us
         before = queue.waiting
         queue.promised(self.promise, now_us)
         batch = queue.dequeue(limit, now_us)
         self._served(before)
+        self.took = before - queue.waiting
         return batch
 
     def refresh(self) -> None:
