@@ -196,6 +196,9 @@ class InDuckDB:
         for name, stream in streams.items():
             self._connection.register(name, stream.table())
 
+    def prepare(self) -> None:
+        """The tables are there already."""
+
     def run(self) -> list[Column]:
         """The rows as columns."""
         return list(self._connection.execute(self._sql).fetchnumpy().values())

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from millrace.operators.aggregate.spec import AggregateCall, AggregateSpec
-from millrace.protocol import Refuse, Type
+from millrace.protocol import MIN_INT64, Refuse, Type
 from millrace.values.aggregates import AGGREGATES, Accumulator, Aggregates
 from millrace.values.aggregates.accumulator import OBJECTS
 from millrace.values.arrays import SMALLEST, resized
@@ -29,6 +29,10 @@ from millrace.values.kernels import accumulating, grouping
 # Groups that a new table has room for: a table of few groups stays within a page or two.
 # When a row of a group reached the engine that no row has reached.
 UNTOUCHED: Final = -(2**63)
+# Among the bits of a key's columns: hashes are mixed (kernels/grouping.py).
+MIX: Final = -1
+# Fewer groups than this are mixed: they are soon found either way, and their ranges say little of the next ones.
+FEW: Final = 256
 
 
 class Codes(dict[Any, int]):
@@ -205,46 +209,60 @@ class Keys:
         self._listed: list[Values | None] = [None] * len(types)
         self._stored = np.zeros(0, np.int64)
         self._index = np.zeros(0, np.int32)
-        self._row, self._slot = np.zeros(self._width, np.int64), np.zeros(1, np.int64)
+        self._row = np.zeros(self._width, np.int64)
+        self._low = np.zeros(self._width, np.int64)
+        self._bits, self._packs = np.full(self._width, MIX, np.int64), False
         # Whether the key is a single value that takes no thought; and the null bits in the row at hand.
         self._whole = len(types) == 1 and types[0] is not Type.DOUBLE
-        self._bits = 0
+        self._null_row = 0
 
     def find(self, columns: Sequence[Values], valid: Sequence[Bools | None]) -> Int64s:
         """The number of each row; new rows get the next numbers."""
-        rows = len(columns[0])
-        keys = self._encode(columns, valid, rows)
-        slots = np.empty(rows, np.int64)
+        count = len(columns[0])
+        if not self.room:
+            self._grow()
+        keys, hashes = self._encode(columns, valid, count)
+        slots, rest = np.empty(count, np.int64), np.empty(count, np.int64)
+        rows = keys.reshape(-1)
+        if self._packs:
+            rest = rest[: grouping.look_packed(hashes, self._index, slots, rest)]
+        else:
+            rest = rest[: grouping.look(rows, self._width, hashes, self._index, self._stored, slots, rest)]
         done = 0
-        while True:
+        while len(rest):
+            done, self.count = grouping.find_or_add(
+                rows, self._low, self._bits, rest, self._index, self._stored, slots, done, self.count, self.room
+            )
+            if done == len(rest):
+                break
             if self.count == self.room:
                 self._grow()
-            before = done
-            done = grouping.find_or_add(
-                keys, self._width, self._index, self._stored, slots, before, self.count, self.room
-            )
-            if done > before:
-                self.count = max(self.count, int(slots[before:done].max()) + 1)
-            if done == rows:
-                return slots
-            self._grow()
+            else:
+                self._include(keys[rest[done:]])
+        return slots
 
     def find_one(self, columns: Sequence[Values], valid: Sequence[Bools | None], positions: Sequence[int]) -> int:
         """What `find` gives for a single row whose key stands at these positions, for those in a hurry with each."""
-        row, slot = self._row, self._slot
+        row = self._row
         if self._whole and valid[positions[0]] is None:
             value, codes = columns[positions[0]].item(0), self._codes[0]
             row[0] = value if codes is None else codes[value]
-            if self._bits:
-                row[-1] = self._bits = 0
+            if self._null_row:
+                row[-1] = self._null_row = 0
         else:
             self._fill(row, columns, valid, positions)
         if self.count == self.room:
             self._grow()
-        grouping.find_or_add(row, self._width, self._index, self._stored, slot, 0, self.count, self.room)
-        found: int = slot.item(0)
+        found: int = self._find_row()
+        if found < 0:
+            self._include(row.reshape(1, -1))
+            found = self._find_row()
         if found == self.count:
             self.count += 1
+        return found
+
+    def _find_row(self) -> int:
+        found: int = grouping.find_or_add_one(self._row, self._low, self._bits, self._index, self._stored, self.count)
         return found
 
     def _fill(
@@ -266,29 +284,71 @@ class Keys:
             else:
                 row[at] = columns[position].item(0)
         if self._null_bits:
-            row[-1] = self._bits = bits
+            row[-1] = self._null_row = bits
 
     def _grow(self) -> None:
-        self.room = max(SMALLEST, 2 * self.room)
+        self.room = max(SMALLEST, 4 * self.room if self.room < FEW else 2 * self.room)
         self._stored = resized(self._stored, self.room * self._width)
         # At most half full, so that a row that is not there is known soon.
         self._index = np.zeros(2 * self.room, np.int32)
-        grouping.rebuild(self._stored, self._width, self.count, self._index)
+        self._rebuild()
 
-    def _encode(self, columns: Sequence[Values], valid: Sequence[Bools | None], rows: int) -> Int64s:
-        if self._width == 1:
-            return self._encoded(0, columns[0], valid[0])
-        keys = np.empty((rows, self._width), np.int64)
-        for at in range(len(self._types)):
-            keys[:, at] = self._encoded(at, columns[at], valid[at])
+    def _rebuild(self) -> None:
+        """Fill an empty index."""
+        if self.count < FEW:
+            self._packs = False
+            self._bits[:] = MIX
+        else:
+            self._choose(_ranges(self._rows()))
+        grouping.rebuild(self._stored, self._bits, self.count, self._index)
+
+    def _rows(self) -> Int64s:
+        return self._stored[: self.count * self._width].reshape(self.count, self._width)
+
+    def _choose(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Pack keys in these ranges if the index has a place for each; otherwise mix them."""
+        bits = [(most - least).bit_length() for least, most in ranges]
+        self._packs = 1 << sum(bits) <= len(self._index)
+        self._bits[:] = bits if self._packs else MIX
+        if self._packs:
+            # What a range has to spare is divided: keys that fall or rise by and by leave it seldom.
+            spare = [(1 << bit) - 1 - most + least for bit, (least, most) in zip(bits, ranges, strict=True)]
+            self._low[:] = [max(least - half // 2, MIN_INT64) for half, (least, _) in zip(spare, ranges, strict=True)]
+
+    def _include(self, keys: Int64s) -> None:
+        """Let keys that are outside of the ranges be packed too, or mix all."""
+        before = self._bits.tolist()
+        ranges = zip(_ranges(keys), _ranges(self._rows()), strict=True)
+        self._choose([(min(one[0], two[0]), max(one[1], two[1])) for one, two in ranges])
+        if self._bits.tolist() != before:
+            self._index[:] = 0
+            grouping.rebuild(self._stored, self._bits, self.count, self._index)
+
+    def _encode(self, columns: Sequence[Values], valid: Sequence[Bools | None], count: int) -> tuple[Int64s, Int64s]:
+        """The keys of rows, and their hashes."""
+        coded = [self._encoded(at, columns[at], valid[at]) for at in range(len(self._types))]
         if self._null_bits:
-            bits = keys[:, -1]
-            bits[:] = 0
+            nulls = np.zeros(count, np.int64)
             for bit, at in enumerate(self._null_bits):
                 mask = valid[at]
                 if mask is not None:
-                    bits |= (~mask).astype(np.int64) << bit
-        return keys.reshape(-1)
+                    nulls |= (~mask).astype(np.int64) << bit
+            coded.append(nulls)
+        keys = np.empty((count, self._width), np.int64)
+        hashes = np.zeros(count, np.int64)
+        if self._fold(coded, keys, hashes):
+            self._include(keys)
+            hashes[:] = 0
+            self._fold(coded, keys, hashes)
+        return keys, hashes
+
+    def _fold(self, columns: Sequence[Int64s], keys: Int64s, hashes: Int64s) -> bool:
+        """Fill the keys and the hashes of rows; whether the keys can't be packed as they are now."""
+        outside = False
+        low, bits = self._low.tolist(), self._bits.tolist()
+        for at, column in enumerate(columns):
+            outside |= grouping.fold(column, low[at], bits[at], keys[:, at], hashes)
+        return outside
 
     def _encoded(self, at: int, values: Values, mask: Bools | None) -> Int64s:
         codes = self._codes[at]
@@ -350,7 +410,7 @@ class Keys:
             self._grow()
         self.count = count
         self._stored[: len(stored)] = stored
-        grouping.rebuild(self._stored, self._width, count, self._index)
+        self._rebuild()
         self._codes = [
             None if listed is None else Codes((value, code) for code, value in enumerate(listed)) for listed in texts
         ]
@@ -360,6 +420,11 @@ class Keys:
         # A dict's own size, and an integer for each of its values; the texts are the tuples' own.
         codes = sum(found.__sizeof__() + 32 * len(found) for found in self._codes if found is not None)
         return self._stored.nbytes + self._index.nbytes + codes
+
+
+def _ranges(keys: Int64s) -> list[tuple[int, int]]:
+    """The least and the greatest value of each column."""
+    return [(int(column.min()), int(column.max())) for column in keys.T]
 
 
 class Table:

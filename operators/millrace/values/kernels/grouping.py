@@ -3,11 +3,20 @@
 A group's key is a row of `width` int64 values. Groups are numbered in the order in which they first appear (their
 slots) and their keys stand in `stored` by slot; `index` is a hash table with open addressing that holds slot + 1, or
 0 where it is empty. Slots depend on the rows alone, never on how they hash.
+
+There are two ways to hash. *Mixing* spreads any keys, and the stored keys tell apart those that meet. *Packing* writes
+the low bits of a key's columns next to each other, `bits` of each: keys between `low` and low + 2**bits, such as
+numbers given in turn, then have a place each, and no two meet. A column's bits are MIX when mixing.
 """
 
 from typing import Any
 
 import cython
+
+# Among the bits of columns: they are mixed.
+MIX = cython.declare(cython.longlong, -1)
+# Rows that are looked up together: what they touch stays in the processor's nearer caches.
+BLOCK = cython.declare(cython.Py_ssize_t, 1024)
 
 # An odd number with its bits well mixed, as a C variable: a literal of this length would be a Python object.
 MULTIPLIER = cython.declare(cython.ulonglong, 0x2545F4914F6CDD1D)
@@ -25,73 +34,269 @@ def mix(state: cython.ulonglong, value: cython.longlong) -> cython.ulonglong:
     return state ^ (state >> 32)
 
 
-def find_or_add(
-    keys: cython.const[cython.longlong][:],
-    width: cython.Py_ssize_t,
-    index: cython.int[:],
-    stored: cython.longlong[:],
-    slots: cython.longlong[:],
-    start: cython.Py_ssize_t,
-    count: cython.Py_ssize_t,
-    room: cython.Py_ssize_t,
-) -> cython.Py_ssize_t:
-    """Put the slot of each row from `start` on into `slots`; new groups get the next slots.
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def unsigned(value: cython.longlong) -> cython.ulonglong:
+    """A hash as it is computed; arrays hold it as an int64."""
+    if cython.compiled:
+        return cython.cast(cython.ulonglong, value)
+    return value & (2**64 - 1)
 
-    Returns the row before which it stopped because `room` groups are there. `count` groups are there at first;
-    afterwards as many as the greatest slot says.
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def signed(state: cython.ulonglong) -> cython.longlong:
+    """A hash as arrays hold it."""
+    if cython.compiled:
+        return cython.cast(cython.longlong, state)
+    return state - (2**64 if state >= 2**63 else 0)
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def pack(state: cython.longlong, bits: cython.longlong, value: cython.longlong) -> cython.longlong:
+    """Write a value's low bits next to those of the columns before; what leaves 64 bits is lost."""
+    if cython.compiled:
+        return (state << bits) + value
+    return signed(((state << bits) + value) & (2**64 - 1))
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def beyond(value: cython.longlong, low: cython.longlong, bits: cython.longlong) -> cython.ulonglong:
+    """Not zero if a value lies outside of low and low + 2**bits."""
+    return (unsigned(value) - unsigned(low) if cython.compiled else unsigned(value - low)) >> bits
+
+
+def fold(
+    values: cython.const[cython.longlong][:],
+    low: cython.longlong,
+    bits: cython.longlong,
+    keys: cython.longlong[:],
+    hashes: cython.longlong[::1],
+) -> bool:
+    """Fold a column into the hashes of its rows, and put it into its places in the rows of keys.
+
+    Returns whether the keys can't be packed like this: a value lies outside of its range.
+    """
+    i: cython.Py_ssize_t
+    outside: cython.ulonglong = 0
+    if not cython.compiled:
+        values, keys, hashes = memoryview(values), memoryview(keys), memoryview(hashes)
+    if bits == MIX:
+        for i in range(hashes.shape[0]):
+            hashes[i] = signed(mix(unsigned(hashes[i]), values[i]))
+            keys[i] = values[i]
+    else:
+        for i in range(hashes.shape[0]):
+            hashes[i] = pack(hashes[i], bits, values[i])
+            outside |= beyond(values[i], low, bits)
+            keys[i] = values[i]
+    return outside != 0
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def hash_of(
+    keys: cython.const[cython.longlong][::1],
+    base: cython.Py_ssize_t,
+    bits: cython.const[cython.longlong][::1],
+) -> cython.longlong:
+    """The hash of the key that starts at `base`, as `fold` makes it."""
+    j: cython.Py_ssize_t
+    state: cython.longlong = 0
+    for j in range(bits.shape[0]):
+        if bits[j] == MIX:
+            state = signed(mix(unsigned(state), keys[base + j]))
+        else:
+            state = pack(state, bits[j], keys[base + j])
+    return state
+
+
+def look_packed(
+    hashes: cython.const[cython.longlong][::1],
+    index: cython.const[cython.int][::1],
+    slots: cython.longlong[::1],
+    rest: cython.longlong[::1],
+) -> cython.Py_ssize_t:
+    """Put the slot of each row into `slots`; rows of new groups go into `rest`. Returns how many those are."""
+    i: cython.Py_ssize_t
+    count: cython.Py_ssize_t = 0
+    mask: cython.Py_ssize_t = index.shape[0] - 1
+    if not cython.compiled:
+        hashes, index = memoryview(hashes), memoryview(index)
+        slots, rest = memoryview(slots), memoryview(rest)
+    for i in range(slots.shape[0]):
+        slots[i] = index[hashes[i] & mask] - 1
+        rest[count] = i
+        count += slots[i] < 0
+    return count
+
+
+def look(
+    keys: cython.const[cython.longlong][::1],
+    width: cython.Py_ssize_t,
+    hashes: cython.const[cython.longlong][::1],
+    index: cython.const[cython.int][::1],
+    stored: cython.const[cython.longlong][::1],
+    slots: cython.longlong[::1],
+    rest: cython.longlong[::1],
+) -> cython.Py_ssize_t:
+    """Put the slot of each row into `slots` where its group is at home in the index, without a branch per row.
+
+    So the processor fetches the memory of many rows at once. The other rows, new groups among them, go into `rest`;
+    returns how many those are. `stored` has room for a group at least.
     """
     i: cython.Py_ssize_t
     j: cython.Py_ssize_t
-    at: cython.Py_ssize_t
-    base: cython.Py_ssize_t
+    start: cython.Py_ssize_t
+    stop: cython.Py_ssize_t
     slot: cython.Py_ssize_t
+    same: cython.longlong
+    count: cython.Py_ssize_t = 0
     mask: cython.Py_ssize_t = index.shape[0] - 1
-    state: cython.ulonglong
     if not cython.compiled:
-        keys, index, stored, slots = memoryview(keys), memoryview(index), memoryview(stored), memoryview(slots)
-    for i in range(start, slots.shape[0]):
-        base = i * width
-        state = 0
-        for j in range(width):
-            state = mix(state, keys[base + j])
-        at = state & mask
-        while True:
-            slot = index[at] - 1
-            if slot < 0:
-                if count == room:
-                    return i
-                slot = count
-                count += 1
-                index[at] = slot + 1
-                for j in range(width):
-                    stored[slot * width + j] = keys[base + j]
-                break
-            j = 0
-            while j < width and stored[slot * width + j] == keys[base + j]:
-                j += 1
-            if j == width:
-                break
-            at = (at + 1) & mask
-        slots[i] = slot
-    return slots.shape[0]
+        keys, hashes, index = memoryview(keys), memoryview(hashes), memoryview(index)
+        stored, slots, rest = memoryview(stored), memoryview(slots), memoryview(rest)
+    for start in range(0, slots.shape[0], BLOCK):
+        stop = min(start + BLOCK, slots.shape[0])
+        for i in range(start, stop):
+            slots[i] = index[hashes[i] & mask]
+        for i in range(start, stop):
+            slot = slots[i] - 1
+            same = slot >= 0
+            slot *= same  # the first group's key serves rows without a group
+            for j in range(width):
+                same &= stored[slot * width + j] == keys[i * width + j]
+            slots[i] = slot
+            rest[count] = i
+            count += 1 - same
+    return count
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def place_of(
+    keys: cython.const[cython.longlong][::1],
+    base: cython.Py_ssize_t,
+    low: cython.const[cython.longlong][::1],
+    bits: cython.const[cython.longlong][::1],
+    index: cython.int[::1],
+    stored: cython.longlong[::1],
+) -> cython.Py_ssize_t:
+    """The place in the index of the group whose key starts at `base`, or the empty one where it belongs.
+
+    Or -1 if the key can't be packed like this.
+    """
+    j: cython.Py_ssize_t
+    slot: cython.Py_ssize_t
+    at: cython.Py_ssize_t
+    width: cython.Py_ssize_t = bits.shape[0]
+    mask: cython.Py_ssize_t = index.shape[0] - 1
+    for j in range(width):
+        if bits[j] != MIX and beyond(keys[base + j], low[j], bits[j]) != 0:
+            return -1
+    at = hash_of(keys, base, bits) & mask
+    while index[at] != 0:
+        slot = index[at] - 1
+        j = 0
+        while j < width and stored[slot * width + j] == keys[base + j]:
+            j += 1
+        if j == width:
+            break
+        at = (at + 1) & mask
+    return at
+
+
+def find_or_add(
+    keys: cython.const[cython.longlong][::1],
+    low: cython.const[cython.longlong][::1],
+    bits: cython.const[cython.longlong][::1],
+    rows: cython.const[cython.longlong][::1],
+    index: cython.int[::1],
+    stored: cython.longlong[::1],
+    slots: cython.longlong[::1],
+    start: cython.Py_ssize_t,
+    count: cython.Py_ssize_t,
+    room: cython.Py_ssize_t,
+) -> tuple[int, int]:
+    """Put the slots of these rows, from place `start` on, into `slots`; new groups get the next slots.
+
+    Returns the place before which it stopped, and how many groups there are then; `count` is how many there were. It
+    stops if there are `room` groups, or at a key that can't be packed like this.
+    """
+    place: cython.Py_ssize_t
+    row: cython.Py_ssize_t
+    j: cython.Py_ssize_t
+    at: cython.Py_ssize_t
+    width: cython.Py_ssize_t = bits.shape[0]
+    if not cython.compiled:
+        keys, low, bits, rows = memoryview(keys), memoryview(low), memoryview(bits), memoryview(rows)
+        index, stored, slots = memoryview(index), memoryview(stored), memoryview(slots)
+    for place in range(start, rows.shape[0]):
+        row = rows[place]
+        at = place_of(keys, row * width, low, bits, index, stored)
+        if at < 0:
+            return place, count
+        if index[at] == 0:
+            if count == room:
+                return place, count
+            for j in range(width):
+                stored[count * width + j] = keys[row * width + j]
+            count += 1
+            index[at] = count
+        slots[row] = index[at] - 1
+    return rows.shape[0], count
+
+
+def find_or_add_one(
+    key: cython.longlong[::1],
+    low: cython.const[cython.longlong][::1],
+    bits: cython.const[cython.longlong][::1],
+    index: cython.int[::1],
+    stored: cython.longlong[::1],
+    count: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """The slot of a single key: of `count` groups, or `count` itself if it is new; -1 if it can't be packed like this.
+
+    There is room for one more.
+    """
+    j: cython.Py_ssize_t
+    at: cython.Py_ssize_t
+    if not cython.compiled:
+        key, low, bits = memoryview(key), memoryview(low), memoryview(bits)
+        index, stored = memoryview(index), memoryview(stored)
+    at = place_of(key, 0, low, bits, index, stored)
+    if at < 0:
+        return -1
+    if index[at] == 0:
+        for j in range(key.shape[0]):
+            stored[count * key.shape[0] + j] = key[j]
+        index[at] = count + 1
+    return index[at] - 1
 
 
 def rebuild(
-    stored: cython.const[cython.longlong][:], width: cython.Py_ssize_t, count: cython.Py_ssize_t, index: cython.int[:]
+    stored: cython.const[cython.longlong][::1],
+    bits: cython.const[cython.longlong][::1],
+    count: cython.Py_ssize_t,
+    index: cython.int[::1],
 ) -> None:
     """Fill an empty index with the groups that are stored."""
     slot: cython.Py_ssize_t
-    j: cython.Py_ssize_t
     at: cython.Py_ssize_t
+    width: cython.Py_ssize_t = bits.shape[0]
     mask: cython.Py_ssize_t = index.shape[0] - 1
-    state: cython.ulonglong
     if not cython.compiled:
-        stored, index = memoryview(stored), memoryview(index)
+        stored, bits, index = memoryview(stored), memoryview(bits), memoryview(index)
     for slot in range(count):
-        state = 0
-        for j in range(width):
-            state = mix(state, stored[slot * width + j])
-        at = state & mask
+        at = hash_of(stored, slot * width, bits) & mask
         while index[at] != 0:
             at = (at + 1) & mask
         index[at] = slot + 1
