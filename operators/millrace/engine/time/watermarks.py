@@ -128,7 +128,9 @@ class WatermarkCoordinator:
     def demand(self, component: Component, effects: Effects, *, busy: bool = False) -> bool:
         """Carry the needs of a component's blocked operators to the sources; say whether any of them could help.
 
-        In a busy component the needs may be met by what is queued, so no timer follows from them.
+        In a busy component the needs may be met by what is queued, so no timer follows from them. Only clients are
+        asked: the clock answers when a cycle ends (`propagate_demand`), because an operator that has not been executed
+        since may need less than it seems.
         """
         helped = False
         self._again = {}
@@ -159,12 +161,16 @@ class WatermarkCoordinator:
         helped = False
         # Another input past the need: this one's clock is behind for a reason that only its clients know.
         passed = any(reader.promise > need for reader in waiter.inputs)
+        use_clock = effects is None or not busy
         for holder, enough in self.holders(waiter, need).items():
             if busy and (not isinstance(holder, Source) or holder.output.queued):
                 # What lies at a source comes by itself; a stamper may have tuples before it that it has not seen.
                 continue
             if isinstance(holder, Source):
-                helped |= self._ask(holder, enough, passed, waiter, effects)
+                if use_clock and self._ask_clock(holder, enough, waiter):
+                    helped = True
+                elif effects is not None:
+                    helped |= self._ask_clients(holder, enough, passed, effects)
             else:
                 helped |= self._ask_stamper(holder, enough)
         return helped
@@ -207,23 +213,26 @@ class WatermarkCoordinator:
         self._engine.graph.component_of(waiter).ready.add(waiter)
         return True
 
-    def _ask(self, source: Source, need_us: int, passed: bool, waiter: IdleWaiting, effects: Effects | None) -> bool:
+    def _ask_clock(self, source: Source, need_us: int, waiter: IdleWaiting) -> bool:
+        """Promise as much as is needed if the clock or an earlier promise allows it."""
         definition = self._definition(source)
         if source.mark >= need_us:
             # An operator that came later, or was bypassed, has not been told yet.
             return source.reach(source.mark, "ets")
         if definition.lull_us is not None and self._lulled(source, definition.lull_us, need_us):
             return True
-        if definition.ets != "on-demand" or definition.timestamps == "latent":
+        if definition.ets != "on-demand" or definition.timestamps != "internal":
             return False
+        # Later tuples are stamped at or above the mark: this microsecond may be declared over.
         now_us = self._engine.clock.now_us
-        if definition.timestamps == "internal":
-            # What comes later is stamped at or above the mark: this microsecond may be declared over.
-            if now_us + waiter.past_its_tuples() < need_us:
-                self._try_again(need_us, source)
-                return False
-            return source.reach(max(now_us, need_us), "ets")
-        if effects is None:
+        if now_us + waiter.past_its_tuples() < need_us:
+            self._try_again(need_us, source)
+            return False
+        return source.reach(max(now_us, need_us), "ets")
+
+    def _ask_clients(self, source: Source, need_us: int, passed: bool, effects: Effects) -> bool:
+        definition = self._definition(source)
+        if source.mark >= need_us or definition.ets != "on-demand" or definition.timestamps != "external":
             return False
         helped = False
         for feed in source.feeds.below(need_us):
