@@ -22,11 +22,15 @@ from millrace.values.batch import Batch, Int64s, constant_int64, object_array
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """Tuples of one feed, in the order in which it sent them. For an external stream `batch.ts` is its time field."""
+    """Tuples of one feed, in the order in which it sent them. For an external stream `batch.ts` is its time field.
+
+    at_us  when each tuple of an external stream arrived, if they arrived at different times; None: in this step
+    """
 
     stream: str
     feed: str
     batch: Batch
+    at_us: Int64s | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ def arrive(engine: Engine, event: Arrived, effects: Effects) -> None:
         batch = batch.widened(stream.definition.schema)  # its feed was opened before the stream had all its fields
     now_us = engine.clock.now_us
     source = stream.source
-    late, far = source.arrive(event.feed, batch, now_us, engine.time.heard_us)
+    late, far = source.arrive(event.feed, batch, now_us, engine.time.heard_us, event.at_us)
     credit.used(engine, event.stream, source.feeds.by_name[event.feed])
     engine.graph.component_of(source).has_work = True
     if source.judged is not None:

@@ -188,6 +188,10 @@ class Batch:
         arrival = constant_int64(arrival_us, len(self.ts))
         return Batch(self.schema, self.ts if ts is None else ts, self.columns, self.valid, arrival)
 
+    def arrived_at(self, arrival_us: Int64s) -> Batch:
+        """The same rows as each reached the engine at its own time."""
+        return Batch(self.schema, self.ts, self.columns, self.valid, arrival_us)
+
     def narrowed(self, schema: Schema, columns: Sequence[int]) -> Batch:
         """These columns alone."""
         found = [self.columns[at] for at in columns]

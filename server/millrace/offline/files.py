@@ -37,6 +37,8 @@ ENDINGS: Final = ("jsonl", "csv", "parquet", "arrow")
 
 # Rows of one batch: long enough that an array's fixed cost vanishes, short enough that it stays in the cache.
 ROWS: Final = 8_192
+# Rows of a Parquet file that are decoded at once, into batches that share their columns.
+DECODED_ROWS: Final = 65_536
 # Bytes of text read at a time: some thousands of rows.
 CHUNK: Final = 1 << 20
 # Text files up to this size are counted, which takes less than a second.
@@ -461,7 +463,7 @@ def _read_parquet(file: BinaryIO, path: str, source: StreamDecoder, advanced: Ad
     try:
         with _seekable(file) as whole:
             opened = pq.ParquetFile(whole)
-            tables = opened.iter_batches(batch_size=ROWS)
+            tables = opened.iter_batches(batch_size=DECODED_ROWS)
             yield from _arrow_batches(tables, path, source, _share(whole, advanced, opened.metadata.num_rows))
     except pa.ArrowException as error:
         raise _unread(path, "a Parquet file", error) from None

@@ -2,11 +2,11 @@
 
 Rule: two ways to cut the merged rows into instants, for the same rows.
 
-    exact    one instant per time: the clock stands at each row's own time when it arrives. What a report, a trace or
-             a price measures is measured so, and so is everything that depends on the clock.
-    slices   thousands of rows per instant, once an input has proved long. A slice ends where the exact merge would
-             have taken from every file all that lies up to a time, so the same rows are late, and results are equal
-             by their class.
+    exact    one instant per time: the clock stands at each row's own time when it arrives. What a trace or a price
+             measures is measured so, and so is everything that depends on the clock.
+    slices   thousands of rows per instant, of a long input. A slice ends where the exact merge would have taken from
+             every file all that lies up to a time, so the same rows are late, and results are equal by their class. A
+             row of a file arrives at the newest time up to it, because the file with the earliest head goes first.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from millrace.engine.events import Arrived, Event
 from millrace.engine.plan import StreamDefinition
 from millrace.offline.driver import Instant
 from millrace.offline.files import ROWS
+from millrace.offline.release import Releases
 from millrace.values.batch import Batch, Int64s
 from millrace.values.eventtime import MAX_TIME, MIN_TIME
 
-# Rows that are merged exactly before the first slice: a short input arrives as a user expects.
+# Rows that are merged exactly: a short input arrives as a user expects. A file with more at hand is sliced at once.
 EXACT_ROWS: Final = 4_096
 
 
@@ -39,6 +40,7 @@ class Cursor:
         self._batch: Batch | None = None
         self._at = 0
         self.head_us: int | None = None
+        self.newest_us = MIN_TIME  # of the rows taken
         self._advance(0)
 
     def ts(self) -> Int64s:
@@ -50,11 +52,13 @@ class Cursor:
         """The next rows, of those at hand."""
         assert self._batch is not None
         batch = self._batch.slice(self._at, self._at + rows)
+        if self.timed:
+            self.newest_us = max(self.newest_us, int(batch.ts.max()))
         self._advance(rows)
         return batch
 
-    def arrived(self, batch: Batch) -> Arrived:
-        return Arrived(self.stream.name, self.feed, batch)
+    def arrived(self, batch: Batch, at_us: Int64s | None = None) -> Arrived:
+        return Arrived(self.stream.name, self.feed, batch, at_us)
 
     def _advance(self, rows: int) -> None:
         self._at += rows
@@ -69,19 +73,25 @@ class Cursor:
 
 
 class Merge:
-    """Instants from files. `sliced` is true from the first slice on."""
+    """Instants from files. `sliced` is true from the first slice on. `releases` receives the times of its tuples."""
 
-    def __init__(self, cursors: Sequence[Cursor], *, exact: bool) -> None:
+    def __init__(self, cursors: Sequence[Cursor], *, exact: bool, releases: Releases | None = None) -> None:
         self._cursors = cursors
+        self._releases = releases
         self._exact_rows = None if exact or not _may_slice(cursors) else EXACT_ROWS
         timed = [cursor.head_us for cursor in cursors if cursor.timed and cursor.head_us is not None]
         self.clock_us = min(timed, default=0)
         self.sliced = False
 
     def instants(self) -> Iterator[Instant]:
-        yield from self._exact()
+        if self._exact_rows is None or not self._long():
+            yield from self._exact()
         self.sliced = True
         yield from self._slices()
+
+    def _long(self) -> bool:
+        """Whether more rows are at hand than a short input has."""
+        return sum(len(cursor.ts()) for cursor in self._cursors if cursor.head_us is not None) > EXACT_ROWS
 
     def _exact(self) -> Iterator[Instant]:
         events: list[Event] = []
@@ -144,9 +154,19 @@ class Merge:
                 beyond = ts > through_us
                 rows = int(beyond.argmax()) if beyond.any() else len(ts)
                 if rows:
-                    events.append(cursor.arrived(cursor.take(rows)))
+                    events.append(self._arrived(cursor, rows))
             self.clock_us = max(self.clock_us, through_us)
             yield Instant(self.clock_us, events)
+
+    def _arrived(self, cursor: Cursor, rows: int) -> Arrived:
+        """The next rows of a file in a slice."""
+        if self._releases is None:
+            return cursor.arrived(cursor.take(rows))
+        before_us = cursor.newest_us
+        batch = cursor.take(rows)
+        newest = np.maximum(np.maximum.accumulate(batch.ts), before_us)
+        self._releases.arrived(cursor.stream.name, before_us, newest)
+        return cursor.arrived(batch, newest)
 
 
 def _may_slice(cursors: Sequence[Cursor]) -> bool:

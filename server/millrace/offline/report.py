@@ -13,6 +13,7 @@ import numpy as np
 
 from millrace.engine.engine import Engine
 from millrace.offline.driver import Time
+from millrace.offline.release import Releases
 from millrace.operators.frame.idle_waiting import IdleWaiting
 from millrace.operators.frame.operator import Operator
 from millrace.values.batch import Batch
@@ -24,6 +25,7 @@ class Measures:
     latencies    per query, of each delivered row: delivery minus the arrival of the newest tuple in it
     idle_us      per idle-waiting operator, how long any of its inputs held it back
     state_peaks  per operator with state, the maximum of its tuples and bytes after any step
+    releases     in slices, when rows leave
     """
 
     def __init__(self, queries: Iterable[str]) -> None:
@@ -31,6 +33,7 @@ class Measures:
         self.idle_us: dict[str, int] = {}
         self.state_peaks: dict[str, tuple[int, int]] = {}
         self.total_peak = (0, 0)
+        self.releases: Releases | None = None
         self._idle_since: dict[str, int] = {}
         self._waiters: list[IdleWaiting] = []
         self._stateful: list[Operator] = []
@@ -43,9 +46,10 @@ class Measures:
             if type(operator).state_tuples is not Operator.state_tuples:
                 self._stateful.append(operator)
 
-    def delivered(self, query: str, batch: Batch, at_us: Time) -> None:
+    def delivered(self, query: str, batch: Batch, at_us: Time, *, sliced: bool) -> None:
         whole = int(at_us)
-        waited = whole - batch.arrival
+        left = self.releases.released(query, batch, whole) if sliced and self.releases is not None else whole
+        waited = left - batch.arrival
         self.latencies[query].append(waited if whole == at_us else waited + float(at_us - whole))
 
     def stepped(self, now_us: int) -> None:

@@ -46,6 +46,7 @@ from millrace.offline.files import shown as called
 from millrace.offline.merge import Cursor, Merge, in_time_order
 from millrace.offline.outputs import LateLines, Output, TraceLines, outputs_of
 from millrace.offline.progress import Bar, bar
+from millrace.offline.release import Releases, waits_of
 from millrace.offline.report import Measures, report
 from millrace.offline.script import Script
 from millrace.protocol import Refuse
@@ -93,6 +94,7 @@ class Run:
         self._read_late = {name for name, stream in script.streams.items() if stream.late.name in read}
         self._takers: Mapping[str, Sequence[Output]] = {}
         self._merge: Merge | None = None
+        self._waits = None if options.report is None else waits_of(script.queries.values(), script.streams.values())
         self.driver = Driver(self, price=self._price, trace=options.trace is not None)
         _check_names(script, options)
         _check_files(script, options)
@@ -138,7 +140,11 @@ class Run:
         """The start time of the clock, and the instants."""
         if self.options.events is not None:
             return _begun(read_events(self.options.events, self.script.streams, shown.advanced))
-        self._merge = Merge(self._cursors(shown.advanced), exact=self._exact())
+        exact = self._exact()
+        releases = None if exact or self._waits is None else Releases(self._waits, self.script.streams)
+        self._merge = Merge(self._cursors(shown.advanced), exact=exact, releases=releases)
+        if self._measures is not None:
+            self._measures.releases = releases
         return self._merge.clock_us, self._merge.instants()
 
     def _watch_units(self, instants: Iterator[Instant]) -> Iterator[Instant]:
@@ -166,9 +172,13 @@ class Run:
             self.doubtful_units[stream] = f"its first time, {first}, is {format_timestamp(us)}; {likely}"
 
     def _exact(self) -> bool:
-        """Whether something looks at the clock between two rows: a measure, or a stream of which the clock decides."""
+        """Whether something looks at the clock between two rows: a trace, a price, a stream of which the clock decides.
+
+        A report looks at it only where the slices do not show when rows leave.
+        """
         options, streams = self.options, self.script.streams
-        looks = options.report is not None or options.trace is not None or options.cost is not None
+        looks = options.trace is not None or options.cost is not None
+        looks |= options.report is not None and self._waits is None
         clocked = any(_clocked(stream) for stream in streams.values())
         # An undeclared stream has late tuples, and late tuples have their time of arrival.
         late = any(name not in streams for query in self.script.queries.values() for name in query.reads_streams)
@@ -221,7 +231,8 @@ class Run:
         match order:
             case Deliver(query, sequence, batch):
                 if self._measures is not None:
-                    self._measures.delivered(query, batch, at_us)
+                    sliced = self._merge is not None and self._merge.sliced
+                    self._measures.delivered(query, batch, at_us, sliced=sliced)
                 takers = self._takers.get(query, ())
                 self.rows += len(batch) if takers else 0
                 for taker in takers:

@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 from millrace.operators.frame.operator import Operator
 from millrace.operators.frame.spec import (
     STATEFUL,
+    Leaving,
     Origin,
     Positions,
     Shared,
@@ -19,6 +20,7 @@ from millrace.operators.frame.spec import (
     Updates,
     all_columns,
     computed,
+    if_at_once,
     retracting,
     within,
 )
@@ -162,6 +164,12 @@ class AggregateSpec(Spec):
         if self.window is None:
             return unbounded("a running total has no window", 1)
         return Reaches([Reach(self.window.size_us - 1, 0)])
+
+    def leaving(self, inputs: Sequence[Leaving]) -> Leaving:
+        # A window's row has the time of its last microsecond, and leaves at the window's end.
+        windows = isinstance(self.window, TimeWindow | SessionWindow)
+        known = windows and self.flush == "none" and not self.rows and self.replaces is None and not self.newest
+        return if_at_once(inputs, 1) if known else "unknown"
 
     def updates(self) -> Updates:
         running = self.window is None

@@ -7,7 +7,17 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from millrace.operators.frame.operator import Operator
-from millrace.operators.frame.spec import INDIFFERENT, STATEFUL, PassingSpec, Positions, Shared, Site, State, Updates
+from millrace.operators.frame.spec import (
+    INDIFFERENT,
+    STATEFUL,
+    Leaving,
+    PassingSpec,
+    Positions,
+    Shared,
+    Site,
+    State,
+    Updates,
+)
 from millrace.protocol import Schema
 from millrace.values import expression as e
 from millrace.values.intervals import format_interval
@@ -36,6 +46,9 @@ class DeduplicateSpec(PassingSpec):
 
     def reaches(self, lags: Sequence[Lags]) -> Reaches:
         return unbounded("which row starts a span of DEDUPLICATE depends on all spans before it", 1)
+
+    def leaving(self, inputs: Sequence[Leaving]) -> Leaving:
+        return "unknown"
 
     def updates(self) -> Updates:
         return INDIFFERENT._replace(reads_all=True)

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 from millrace.operators.frame.operator import Operator
 from millrace.operators.frame.spec import (
     STATEFUL,
+    Leaving,
     Origin,
     PassingSpec,
     Positions,
@@ -88,6 +89,9 @@ class FilterSpec(Spec):
 
     def reaches(self, lags: Sequence[Lags]) -> Reaches:
         return unbounded("the current row of a key can be of any age", 1)
+
+    def leaving(self, inputs: Sequence[Leaving]) -> Leaving:
+        return "unknown"
 
     def updates(self) -> Updates:
         return Updates(

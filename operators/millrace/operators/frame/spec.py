@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 Positions = set[int]
 # Expressions over inputs: pairs of (input, expression) whose values agree in all rows of one state.
 Shared = Sequence[tuple[int, e.Expression]]
+# When a row leaves: `at once` with the newest tuple in it, or when the mark (watermark) of all streams behind it has
+# reached its time plus so many microseconds.
+Leaving = int | Literal["at once", "unknown"]
 # An expression in an input; None if it is not known there.
 Origin = tuple[int, e.Expression | None]
 
@@ -131,6 +134,10 @@ class Spec(Definition, ABC):
         """How far from a row's time the input lies that it depends on, if these are the lags of the inputs."""
 
     @abstractmethod
+    def leaving(self, inputs: Sequence[Leaving]) -> Leaving:
+        """When its rows leave, if those of its inputs leave so. A report in slices relies on it."""
+
+    @abstractmethod
     def updates(self) -> Updates:
         """How it treats an update stream."""
 
@@ -165,6 +172,9 @@ class RowSpec(Spec):
     def reaches(self, lags: Sequence[Lags]) -> Reaches:
         return Reaches([HERE])
 
+    def leaving(self, inputs: Sequence[Leaving]) -> Leaving:
+        return inputs[0]
+
     def updates(self) -> Updates:
         return PASSED_ON
 
@@ -197,6 +207,11 @@ class PassingSpec(Spec):
 
 
 # -- answers that several kinds have in common -------------------------------------------------------------------------
+
+
+def if_at_once(inputs: Sequence[Leaving], leaving: Leaving) -> Leaving:
+    """The answer of an operator that is known where its inputs do not wait."""
+    return leaving if all(at == "at once" for at in inputs) else "unknown"
 
 
 def all_columns(widths: Sequence[int]) -> list[Positions]:

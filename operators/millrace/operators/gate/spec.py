@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from millrace.operators.frame.operator import Operator
-from millrace.operators.frame.spec import STATELESS, PassingSpec, RowSpec, Site, State
+from millrace.operators.frame.spec import STATELESS, Leaving, PassingSpec, RowSpec, Site, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +16,9 @@ class GateSpec(PassingSpec, RowSpec):
 
     kind: ClassVar[str] = "gate"
     word: ClassVar[str] = "gate"
+
+    def leaving(self, inputs: Sequence[Leaving]) -> Leaving:
+        return "unknown"
 
     def state(self) -> State:
         return STATELESS._replace(shared="never", start="beginning")

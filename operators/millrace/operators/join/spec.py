@@ -15,7 +15,19 @@ from millrace.operators.frame.picked import (
     picked_schema,
     show_of,
 )
-from millrace.operators.frame.spec import INDIFFERENT, STATEFUL, Origin, Positions, Shared, Site, Spec, State, Updates
+from millrace.operators.frame.spec import (
+    INDIFFERENT,
+    STATEFUL,
+    Leaving,
+    Origin,
+    Positions,
+    Shared,
+    Site,
+    Spec,
+    State,
+    Updates,
+    if_at_once,
+)
 from millrace.operators.join.bands import Band, close_bands, join_lags
 from millrace.protocol import Schema
 from millrace.values import expression as e
@@ -127,6 +139,10 @@ class JoinSpec(Spec):
             found[1 - at] = found[1 - at].widest(other)
         bounded = all(reach.bounded for reach in found)
         return Reaches(found, None if bounded else "one input of the join has no time bound")
+
+    def leaving(self, inputs: Sequence[Leaving]) -> Leaving:
+        known = not self.outer and not self.counts_rows
+        return if_at_once(inputs, "at once" if self.order == "arrival" else 0) if known else "unknown"
 
     def updates(self) -> Updates:
         return INDIFFERENT

@@ -7,7 +7,17 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from millrace.operators.frame.operator import Operator
-from millrace.operators.frame.spec import INDIFFERENT, STATEFUL, PassingSpec, Positions, RowSpec, Site, State, Updates
+from millrace.operators.frame.spec import (
+    INDIFFERENT,
+    STATEFUL,
+    Leaving,
+    PassingSpec,
+    Positions,
+    RowSpec,
+    Site,
+    State,
+    Updates,
+)
 from millrace.protocol import Schema
 from millrace.values.intervals import format_interval
 from millrace.values.lags import EXACT, Lags, minus
@@ -43,6 +53,9 @@ class RetimeSpec(PassingSpec, RowSpec):
     def reaches(self, lags: Sequence[Lags]) -> Reaches:
         low, _ = lags[0].get(self.position, (None, None))
         return Reaches([Reach(None if low is None else max(-low, 0), max(self.lag_us, 0))])
+
+    def leaving(self, inputs: Sequence[Leaving]) -> Leaving:
+        return "unknown"
 
     def updates(self) -> Updates:
         return INDIFFERENT

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from millrace.operators.frame.operator import Operator
-from millrace.operators.frame.spec import PASSED_ON, STATEFUL, PassingSpec, Site, State, Updates
+from millrace.operators.frame.spec import PASSED_ON, STATEFUL, Leaving, PassingSpec, Site, State, Updates
 from millrace.protocol import Schema
 from millrace.values.lags import Lags
 from millrace.values.reach import Reaches, unbounded
@@ -30,6 +30,9 @@ class SampleSpec(PassingSpec):
 
     def reaches(self, lags: Sequence[Lags]) -> Reaches:
         return unbounded("which rows a sample keeps depends on how many came before them", 1)
+
+    def leaving(self, inputs: Sequence[Leaving]) -> Leaving:
+        return "unknown"
 
     def updates(self) -> Updates:
         return PASSED_ON

@@ -15,7 +15,18 @@ from millrace.operators.frame.picked import (
     picked_schema,
     show_of,
 )
-from millrace.operators.frame.spec import INDIFFERENT, STATEFUL, Origin, Positions, Shared, Site, Spec, State, Updates
+from millrace.operators.frame.spec import (
+    INDIFFERENT,
+    STATEFUL,
+    Leaving,
+    Origin,
+    Positions,
+    Shared,
+    Site,
+    Spec,
+    State,
+    Updates,
+)
 from millrace.protocol import Schema
 from millrace.values import expression as e
 from millrace.values.intervals import format_interval
@@ -93,6 +104,9 @@ class SequenceSpec(Spec):
         if self.within_us is None:
             return unbounded("FOLLOWED BY without WITHIN has no time bound", 2)
         return Reaches([Reach(self.within_us, 0), HERE])
+
+    def leaving(self, inputs: Sequence[Leaving]) -> Leaving:
+        return "unknown"
 
     def updates(self) -> Updates:
         return INDIFFERENT._replace(reads_all=True)

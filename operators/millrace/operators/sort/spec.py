@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from millrace.operators.frame.operator import Operator
-from millrace.operators.frame.spec import PASSED_ON, STATEFUL, PassingSpec, Site, State, Updates
+from millrace.operators.frame.spec import PASSED_ON, STATEFUL, Leaving, PassingSpec, Site, State, Updates
 from millrace.protocol import Schema
 from millrace.values.lags import Lags
 from millrace.values.reach import HERE, Reaches
@@ -28,6 +28,9 @@ class SortSpec(PassingSpec):
 
     def reaches(self, lags: Sequence[Lags]) -> Reaches:
         return Reaches([HERE])
+
+    def leaving(self, inputs: Sequence[Leaving]) -> Leaving:
+        return 0 if inputs[0] == "at once" else inputs[0]
 
     def updates(self) -> Updates:
         return PASSED_ON

@@ -118,8 +118,10 @@ class Source(Operator):
 
     # -- arrivals ------------------------------------------------------------------------------------------------------
 
-    def arrive(self, feed_name: str, batch: Batch, now_us: int, heard_us: int) -> tuple[Refused | None, Refused | None]:
-        """Take tuples in: stamp them or judge them, and queue those on time.
+    def arrive(
+        self, feed_name: str, batch: Batch, now_us: int, heard_us: int, at_us: Int64s | None = None
+    ) -> tuple[Refused | None, Refused | None]:
+        """Take tuples in: stamp them or judge them, and queue those on time. `at_us` is as in the event.
 
         Returns those that were late, and those too far in the future to be believed.
         """
@@ -133,7 +135,8 @@ class Source(Operator):
         self.counts.executions += 1
         timestamps = self.clocking.timestamps
         if timestamps == "external":
-            return self._judge(feed, batch.arrived(now_us), now_us, heard_us)
+            arrived = batch.arrived(now_us) if at_us is None else batch.arrived_at(at_us)
+            return self._judge(feed, arrived, now_us, heard_us)
         if self.mark == MAX_TIME:
             return self._after_the_end(feed, batch.arrived(now_us, constant_int64(now_us, count))), None
         stamp = MIN_TIME if timestamps == "latent" else max(now_us, self.mark)

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 from millrace.operators.frame.operator import Operator
 from millrace.operators.frame.spec import (
     STATEFUL,
+    Leaving,
     Origin,
     Positions,
     Shared,
@@ -107,6 +108,9 @@ class TopSpec(Spec):
             return unbounded("a row can keep its rank for any time", 1)
         low, _ = lags[0].get(self.closes_at, (None, None))
         return Reaches([ALL_BEFORE if low is None else Reach(max(self.closes_us - low, 0), 0)])
+
+    def leaving(self, inputs: Sequence[Leaving]) -> Leaving:
+        return "unknown"
 
     def updates(self) -> Updates:
         final = self.closes_at is not None

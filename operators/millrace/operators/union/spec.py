@@ -10,6 +10,7 @@ from millrace.operators.frame.operator import Operator
 from millrace.operators.frame.spec import (
     INDIFFERENT,
     STATEFUL,
+    Leaving,
     Origin,
     Positions,
     Shared,
@@ -19,6 +20,7 @@ from millrace.operators.frame.spec import (
     Updates,
     all_columns,
     column_at,
+    if_at_once,
 )
 from millrace.protocol import Field, Schema
 from millrace.values import expression as e
@@ -75,6 +77,9 @@ class UnionSpec(Spec):
         if self.key is not None:
             return unbounded("the current row of a key can be of any age", len(lags))
         return Reaches([HERE] * len(lags))
+
+    def leaving(self, inputs: Sequence[Leaving]) -> Leaving:
+        return "unknown" if self.key is not None else if_at_once(inputs, 0 if self.ordered else "at once")
 
     def updates(self) -> Updates:
         if self.key is None:

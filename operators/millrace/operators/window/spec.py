@@ -10,6 +10,7 @@ from millrace.operators.frame.operator import Operator
 from millrace.operators.frame.spec import (
     INDIFFERENT,
     STATEFUL,
+    Leaving,
     Origin,
     Positions,
     Site,
@@ -83,6 +84,9 @@ class WindowSpec(Spec):
         if isinstance(self.window, RowWindow):
             return unbounded(COUNTED, 1)
         return Reaches([HERE])
+
+    def leaving(self, inputs: Sequence[Leaving]) -> Leaving:
+        return "unknown"
 
     def updates(self) -> Updates:
         return INDIFFERENT._replace(reads_all=True)
