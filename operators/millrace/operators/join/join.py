@@ -93,7 +93,7 @@ class Join(Lines):
         Which rows are an input's newest depends on the order of rows of one time. So where windows count rows, none of
         a time is taken before all of that time have come: how arrivals were cut into batches never shows.
         """
-        least = min(self._promise(position) for position in range(len(self.inputs)))
+        least = min([self._promise(position) for position in range(len(self.inputs))])
         return least - 1 if self._by_rows and least > MIN_TIME else least
 
     def _lows(self) -> list[int]:
@@ -150,8 +150,6 @@ class Join(Lines):
         ]
 
     def need(self) -> int | None:
-        if self.mode == "arrival" and not self.pending:
-            return None
         wait = self._wait()
         return None if wait is None else wait[0]
 
@@ -162,13 +160,11 @@ class Join(Lines):
     def blocked(self) -> bool:
         """Whether something waits that could be given. A row that may still match is not held back, merely not over,
         until a row has come that is past its window."""
-        wait = self._wait()
-        return wait is not None and (wait[2] is None or wait[2].newest >= wait[0])
+        return self._wait(idle=True) is not None
 
     def idle(self) -> list[int]:
-        if self.mode == "arrival" and not self.pending:
-            return []
-        return self.holding() if self.blocked() else []
+        wait = self._wait(idle=True)
+        return [] if wait is None else wait[1]
 
     def stamps(self) -> bool:
         holding = self.holding()
@@ -185,18 +181,18 @@ class Join(Lines):
     def past_its_tuples(self) -> bool:
         return self._by_rows
 
-    def _wait(self) -> tuple[int, list[int], Unmatched | None] | None:
-        """The least promise that would let it act, the inputs that owe it, and whose pending row needs it, if nothing
-        else does."""
+    def _wait(self, *, idle: bool = False) -> tuple[int, list[int]] | None:
+        """The least promise that would let it act, and the inputs that owe it. `idle`: only if it holds a row back."""
         if self.mode == "arrival" and not any(pending.count for pending in self.pending):
             return None
         if self.rest or (self.mode == "arrival" and any(reader.waiting for reader in self.inputs)):
             return None
         least = head = self._blocked_head()
-        wait: tuple[int, list[int], Unmatched | None] | None = None
+        past = True
+        wait: tuple[int, list[int]] | None = None
         if head is not None:
             needed = head + 1 if self._by_rows and self._standing() else head
-            wait = needed, [p for p in range(len(self.inputs)) if self._promise(p) < needed], None
+            wait = needed, [p for p in range(len(self.inputs)) if self._promise(p) < needed]
         for pending in self.pending:
             row = pending.oldest()
             beside = 1 - pending.position
@@ -205,8 +201,9 @@ class Join(Lines):
             if row is None or after == UNBOUNDED_US or (least is not None and row >= least):
                 continue
             if self._promise(beside) <= row + after:
-                least, wait = row, (row + after + 1, [beside], pending)
-        return wait
+                least, wait = row, (row + after + 1, [beside])
+                past = pending.newest >= wait[0]
+        return wait if past or not idle else None
 
     def _blocked_head(self) -> int | None:
         """The least time that waits in line or in the hold buffer, if the inputs do not promise it."""

@@ -31,17 +31,17 @@ class Map(RowWise):
         self._columns = compile_columns([expression for _, expression in spec.columns])
         copied = [isinstance(column, Column) and column.position >= 0 for _, column in spec.columns]
         self._computed = [at for at, plain in enumerate(copied) if not plain]
+        self._retracts = output.schema.retracts
 
     def compute(self, batch: Batch) -> Batch:
         columns, valid, errors = self._columns(batch)
-        gone = gone_of(batch)
-        if gone is not None and self.output.schema.retracts:
+        if self._retracts and (gone := gone_of(batch)) is not None:
             errors = None if errors is None else without(errors, gone)
             for at in self._computed:
                 filler = FILLERS[self.output.schema.fields[at].type]
                 columns[at], valid[at] = blanked(columns[at], valid[at], gone, filler)
-        given = Batch(self.output.schema, batch.ts, columns, valid, batch.arrival)
+        rows = Batch(self.output.schema, batch.ts, columns, valid, batch.arrival)
         if errors is None:
-            return given
+            return rows
         self.failed(int(errors.rows.sum()), errors.reason)
-        return given.take(~errors.rows)
+        return rows.take(~errors.rows)
