@@ -36,6 +36,8 @@ BENCHMARKS: Mapping[str, Callable[[], list[Figure]]] = {
     "engine-single-event": lambda: engine.single_tuple(20_000, order="event"),
     "aggregate-65536": lambda: aggregate.tumbling(2_000_000, 65_536),
     "aggregate-260000": lambda: aggregate.tumbling(2_000_000, 260_000),
+    "aggregate-text-65536": lambda: aggregate.text_keys(2_000_000, 65_536),
+    "aggregate-text-1000000": lambda: aggregate.text_keys(4_000_000, 1_000_000),
     "aggregate-sliding": lambda: aggregate.sliding(12_000_000),
     "aggregate-panes": lambda: aggregate.many_panes(3600, 30),
     "aggregate-closing": lambda: aggregate.closing(3_000_000, 260_000),

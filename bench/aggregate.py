@@ -16,14 +16,18 @@ from millrace.operators.aggregate.spec import AggregateCall, AggregateSpec
 from millrace.operators.frame.windows import TimeWindow
 from millrace.operators.sort.spec import SortSpec
 from millrace.protocol import Schema, Type
-from millrace.values.batch import Batch, Int64s
+from millrace.values.batch import Batch, Int64s, Values, column_of
 from millrace.values.expression import Column
+from millrace.values.text_index import TextIndex
+from millrace.values.texts import as_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 SCHEMA = Schema.of(ts="timestamp", k="bigint", v="bigint")
+NAMED = Schema.of(ts="timestamp", k="text", v="bigint")
 KEY = (("k", Column(Type.BIGINT, True, 1, "k")),)
+NAME = (("k", Column(Type.TEXT, True, 1, "k")),)
 VALUE = Column(Type.BIGINT, True, 2, "v")
 COUNT = AggregateCall(Type.BIGINT, False, "count()")
 SUM = AggregateCall(Type.BIGINT, True, "sum(bigint)", (VALUE,))
@@ -33,18 +37,23 @@ SLIDING = TimeWindow(60_000_000, 10_000_000)
 
 
 class Load:
-    """Tuples at 100,000 in a second of event time (or another rate), with keys and values drawn from a seed."""
+    """Tuples at 100,000 in a second of event time (or another rate), with keys and values drawn from a seed.
 
-    def __init__(self, tuples: int, groups: int, *, start_us: int = 0, apart_us: int = 10) -> None:
+    With `named`, keys are texts.
+    """
+
+    def __init__(self, tuples: int, groups: int, *, start_us: int = 0, apart_us: int = 10, named: bool = False) -> None:
+        self.schema = NAMED if named else SCHEMA
         rng = np.random.default_rng(1)
         self.ts: Int64s = start_us + np.arange(tuples) * apart_us
         self.k: Int64s = rng.integers(0, groups, tuples)
         self.v: Int64s = rng.integers(0, 1500, tuples)
+        self._key: Values = names(groups)[self.k] if named else self.k
 
     def batches(self, k: int) -> list[Batch]:
-        columns = (self.ts, self.k, self.v)
+        columns = (self.ts, self._key, self.v)
         return [
-            Batch(SCHEMA, self.ts[at : at + k], [column[at : at + k] for column in columns])
+            Batch(self.schema, self.ts[at : at + k], [column[at : at + k] for column in columns])
             for at in range(0, len(self.ts), k)
         ]
 
@@ -55,13 +64,18 @@ class Load:
         return pa.table({"ts": self.ts, "k": self.k, "v": self.v})
 
 
-def engine_with(spec: AggregateSpec, k: int, *, ordered: bool = False) -> Engine:
+def names(count: int) -> Values:
+    """Texts of ten characters."""
+    return column_of(Type.TEXT, [f"key{number:07}" for number in range(count)])
+
+
+def engine_with(spec: AggregateSpec, k: int, *, ordered: bool = False, schema: Schema = SCHEMA) -> Engine:
     """An engine with this aggregate over a stream, in order of time or as its rows arrive."""
     engine = Engine()
     sort = (Node("q.sort1", SortSpec(), ("s.source",)),) if ordered else ()
     node = Node("q.aggregate1", spec, ("q.sort1" if ordered else "s.source",))
-    plan = QueryPlan("q", (*sort, node), node.name, spec.schema([SCHEMA]), reads_streams=("s",))
-    definition = StreamDefinition("s", SCHEMA, "external", "ts")
+    plan = QueryPlan("q", (*sort, node), node.name, spec.schema([schema]), reads_streams=("s",))
+    definition = StreamDefinition("s", schema, "external", "ts")
     for effect in engine.step(0, [Command(1, AddStream(definition)), Command(2, AddQuery(plan, f"dfs({k})"))]).orders:
         assert isinstance(effect, Answer)
         assert effect.refused is None
@@ -77,13 +91,13 @@ class Run:
     def __init__(self, load: Load, spec: AggregateSpec, k: int, before: Load | None = None) -> None:
         self.rows = self.total = 0
         self.longest = 0.0
-        self._engine = engine_with(spec, k)
+        self._engine = engine_with(spec, k, schema=load.schema)
         if before is not None:
             self._feed(before, k)
         self.longest = 0.0
-        began = time.perf_counter()
+        began, cpu = time.perf_counter(), time.process_time()
         self._feed(load, k)
-        self.seconds = time.perf_counter() - began
+        self.seconds, self.cpu_seconds = time.perf_counter() - began, time.process_time() - cpu
         self._step([FeedClosed("s", "bench", ended=True)])
 
     def _feed(self, load: Load, k: int) -> None:
@@ -134,6 +148,27 @@ def tumbling(tuples: int, groups: int, *, k: int = 4096, repeats: int = 3) -> li
         Figure(f"{name}: DuckDB", theirs / tuples * 1e9, "ns/tuple", note="one thread, the same Arrow columns"),
         Figure(f"{name}: ratio", ours / theirs, "times", 3.0),
     ]
+
+
+def text_keys(tuples: int, groups: int, *, k: int = 4096, repeats: int = 3) -> list[Figure]:
+    """Count and sum per key in one long window: texts against integers, and the memory of the texts."""
+    calls = (("n", COUNT), ("s", SUM))
+    window = TimeWindow(86_400_000_000, 86_400_000_000)
+    loads = [(Load(tuples, groups, named=key is NAME), AggregateSpec(window, key, calls), k) for key in (KEY, NAME)]
+    rounds = [[Run(*load) for load in loads] for _ in range(repeats)]
+    assert all(run.total == tuples for runs in rounds for run in runs)
+    numbers, texts = (min(run.cpu_seconds for run in runs) / tuples * 1e9 for runs in zip(*rounds, strict=True))
+    figures = [
+        Figure(f"count + sum, {groups:,} bigint keys", numbers, "ns/tuple", note="CPU time"),
+        Figure(f"count + sum, {groups:,} text keys", texts, "ns/tuple", note="CPU time"),
+        Figure(f"count + sum, {groups:,} keys: text / bigint", texts / numbers, "times", 2.0),
+    ]
+    index = TextIndex(binary=False)
+    keys = as_texts(names(groups), False)
+    for at in range(0, groups, k):
+        index.find(keys[at : at + k], None)
+    more = (index.nbytes - 1.5 * len(keys.packed)) / groups
+    return [*figures, Figure(f"memory beyond 1.5 times {groups:,} keys' bytes", more, "bytes/key", 24.0)]
 
 
 def sliding(tuples: int, *, k: int = 4096, repeats: int = 3) -> list[Figure]:

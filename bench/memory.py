@@ -19,8 +19,8 @@ from bench.engine import engine_with
 from bench.figure import Figure
 from millrace.engine.events import Arrived, Deliver
 from millrace.operators.frame.operator import Operator
-from millrace.protocol import Schema
-from millrace.values.batch import Batch, object_array
+from millrace.protocol import Schema, Type
+from millrace.values.batch import Batch, column_of
 
 COUNTED: Final = """
 CREATE STREAM s (ts TIMESTAMP, k TEXT) WITH (time = 'ts');
@@ -50,7 +50,7 @@ def windows(seconds: int, keys: int) -> Iterator[Operator]:
 def _second(schema: Schema, second: int, keys: int) -> Batch:
     texts = [f"key {second}-{number}" for number in range(keys)]
     ts = second * 1_000_000 + np.arange(2 * keys) * (500_000 // keys)
-    return Batch(schema, ts, [ts, object_array([*texts, *texts])])
+    return Batch(schema, ts, [ts, column_of(Type.TEXT, [*texts, *texts])])
 
 
 def endless_keys(seconds: int, keys: int) -> list[Figure]:

@@ -12,8 +12,8 @@ from bench.figure import Figure, best_of
 from millrace.operators.frame.windows import TimeWindow
 from millrace.operators.queues.update import SCHEDULERS, Scheduler, UpdateQueue
 from millrace.operators.queues.windows import Commit, WindowQueue
-from millrace.protocol import Schema
-from millrace.values.batch import Batch, Values, constant_int64, object_array
+from millrace.protocol import Schema, Type
+from millrace.values.batch import Batch, Values, column_of, constant_int64
 
 NUMBERED = Schema.of(k="bigint", price="double", size="bigint")
 NAMED = Schema.of(k="text", price="double", size="bigint")
@@ -24,7 +24,7 @@ def batches(schema: Schema, tuples: int, keys: int, size: int) -> list[Batch]:
     rng = np.random.default_rng(1)
     chosen = rng.integers(0, keys, tuples)
     price, count = rng.random(tuples), rng.integers(0, 1000, tuples)
-    names: Values = chosen if schema is NUMBERED else object_array([f"key{k:07}" for k in range(keys)])[chosen]
+    names: Values = chosen if schema is NUMBERED else column_of(Type.TEXT, [f"key{k:07}" for k in range(keys)])[chosen]
     ts = np.arange(tuples)
     return [
         Batch(
@@ -125,7 +125,9 @@ def many_keys(keys: int) -> list[Figure]:
     figures = []
     for schema, word in ((NUMBERED, "bigint"), (NAMED, "text")):
         queue = UpdateQueue(schema, (0,), "inplace")
-        names: Values = np.arange(keys) if schema is NUMBERED else object_array([f"key{k:07}" for k in range(keys)])
+        names: Values = (
+            np.arange(keys) if schema is NUMBERED else column_of(Type.TEXT, [f"key{k:07}" for k in range(keys)])
+        )
         ts = np.arange(keys)
         for at in range(0, keys, 4096):
             part = ts[at : at + 4096]

@@ -70,6 +70,13 @@ def test_windows_against_duckdb() -> None:
     assert [figure.unit for figure in aggregate.tumbling(20_000, 1_000, repeats=1)] == ["ns/tuple", "ns/tuple", "times"]
 
 
+@pytest.mark.parametrize("groups", [700, 3_000, 5_000])
+def test_text_keys_against_integers(groups: int) -> None:
+    *speeds, memory_ = aggregate.text_keys(10_000, groups, repeats=1)
+    assert all(figure.value > 0 for figure in speeds)
+    assert memory_.holds, memory_.line()
+
+
 def test_sliding_windows_and_the_closing_of_many_groups() -> None:
     figures = aggregate.sliding(20_000, repeats=1) + aggregate.closing(20_000, 5_000)
     assert all(figure.value > 0 for figure in figures)

@@ -19,6 +19,7 @@ from millrace.values.expression import Call, Case, Cast, Column, Constant, Expre
 from millrace.values.functions import LIBRARY, Function, arithmetic
 from millrace.values.functions.faults import REASONS
 from millrace.values.kernels import arithmetic as kernel
+from millrace.values.texts import is_texts
 from tests.depth import examples
 from tests.oracles.expression_strategies import SCHEMA, VALUES, call, expressions, rows
 from tests.oracles.expressions import CASTS_KNOWN, FAILED, LAZY, STRICT, value_of
@@ -157,7 +158,8 @@ def test_columns_together_are_columns_one_by_one(data: st.DataObject, given_rows
 def test_inputs_are_never_written(data: st.DataObject, given_rows: list[tuple[Any, ...]], type: Type) -> None:
     batch = batch_of(given_rows)
     for array in [batch.ts, *batch.columns, *(mask for mask in batch.valid if mask is not None)]:
-        array.flags.writeable = False
+        for part in (array.data, array.offsets) if is_texts(array) else (array,):
+            part.flags.writeable = False
     evaluate(data.draw(expressions(type)), batch)
 
 

@@ -14,8 +14,8 @@ from millrace.engine.scheduler.table import Link
 from millrace.operators.frame.spec import Spec
 from millrace.operators.queues.edge import QueueKind
 from millrace.operators.source.source import Judged
-from millrace.protocol import Field, Refuse, Schema
-from millrace.values.batch import Batch, Int64s, constant_int64, object_array
+from millrace.protocol import Field, Refuse, Schema, Type
+from millrace.values.batch import Batch, Int64s, constant_column, constant_int64
 
 # -- events ------------------------------------------------------------------------------------------------------------
 
@@ -407,7 +407,7 @@ class Late:
         """As rows of the stream's side stream, which has this schema."""
         batch, count = self.batch, len(self.batch)
         at = constant_int64(at_us, count)
-        columns = (*batch.columns, self.marks - batch.ts, self.marks, object_array([self.feed] * count), at)
+        columns = (*batch.columns, self.marks - batch.ts, self.marks, constant_column(Type.TEXT, self.feed, count), at)
         return Batch(schema, at, columns, (*batch.valid, None, None, None, None), at)
 
 

@@ -26,6 +26,7 @@ from millrace.operators.sink.sink import Sink
 from millrace.operators.source.source import Source
 from millrace.protocol import Field, Refuse, Schema, Type
 from millrace.values.definitions import DEFINITIONS
+from millrace.values.texts import Texts
 
 if TYPE_CHECKING:
     from millrace.engine.engine import Engine
@@ -35,7 +36,7 @@ VERSION: Final = 6
 # What an engine was told about how much may wait.
 LIMITS: Final = ("credit", "most_queued", "credit_bytes", "most_queued_bytes")
 
-_TUPLE, _OBJECT, _ENUM, _ARRAY, _OBJECTS = range(1, 6)
+_TUPLE, _OBJECT, _ENUM, _ARRAY, _OBJECTS, _TEXTS = range(1, 7)
 
 # The classes of plans by name. Another class is refused when it is saved.
 kinds()
@@ -63,6 +64,8 @@ def _extend(value: Any) -> msgpack.ExtType:
         if value.dtype.hasobject:
             return msgpack.ExtType(_OBJECTS, pack(value.tolist()))
         return msgpack.ExtType(_ARRAY, pack([value.dtype.str, value.tobytes()]))
+    if isinstance(value, Texts):
+        return msgpack.ExtType(_TEXTS, pack(value.save()))
     if is_dataclass(value):
         return msgpack.ExtType(
             _OBJECT, pack([_known(value), [getattr(value, f.name) for f in fields(value) if f.init]])
@@ -92,6 +95,8 @@ def _restore(code: int, data: bytes) -> Any:
             array = np.empty(len(inner), object)
             array[:] = inner
             return array
+        case 6:
+            return Texts.restore(inner)
     raise Refuse(f"the saved state contains an unknown extension ({code})", code="bad_state")
 
 

@@ -6,20 +6,24 @@ operator writes into an array of its input. Rows are Python tuples at the edges 
 Per type, the array and the filler at nulls (the filler is fixed, so that equal
 batches have equal bytes):
 
-    boolean    bool_     False         text    object (str)     ""
-    bigint     int64     0             bytes   object (bytes)   b""
+    boolean    bool_     False         text    Texts    ""
+    bigint     int64     0             bytes   Texts    b""
     double     float64   0.0           timestamp, interval      int64, 0
+
+An operator may leave texts and bytes in an array of Python's strings, which stands for the same column: `as_texts`
+makes `Texts` of it where the bytes are needed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from millrace.protocol import Schema, Type
+from millrace.values.texts import is_texts, texts_from, texts_full
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -49,9 +53,11 @@ FILLERS: Final[dict[Type, Any]] = {
 _INT64: Final = np.dtype(np.int64)
 
 
-# Measured with CPython 3.11: an empty text takes 49 bytes, one outside ASCII up to 76, empty bytes 33. An array takes
-# 112 more than its data; a batch with its two arrays of times and two tuples of columns about 500.
-TEXT_BYTES: Final = 76
+# Types whose columns are `Texts`.
+TEXTS: Final = (Type.TEXT, Type.BYTES)
+
+# Measured with CPython 3.11: an array takes 112 bytes more than its data, and a `Texts` is two arrays; a batch with its
+# two arrays of times and two tuples of columns takes about 500.
 ARRAY_BYTES: Final = 112
 BATCH_BYTES: Final = 500
 
@@ -77,8 +83,23 @@ def column_from(type: Type, values: Sequence[Any]) -> tuple[Values, Bools | None
         valid = np.fromiter((value is not None for value in values), np.bool_, len(values))
         filler = FILLERS[type]
         values = [filler if value is None else value for value in values]
-    dtype = DTYPES[type]
-    return object_array(values) if dtype.hasobject else np.array(values, dtype), valid
+    return column_of(type, values), valid
+
+
+def column_of(type: Type, values: Sequence[Any]) -> Values:
+    """A column of Python values, none of them null, that are of the type already."""
+    if type in TEXTS:
+        return cast(Values, texts_from(values, type is Type.BYTES))
+    return np.array(values, DTYPES[type])
+
+
+def constant_column(type: Type, value: Any, count: int) -> Values:
+    """A column of equal values."""
+    return cast(Values, texts_full(value, count)) if type in TEXTS else np.full(count, value, DTYPES[type])
+
+
+def empty_column(type: Type) -> Values:
+    return constant_column(type, FILLERS[type], 0)
 
 
 class Batch:
@@ -114,7 +135,7 @@ class Batch:
 
     @staticmethod
     def empty(schema: Schema) -> Batch:
-        return Batch(schema, np.empty(0, _INT64), [np.empty(0, DTYPES[field.type]) for field in schema])
+        return Batch(schema, np.empty(0, _INT64), [empty_column(field.type) for field in schema])
 
     @staticmethod
     def from_rows(schema: Schema, rows: Sequence[Sequence[Any]], ts: Sequence[int] | Int64s, arrival: int = 0) -> Batch:
@@ -205,7 +226,7 @@ class Batch:
         for field in schema:
             position = at.get(field.name)
             if position is None:
-                columns.append(np.full(count, FILLERS[field.type], DTYPES[field.type]))
+                columns.append(constant_column(field.type, FILLERS[field.type], count))
                 valid.append(np.zeros(count, np.bool_))
             else:
                 columns.append(self.columns[position])
@@ -228,21 +249,18 @@ class Batch:
 
     @property
     def weight(self) -> int:
-        """Bytes of memory that the rows take, texts included: an estimate that is seldom too low, made once.
-
-        A text that several rows share counts for each of them.
-        """
+        """Bytes of memory that the rows take, texts included: an estimate that is seldom too low, made once."""
         try:
             return self._weight
         except AttributeError:
             count, width = len(self.ts), len(self.columns)
-            texts = sum([_text_bytes(values) for values in self.columns if values.dtype.hasobject])
-            self._weight = BATCH_BYTES + ARRAY_BYTES * width + count * (16 + 8 * width) + texts
+            texts = [_text_bytes(values) for values in self.columns if values.dtype.hasobject]
+            self._weight = BATCH_BYTES + ARRAY_BYTES * (width + len(texts)) + count * (16 + 8 * width) + sum(texts)
             return self._weight
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays; eight for each reference to a text."""
+        """Bytes of the arrays."""
         masks = sum(mask.nbytes for mask in self.valid if mask is not None)
         return self.ts.nbytes + masks + sum(values.nbytes for values in self.columns)
 
@@ -275,12 +293,10 @@ class Batch:
 
 
 def _text_bytes(values: Values) -> int:
-    """Bytes of the objects in a column of texts or of bytes; a text outside ASCII counts as if all of it were."""
-    texts = values.tolist()
-    total = TEXT_BYTES * len(texts) + sum(map(len, texts))
-    if texts and type(texts[0]) is str and not all(map(str.isascii, texts)):
-        total += sum([3 * len(text) for text in texts if not text.isascii()])
-    return total
+    """Bytes of the texts themselves; Python's strings count as the column that they stand for."""
+    if is_texts(values):
+        return int(values.offsets[-1] - values.offsets[0])
+    return sum([len(value) if type(value) is bytes else len(value.encode()) for value in values.tolist()])
 
 
 def listed(values: Values, mask: Bools | None) -> list[Any]:

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from millrace.protocol import Refuse, Schema, Type
-from millrace.values.batch import DTYPES, FILLERS, Batch, Bools, Values
+from millrace.values.batch import FILLERS, Batch, Bools, Values, constant_column
 from millrace.values.eventtime import MIN_TIME
 from millrace.values.expression import TIME, Call, Case, Cast, Column, Constant, Expression, parts
 from millrace.values.functions import LIBRARY, Library
@@ -227,11 +227,11 @@ def _compile_case(case: Case, library: Library) -> Operand:
 
 def _case_run(type: Type, branches: Sequence[tuple[Run, Run]], otherwise: Run) -> Run:
     """Branch by branch, each for the rows that none before it took; a branch that no row takes is not computed."""
-    dtype, filler = DTYPES[type], FILLERS[type]
+    filler = FILLERS[type]
 
     def run(batch: Batch) -> Vector:
         count = len(batch)
-        values = np.full(count, filler, dtype)
+        values = constant_column(type, filler, count)
         valid = np.ones(count, np.bool_)
         faults: Faults | None = None
         open_rows = np.ones(count, np.bool_)
@@ -242,19 +242,24 @@ def _case_run(type: Type, branches: Sequence[tuple[Run, Run]], otherwise: Run) -
             faults = first_fault(faults, only(failed, open_rows))
             taken = true & open_rows
             open_rows &= ~taken
-            faults = first_fault(faults, _put(values, valid, taken, value, batch))
-        faults = first_fault(faults, _put(values, valid, open_rows, otherwise, batch))
+            values, failed = _put(values, valid, taken, value, batch)
+            faults = first_fault(faults, failed)
+        values, failed = _put(values, valid, open_rows, otherwise, batch)
+        faults = first_fault(faults, failed)
         return values, None if valid.all() else valid, faults
 
     return run
 
 
-def _put(values: Values, valid: Bools, rows: Bools, value: Run, batch: Batch) -> Faults | None:
-    """Write a branch's value where it is taken, and say which of those rows failed."""
+def _put(values: Values, valid: Bools, rows: Bools, value: Run, batch: Batch) -> tuple[Values, Faults | None]:
+    """The column with a branch's value where it is taken, and which of those rows failed; writes into the arrays."""
     if not rows.any():
-        return None
+        return values, None
     branch, there, faults = value(batch)
-    np.copyto(values, branch, where=rows)
+    if values.dtype.hasobject:
+        values = np.where(rows, branch, values)
+    else:
+        np.copyto(values, branch, where=rows)
     if there is not None:
         valid &= there | ~rows
-    return only(faults, rows)
+    return values, only(faults, rows)

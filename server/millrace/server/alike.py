@@ -15,9 +15,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from millrace.protocol import Refuse, RowError, Type
-from millrace.server.source import StreamDecoder
+from millrace.server.source import StreamDecoder, checked_texts
 from millrace.server.timeunits import BeyondError, micros_of
-from millrace.values.batch import Batch, Bools, Int64s, Values, object_array
+from millrace.values.batch import Batch, Bools, Int64s, Values
 from millrace.values.kernels import compiled, reading
 
 # Uncompiled, the kernel takes longer than the ordinary way.
@@ -50,7 +50,7 @@ _KINDS: Final = {
 class Piece:
     """Whole lines as they arrived, `number` being that of the first: their bytes, and where each starts and ends."""
 
-    __slots__ = ("_text", "array", "data", "ends", "number", "starts", "writers")
+    __slots__ = ("array", "data", "ends", "number", "starts", "writers")
 
     def __init__(self, data: bytes, number: int) -> None:
         self.data = data
@@ -60,7 +60,6 @@ class Piece:
         self.starts, self.ends = np.empty(lines, np.int64), np.empty(lines, np.int64)
         reading.find_lines(self.array, self.starts, self.ends)
         self.writers: tuple[int, Int64s] | None = None
-        self._text: str | None = None
 
     def length(self, lines: Int64s) -> int:
         """Bytes of these lines, without their ends."""
@@ -68,17 +67,6 @@ class Piece:
 
     def line(self, at: int) -> bytes:
         return self.data[self.starts[at] : self.ends[at]]
-
-    def texts(self, starts: Int64s, lengths: Int64s) -> list[str]:
-        """The texts at these places; UnicodeDecodeError if one is not UTF-8."""
-        ends = (starts + lengths).tolist()
-        if self._text is None and self.data.isascii():
-            self._text = self.data.decode("ascii")
-        if self._text is not None:
-            text = self._text
-            return [text[start:end] for start, end in zip(starts.tolist(), ends, strict=True)]
-        data = self.data
-        return [data[start:end].decode() for start, end in zip(starts.tolist(), ends, strict=True)]
 
 
 class Template:
@@ -151,7 +139,7 @@ class Template:
                 span = slice(number * count, number * count + taken)
                 made: Values = doubles[span] if kind == reading.DOUBLE else values[span]
                 if kind == reading.TEXT:
-                    made = object_array(piece.texts(made, lengths[span]))
+                    made = checked_texts(piece.array, made, lengths[span], Type.TEXT)
                 elif kind == reading.BOOLEAN:
                     made = made.astype(np.bool_)
                 elif self.decoder.counts(at):

@@ -27,7 +27,7 @@ import structlog
 
 from millrace.engine.events import Archived, Event, HistoryHeld
 from millrace.engine.plan import StreamDefinition
-from millrace.protocol import Refuse, Type
+from millrace.protocol import Refuse
 from millrace.server import history
 from millrace.server.history import ArchivedRows, Gap, HistoryError, Reach, Written
 from millrace.values.eventtime import MAX_TIME, MIN_TIME, is_time
@@ -36,8 +36,6 @@ log = structlog.get_logger()
 
 # The cost of a queued piece in addition to its values: the Python objects of a batch with a few columns.
 PIECE_BYTES: Final = 2_000
-# The Python object around a text.
-TEXT_BYTES: Final = 50
 # How many small pieces in a row are merged: else a stream of single tuples would hold a hundred times their size.
 MERGED_PIECES: Final = 64
 SMALL_ROWS: Final = 1_024
@@ -611,10 +609,4 @@ def _known(us: int) -> int | None:
 
 def _weigh(rows: ArchivedRows) -> int:
     """Bytes that rows hold while they wait."""
-    batch = rows.batch
-    texts = sum(
-        TEXT_BYTES * len(values) + sum(map(len, values))
-        for field_, values in zip(batch.schema, batch.columns, strict=True)
-        if field_.type in (Type.TEXT, Type.BYTES)
-    )
-    return PIECE_BYTES + batch.nbytes + 9 * len(rows) + texts
+    return PIECE_BYTES + rows.batch.nbytes + 9 * len(rows)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,8 @@ from millrace.protocol.errors import row_place
 from millrace.protocol.units import MICROSECONDS, TimeUnit
 from millrace.server.source import EVENT_TIME, value_shown
 from millrace.server.timeunits import BeyondError, micros_of
-from millrace.values.batch import FILLERS, Batch, Bools, Values
+from millrace.values.batch import FILLERS, TEXTS, Batch, Bools, Values
+from millrace.values.texts import Texts, as_texts, chosen
 
 # The types that may stand for one of ours, besides the exact one: widening only, so that no value changes.
 ACCEPTED: Final[dict[Type, Callable[[pa.DataType], bool]]] = {
@@ -49,6 +50,10 @@ ARROW_TYPES: Final[dict[Type, pa.DataType]] = {
     Type.TIMESTAMP: pa.timestamp("us", tz="UTC"),
 }
 
+
+NO_BYTES: Final = np.empty(0, np.uint8)
+# The most that 32-bit offsets reach.
+MOST_BYTES: Final = 2**31 - 1
 
 UnitOf = Callable[[Field], TimeUnit]
 
@@ -204,20 +209,32 @@ def _values(field: Field, column: Any, mask: Bools | None) -> Values:
     if field.type in (Type.TEXT, Type.BYTES):
         if pa.types.is_dictionary(column.type):
             column = column.dictionary_decode()
-        values: Values = column.to_numpy(zero_copy_only=False)
-        if mask is None:
-            return values
-        values = values.copy()
-        values[~mask] = FILLERS[field.type]
-        return values
+        return _texts(column, mask)
     column = _cast(field, column)
     if mask is not None:
         column = column.fill_null(FILLERS[field.type])
-    values = column.to_numpy(zero_copy_only=False)
+    values: Values = column.to_numpy(zero_copy_only=False)
     if field.type is Type.DOUBLE and not np.isfinite(values).all():
         row = int(np.argmin(np.isfinite(values)))
         raise _row_error(field, row, "double (a finite number)", str(values[row]), "bad_value")
     return values
+
+
+def _texts(column: Any, mask: Bools | None) -> Values:
+    """A column of texts or of bytes, sharing Arrow's bytes. Below a null Arrow may have any."""
+    kind = column.type
+    wide = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
+    _, places, data = column.buffers()
+    if places is None or not len(column):
+        offsets = np.zeros(1, np.int64)
+    else:
+        known = np.frombuffer(places, np.int64 if wide else np.int32)
+        offsets = known[column.offset : column.offset + len(column) + 1].astype(np.int64, copy=False)
+    binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    texts: Any = Texts(NO_BYTES if data is None else np.frombuffer(data, np.uint8), offsets, binary)
+    if mask is not None and texts.lengths[~mask].any():
+        texts = chosen(mask, texts, b"" if binary else "")
+    return cast(Values, texts)
 
 
 def _cast(field: Field, column: Any) -> Any:
@@ -273,10 +290,24 @@ def arrow_schema(schema: Schema) -> pa.Schema:
 def to_arrow(batch: Batch) -> pa.RecordBatch:
     """The rows as an Arrow batch, for Parquet and bulk results."""
     arrays = [
-        pa.array(values, ARROW_TYPES[field.type], mask=None if mask is None else ~mask)
+        _from_texts(field, values, mask)
+        if field.type in TEXTS
+        else pa.array(values, ARROW_TYPES[field.type], mask=None if mask is None else ~mask)
         for field, values, mask in zip(batch.schema, batch.columns, batch.valid, strict=True)
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(batch.schema))
+
+
+def _from_texts(field: Field, values: Values, mask: Bools | None) -> pa.Array:
+    """A column of texts or of bytes, sharing its bytes."""
+    texts = as_texts(values, field.type is Type.BYTES)
+    data = texts.packed
+    if len(data) > MOST_BYTES:  # Arrow's offsets have 32 bits
+        return pa.array(texts.tolist(), ARROW_TYPES[field.type], mask=None if mask is None else ~mask)
+    offsets = (texts.offsets - texts.offsets[0]).astype(np.int32)
+    valid = None if mask is None else pa.array(mask).buffers()[1]
+    buffers = [valid, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(ARROW_TYPES[field.type], len(texts), buffers)
 
 
 def to_ipc(batch: Batch, schema: Schema | None = None) -> bytes:

@@ -11,10 +11,11 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from millrace.engine.plan import StreamDefinition
 from millrace.protocol import MAX_INT64, MIN_INT64, Field, Refuse, RowError, Type
@@ -25,18 +26,19 @@ from millrace.protocol.words import SHOWN_CHARACTERS, spelt
 from millrace.server.timeunits import BeyondError, micros_of
 from millrace.sql.parser import written
 from millrace.values.batch import (
-    DTYPES,
     FILLERS,
     Batch,
     Bools,
     Int64s,
     Row,
     Values,
+    column_of,
+    constant_column,
     constant_int64,
-    object_array,
 )
 from millrace.values.eventtime import outside
 from millrace.values.kernels import compiled, unpacking
+from millrace.values.texts import texts_at
 
 # What msgspec checks while it decodes. Its integers are unbounded and its floats may be NaN: columns check those.
 WIRE_TYPES: Final[dict[Type, Any]] = {
@@ -175,7 +177,7 @@ class StreamDecoder:
             case Type.BOOLEAN:
                 return values.astype(np.bool_)
             case Type.TEXT | Type.BYTES:
-                return object_array(_slices(data, values, lengths, text=field.type is Type.TEXT))
+                return checked_texts(np.frombuffer(data, np.uint8), values, lengths, field.type)
         return micros_of(self.unit, values) if self._counts(field) else values
 
     def _batch(self, rows: Sequence[Row]) -> Batch:
@@ -415,7 +417,7 @@ def _booleans(field: Field, values: Sequence[Any]) -> tuple[Values, Bools | None
 
 def _objects(field: Field, values: Sequence[Any]) -> tuple[Values, Bools | None]:
     values, mask = _without_nulls(field, values)
-    return object_array(values), mask
+    return column_of(field.type, values), mask
 
 
 def _timestamps(field: Field, values: Sequence[Any]) -> tuple[Values, Bools | None]:
@@ -428,7 +430,7 @@ def _timestamps(field: Field, values: Sequence[Any]) -> tuple[Values, Bools | No
 
 
 def _nulls(field: Field, count: int) -> Values:
-    return np.full(count, FILLERS[field.type], DTYPES[field.type])
+    return constant_column(field.type, FILLERS[field.type], count)
 
 
 def _without_nulls(field: Field, values: Sequence[Any]) -> tuple[Sequence[Any], Bools | None]:
@@ -470,11 +472,12 @@ def _rows_of(payload: bytes | memoryview) -> tuple[int, int]:
     return int.from_bytes(payload[1 : 1 + size], "big"), 1 + size
 
 
-def _slices(data: bytes | memoryview, starts: Values, lengths: Values, *, text: bool) -> list[Any]:
+def checked_texts(data: npt.NDArray[np.uint8], starts: Values, lengths: Values, type: Type) -> Values:
     """The texts or bytes at these places; UnicodeDecodeError if a text is not UTF-8."""
-    whole = bytes(data)
-    places = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
-    return [whole[start:end].decode() for start, end in places] if text else [whole[start:end] for start, end in places]
+    found = texts_at(data, starts, lengths, type is Type.BYTES)
+    if type is Type.TEXT:
+        found.check()
+    return cast(Values, found)
 
 
 # -- single values -----------------------------------------------------------------------------------------------------

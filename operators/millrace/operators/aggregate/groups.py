@@ -1,9 +1,9 @@
 """Groups and the states of their aggregates: what a pane, a session store or a running total is made of.
 
 A `Table` numbers groups in the order in which they first appear. Keys are rows of int64: integers, times and booleans
-as they are, doubles by their bits (both zeros are one), texts and bytes by a dictionary of the table's own. So when
-a table goes, all that was learned of keys goes with it. NULL is one group: a text's code for it is -1, and the other
-nullable columns share one more int64 with a bit for each.
+as they are, doubles by their bits (both zeros are one), texts and bytes by their number in an index of the table's own;
+a key of one text is that number. So when a table goes, all that was learned of keys goes with it. NULL is one group: an
+index of texts has a number for it, and the other nullable columns share one more int64 with a bit for each.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from millrace.protocol import MIN_INT64, Refuse, Type
 from millrace.values.aggregates import AGGREGATES, Accumulator, Aggregates
 from millrace.values.aggregates.accumulator import OBJECTS
 from millrace.values.arrays import SMALLEST, resized
-from millrace.values.batch import DTYPES, FILLERS, Batch, Bools, Int64s, Values, object_array
+from millrace.values.batch import DTYPES, FILLERS, Batch, Bools, Int64s, Values
 from millrace.values.evaluate import Columns, Errors, compile_columns
 from millrace.values.eventtime import MIN_TIME
 from millrace.values.expression import Case, Constant, Expression
 from millrace.values.functions.vectors import Faults, Vector, first_fault
 from millrace.values.kernels import accumulating, grouping
+from millrace.values.text_index import TextIndex
+from millrace.values.texts import Texts
 
 # Groups that a new table has room for: a table of few groups stays within a page or two.
 # When a row of a group reached the engine that no row has reached.
@@ -33,19 +35,6 @@ UNTOUCHED: Final = -(2**63)
 MIX: Final = -1
 # Fewer groups than this are mixed: they are soon found either way, and their ranges say little of the next ones.
 FEW: Final = 256
-
-
-class Codes(dict[Any, int]):
-    """Numbers for texts, in the order in which they are first asked for."""
-
-    def __missing__(self, value: Any) -> int:
-        code = self[value] = len(self)
-        return code
-
-    def of(self, values: Values) -> Int64s:
-        numbers = np.empty(len(values), np.int64)
-        grouping.encode(values.tolist(), self, numbers)
-        return numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +194,9 @@ class Keys:
         self._width = len(types) + bool(null_bits)
         self.count = 0
         self.room = 0
-        self._codes = [Codes() if type in OBJECTS else None for type in types]
-        self._listed: list[Values | None] = [None] * len(types)
+        self._codes = [TextIndex(type is Type.BYTES) if type in OBJECTS else None for type in types]
+        # The index whose numbers are the keys' own.
+        self._text = self._codes[0] if self._width == 1 else None
         self._stored = np.zeros(0, np.int64)
         self._index = np.zeros(0, np.int32)
         self._row = np.zeros(self._width, np.int64)
@@ -218,6 +208,10 @@ class Keys:
 
     def find(self, columns: Sequence[Values], valid: Sequence[Bools | None]) -> Int64s:
         """The number of each row; new rows get the next numbers."""
+        if self._text is not None:
+            numbers = self._text.find(columns[0], valid[0])
+            self.count = self._text.count
+            return numbers
         count = len(columns[0])
         if not self.room:
             self._grow()
@@ -243,10 +237,13 @@ class Keys:
 
     def find_one(self, columns: Sequence[Values], valid: Sequence[Bools | None], positions: Sequence[int]) -> int:
         """What `find` gives for a single row whose key stands at these positions, for those in a hurry with each."""
+        if self._text is not None:
+            number: int = self._text.find(columns[positions[0]], valid[positions[0]]).item(0)
+            self.count = self._text.count
+            return number
         row = self._row
         if self._whole and valid[positions[0]] is None:
-            value, codes = columns[positions[0]].item(0), self._codes[0]
-            row[0] = value if codes is None else codes[value]
+            row[0] = columns[positions[0]].item(0)
             if self._null_row:
                 row[-1] = self._null_row = 0
         else:
@@ -273,12 +270,11 @@ class Keys:
         for at, codes in enumerate(self._codes):
             position = positions[at]
             mask = valid[position]
-            if mask is not None and not mask[0]:
-                row[at] = 0 if codes is None else -1
-                if codes is None:
-                    bits |= 1 << self._null_bits.index(at)
-            elif codes is not None:
-                row[at] = codes[columns[position].item(0)]
+            if codes is not None:
+                row[at] = codes.find(columns[position], mask).item(0)
+            elif mask is not None and not mask[0]:
+                row[at] = 0
+                bits |= 1 << self._null_bits.index(at)
             elif self._types[at] is Type.DOUBLE:
                 row.view(np.float64)[at] = columns[position].item(0) + 0.0
             else:
@@ -357,19 +353,19 @@ class Keys:
                 found: Int64s = (values + 0.0).view(np.int64)
                 return found
             return values.astype(np.int64, copy=False)
-        if mask is None:
-            return codes.of(values)
-        coded = np.full(len(values), -1, np.int64)
-        coded[mask] = codes.of(values[mask])
-        return coded
+        return codes.find(values, mask)
 
     def decode(self, start: int, stop: int) -> list[tuple[Values, Bools | None]]:
         """The rows from one number to another, as columns and masks."""
+        if self._text is not None:
+            return [self._text.decode(start, stop)]
         keys = self._stored[start * self._width : stop * self._width].reshape(stop - start, self._width)
         return [self._decoded(at, keys) for at in range(len(self._types))]
 
     def decode_at(self, slots: Int64s) -> list[tuple[Values, Bools | None]]:
         """The rows of these numbers, as columns and masks."""
+        if self._text is not None:
+            return [self._text.decode_at(slots)]
         keys = self._stored[: self.count * self._width].reshape(self.count, self._width)[slots]
         return [self._decoded(at, keys) for at in range(len(self._types))]
 
@@ -378,12 +374,7 @@ class Keys:
         column = np.ascontiguousarray(keys[:, at])
         codes = self._codes[at]
         if codes is not None:
-            listed = self._listed[at]
-            if listed is None or len(listed) != len(codes) + 1:
-                # Code -1 is null: the filler stands last.
-                listed = self._listed[at] = object_array([*codes, FILLERS[type]])
-            there = column >= 0
-            return listed[column], None if there.all() else there
+            return codes.decode_at(column)
         mask = None
         if at in self._null_bits:
             there = (keys[:, -1] >> self._null_bits.index(at)) & 1 == 0
@@ -401,24 +392,45 @@ class Keys:
         return made
 
     def save(self) -> Any:
-        texts = [None if codes is None else list(codes) for codes in self._codes]
-        return [self.count, self._stored[: self.count * self._width].copy(), texts]
+        codes = [None if index is None else index.save() for index in self._codes]
+        return [self.count, self._stored[: self.count * self._width].copy(), codes]
 
     def restore(self, data: Any) -> None:
-        count, stored, texts = data
+        count, stored, codes = data
+        for at, (index, saved) in enumerate(zip(self._codes, codes, strict=True)):
+            if index is not None and len(saved) == 2 and isinstance(saved[1], Texts):
+                index.restore(saved)
+            elif index is not None:
+                stored = self._renumbered(at, index, saved, stored.reshape(count, self._width)).reshape(-1)
+        if self._text is not None:
+            self.count = count
+            return
         while self.room < count:
             self._grow()
         self.count = count
         self._stored[: len(stored)] = stored
         self._rebuild()
-        self._codes = [
-            None if listed is None else Codes((value, code) for code, value in enumerate(listed)) for listed in texts
-        ]
+
+    def _renumbered(self, at: int, index: TextIndex, texts: Sequence[Any], keys: Int64s) -> Int64s:
+        """Restore an index of a state of version 0.2, which has its texts in a list and -1 for null; the keys as it
+        numbers them."""
+        codes = keys[:, at]
+        nulls = np.flatnonzero(codes < 0)
+        if self._text is not None:
+            filler = FILLERS[self._types[at]]
+            listed = [texts[code] if code >= 0 else filler for code in codes.tolist()]
+            index.restore([int(nulls[0]) if len(nulls) else -1, listed])
+            return keys
+        index.restore([-1, list(texts)])
+        if not len(nulls):
+            return keys
+        keys = keys.copy()
+        keys[nulls, at] = index.null()
+        return keys
 
     @property
     def nbytes(self) -> int:
-        # A dict's own size, and an integer for each of its values; the texts are the tuples' own.
-        codes = sum(found.__sizeof__() + 32 * len(found) for found in self._codes if found is not None)
+        codes = sum(index.nbytes for index in self._codes if index is not None)
         return self._stored.nbytes + self._index.nbytes + codes
 
 

@@ -22,6 +22,7 @@ from millrace.operators.join import kernel as joining
 from millrace.protocol import Type
 from millrace.values.batch import DTYPES, Bools, Int64s, Values, take_arrival
 from millrace.values.eventtime import MAX_TIME, MIN_TIME
+from millrace.values.texts import as_texts
 
 # Tuples that a new segment has room for at least: a page or two.
 SMALLEST: Final = 64
@@ -55,14 +56,13 @@ IdentifyRow = Callable[[tuple[Values, ...], tuple[int, ...]], int]
 def bits(type: Type, values: Values) -> Int64s:
     """A column as int64: equal values give equal numbers, and only of texts and bytes do others give equal ones.
 
-    Which numbers texts give differs between processes. Nothing that a join gives depends on them: they are compared,
-    never stored or sorted by.
+    No result of a join depends on the numbers of texts: they are compared, never stored or sorted by.
     """
     if type is Type.DOUBLE:
         found: Int64s = (values + 0.0).view(np.int64)
         return found
     if values.dtype.hasobject:
-        return np.fromiter(map(hash, values.tolist()), np.int64, len(values))
+        return as_texts(values, type is Type.BYTES).hashes()
     return values.astype(np.int64, copy=False)
 
 

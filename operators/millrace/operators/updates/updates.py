@@ -35,8 +35,7 @@ def gone_of(batch: Batch) -> Bools | None:
 
 def blanked(values: Values, valid: Bools | None, gone: Bools, filler: Any) -> tuple[Values, Bools]:
     """A column that is null where rows are gone."""
-    values = values.copy()
-    values[gone] = filler
+    values = np.where(gone, filler, values)
     return values, ~gone if valid is None else valid & ~gone
 
 

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from millrace.protocol import MAX_INT64, MIN_INT64, Type
-from millrace.values.batch import DTYPES, Batch, Bools, Values
+from millrace.values.batch import DTYPES, Batch, Bools, Values, column_of
 from millrace.values.functions.library import NEVER, Function, Make
 from millrace.values.functions.vectors import Operand, Run, Vector, both, first_fault, scalar
+from millrace.values.text_index import TextIndex
 
 Compare = Callable[[Values, Values], Bools]
 
@@ -165,8 +166,9 @@ _SHORT_LIST = 8
 
 def _contains(type: Type, members: Sequence[Any]) -> Callable[[Values], Bools]:
     if type in (Type.TEXT, Type.BYTES):
-        known = frozenset(members)
-        return lambda values: np.fromiter(map(known.__contains__, values.tolist()), np.bool_, len(values))
+        known = TextIndex(type is Type.BYTES)
+        known.find(column_of(type, members), None)
+        return known.contains
     distinct = sorted(set(members))
     if len(distinct) <= _SHORT_LIST:
         return _equals_any([scalar(type, member) for member in distinct])

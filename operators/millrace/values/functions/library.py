@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from millrace.protocol import Type
-from millrace.values.batch import Batch, Bools, Values
+from millrace.values.batch import TEXTS, Batch, Bools, Values
 from millrace.values.functions.vectors import (
     Faults,
     Operand,
@@ -28,6 +28,7 @@ from millrace.values.functions.vectors import (
     scalar,
 )
 from millrace.values.signatures import Signatures
+from millrace.values.texts import as_texts
 
 Make = Callable[[Sequence[Operand]], Run]
 # Whether the result may be null, from whether each argument may.
@@ -99,9 +100,47 @@ def strict(result: Type, compute: Callable[..., tuple[Values, Faults | None]]) -
                 faults = first_fault(faults, failed)
             values, own = compute(*arrays)
             if valid is not None:
-                fill(values, valid, result)
+                values = fill(values, valid, result)
                 own = only(own, valid)
             return values, valid, first_fault(faults, own)
+
+        return run
+
+    return make
+
+
+def over_texts(result: Type, compute: Callable[..., Values | None], row: Callable[..., Any] | None = None) -> Make:
+    """A function over whole columns of which the first is of texts or of bytes, null where any argument is.
+
+    `compute` takes columns, constants having one row. It returns None where the columns do not suit it: then `row` is
+    called for each row, as by `each_row`.
+    """
+
+    def make(operands: Sequence[Operand]) -> Run:
+        folds = all(operand.known for operand in operands)
+        getters = [_scalar_run(one) if one.known and not folds else one.run for one in operands]
+
+        def run(batch: Batch) -> Vector:
+            arrays = []
+            valid: Bools | None = None
+            faults: Faults | None = None
+            for operand, getter in zip(operands, getters, strict=True):
+                array, there, failed = getter(batch)
+                arrays.append(as_texts(array, operand.type is Type.BYTES) if operand.type in TEXTS else array)
+                valid = both(valid, there)
+                faults = first_fault(faults, failed)
+            values = compute(*arrays)
+            if values is not None:
+                return fill(values, valid, result), valid, faults
+            assert row is not None
+            count = len(batch)
+            lists = [
+                [one.value] * count if one.known and not folds else array.tolist()
+                for one, array in zip(operands, arrays, strict=True)
+            ]
+            wanted = valid if faults is None else both(valid, faults == 0)
+            values, there, own = per_row(result, row, lists, wanted, count)
+            return values, there, first_fault(faults, own)
 
         return run
 

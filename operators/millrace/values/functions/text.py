@@ -1,6 +1,7 @@
 """Functions of text and bytes. Positions count characters from 1, as PostgreSQL's do.
 
-They run row by row, because the columns hold Python's strings. Anything that depends on a constant alone (a pattern,
+The usual ones run over the bytes of whole columns (`values/texts.py`), the others row by row over Python's strings.
+Anything that depends on a constant alone (a pattern,
 say) is prepared once. A dot of a pattern matches a newline too except with the flag `n`, as in PostgreSQL. The time of
 a function grows with the length of its text, and no result has more than MOST_RESULT characters.
 """
@@ -16,11 +17,13 @@ from typing import Any
 import numpy as np
 
 from millrace.protocol import Refuse, Type
-from millrace.values.batch import Batch, object_array
+from millrace.values import texts as columns
+from millrace.values.batch import Batch, Values, column_of
 from millrace.values.functions.faults import REASONS, Fault, RowFault
-from millrace.values.functions.library import ALWAYS, NEVER, Function, Make, each_row
+from millrace.values.functions.library import ALWAYS, NEVER, Function, Make, each_row, over_texts
 from millrace.values.functions.patterns import MOST_RESULT, Pattern, PatternFault, decode, encode
 from millrace.values.functions.vectors import Faults, Operand, Run, Vector, faults_where, first_fault
+from millrace.values.texts import ANYWHERE, ENDS, ERRORS, STARTS, WHOLE, Texts
 
 _TEXT, _BYTES, _BIGINT, _BOOLEAN = Type.TEXT, Type.BYTES, Type.BIGINT, Type.BOOLEAN
 # Patterns in a column are compiled once each while they are in use.
@@ -28,11 +31,10 @@ _PATTERNS_KEPT = 512
 # Python looks each character of a text up one by one in those to trim: more of them go into a set.
 FEW_CHARACTERS = 16
 
+# Bytes of a part that is searched for at every place.
+SHORT_PART = 32
+
 # -- plain functions ---------------------------------------------------------------------------------------------------
-
-
-def octet_length(text: str) -> int:
-    return len(text.encode("utf-8", "surrogatepass"))
 
 
 def bounded(length: int) -> None:
@@ -107,6 +109,36 @@ def rtrim(text: str, characters: str = " ") -> str:
     return text[:kept]
 
 
+# -- functions of whole columns ----------------------------------------------------------------------------------------
+
+
+def characters(column: Texts) -> Values:
+    return column.lengths if column.is_ascii() else column.characters()
+
+
+def lengths(column: Texts) -> Values:
+    return column.lengths
+
+
+def lower_ascii(column: Texts) -> Values | None:
+    return column.folded(b"AZ") if column.is_ascii() else None
+
+
+def upper_ascii(column: Texts) -> Values | None:
+    return column.folded(b"az") if column.is_ascii() else None
+
+
+def begins(column: Texts, part: Texts) -> Values | None:
+    """Whether texts start with a constant."""
+    return column.has(part.item(0).encode("utf-8", ERRORS), STARTS) if len(part) == 1 else None
+
+
+def followed(column: Texts, other: Texts) -> Values | None:
+    """Texts put together, if none can be too long."""
+    longest = int(column.lengths.max(initial=0) + other.lengths.max(initial=0))
+    return column.followed(other) if longest <= MOST_RESULT else None
+
+
 # -- patterns ----------------------------------------------------------------------------------------------------------
 
 Prepared = Callable[[str], Any]
@@ -126,6 +158,8 @@ def prepared(result: Type, prepare: Callable[..., Prepared]) -> Make:
                 fixed = prepare(*(operand.value for operand in rest))
             except RowFault as error:
                 raise Refuse(_complaint(error, [operand.value for operand in rest])) from None
+            if isinstance(fixed, Part):
+                return over_texts(result, fixed.over, fixed)([text])
             return each_row(result, fixed)([text])
         return each_row(result, row)(operands)
 
@@ -135,6 +169,31 @@ def prepared(result: Type, prepare: Callable[..., Prepared]) -> Make:
 def _complaint(error: RowFault, values: Sequence[Any]) -> str:
     why = f": {error.detail}" if isinstance(error, PatternFault) else ""
     return f"{REASONS[error.fault]}: {', '.join(f'{value!r:.60}' for value in values)}{why}"
+
+
+class Part:
+    """Whether texts have a part at a place: one text, or a column."""
+
+    def __init__(self, part: str, place: int) -> None:
+        self._part = part
+        self._bytes = part.encode("utf-8", ERRORS)
+        self._place = place
+
+    def __call__(self, text: str) -> bool:
+        match self._place:
+            case columns.WHOLE:
+                return text == self._part
+            case columns.STARTS:
+                return text.startswith(self._part)
+            case columns.ENDS:
+                return text.endswith(self._part)
+        return self._part in text
+
+    def over(self, column: Texts) -> Values | None:
+        # The loop compares at every place: of a long part that takes too long.
+        if self._place == ANYWHERE and len(self._bytes) > SHORT_PART:
+            return None
+        return column.has(self._bytes, self._place)
 
 
 def like(pattern: str, escape: str = "\\") -> Prepared:
@@ -155,13 +214,13 @@ def _like(pattern: str, escape: str, fold: bool) -> Prepared:
     if all(parts[index] is None for index in wild):
         last = len(parts) - 1
         if not wild:
-            return text.__eq__
+            return Part(text, WHOLE)
         if wild == [last]:
-            return lambda value: value.startswith(text)
+            return Part(text, STARTS)
         if wild == [0]:
-            return lambda value: value.endswith(text)
+            return Part(text, ENDS)
         if wild == [0, last]:
-            return lambda value: text in value
+            return Part(text, ANYWHERE)
     return _like_pieces(parts)
 
 
@@ -323,13 +382,9 @@ def concat(operands: Sequence[Operand]) -> Run:
             long = np.array([one is None for one in made])
             faults = first_fault(faults, faults_where(long, Fault.TOO_LONG))
             made = ["" if one is None else one for one in made]
-        return object_array(made), None, faults
+        return column_of(_TEXT, made), None, faults
 
     return run
-
-
-def _joined(operands: Sequence[Operand]) -> Run:
-    return each_row(operands[0].type, _join)(operands)
 
 
 def _join(one: Any, other: Any) -> Any:
@@ -350,22 +405,25 @@ def _pattern(name: str, extra: tuple[Type, ...], result: Type, prepare: Callable
 
 
 FUNCTIONS: Sequence[Function] = (
-    Function("||", (_TEXT, _TEXT), _TEXT, _joined),
-    Function("||", (_BYTES, _BYTES), _BYTES, _joined),
+    Function("||", (_TEXT, _TEXT), _TEXT, over_texts(_TEXT, followed, _join)),
+    Function("||", (_BYTES, _BYTES), _BYTES, over_texts(_BYTES, followed, _join)),
     Function("concat", (_TEXT,), _TEXT, concat, variadic=True, nullable=NEVER),
-    *(_plain(name, (_TEXT,), _BIGINT, len) for name in ("length", "char_length", "character_length")),
-    _plain("length", (_BYTES,), _BIGINT, len),
-    _plain("octet_length", (_TEXT,), _BIGINT, octet_length),
-    _plain("octet_length", (_BYTES,), _BIGINT, len),
-    _plain("lower", (_TEXT,), _TEXT, str.lower),
-    _plain("upper", (_TEXT,), _TEXT, str.upper),
+    *(
+        Function(name, (_TEXT,), _BIGINT, over_texts(_BIGINT, characters))
+        for name in ("length", "char_length", "character_length")
+    ),
+    Function("length", (_BYTES,), _BIGINT, over_texts(_BIGINT, lengths)),
+    Function("octet_length", (_TEXT,), _BIGINT, over_texts(_BIGINT, lengths)),
+    Function("octet_length", (_BYTES,), _BIGINT, over_texts(_BIGINT, lengths)),
+    Function("lower", (_TEXT,), _TEXT, over_texts(_TEXT, lower_ascii, str.lower)),
+    Function("upper", (_TEXT,), _TEXT, over_texts(_TEXT, upper_ascii, str.upper)),
     _plain("replace", (_TEXT, _TEXT, _TEXT), _TEXT, replace),
     *(_plain(name, (_TEXT, _BIGINT), _TEXT, substring) for name in ("substring", "substr")),
     *(_plain(name, (_TEXT, _BIGINT, _BIGINT), _TEXT, substring) for name in ("substring", "substr")),
     _plain("position", (_TEXT, _TEXT), _BIGINT, position),
     _plain("strpos", (_TEXT, _TEXT), _BIGINT, strpos),
     _plain("split_part", (_TEXT, _TEXT, _BIGINT), _TEXT, split_part),
-    _plain("starts_with", (_TEXT, _TEXT), _BOOLEAN, str.startswith),
+    Function("starts_with", (_TEXT, _TEXT), _BOOLEAN, over_texts(_BOOLEAN, begins, str.startswith)),
     _plain("left", (_TEXT, _BIGINT), _TEXT, left),
     _plain("right", (_TEXT, _BIGINT), _TEXT, right),
     *(

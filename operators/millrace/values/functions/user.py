@@ -176,7 +176,7 @@ class UserFunction:
         places: Int64s = np.arange(made.count) if wanted is None else np.flatnonzero(wanted)
         arrays = []
         for column, mask in zip(columns, masks, strict=True):
-            array = column.view() if wanted is None else column[places]
+            array = np.asarray(column if wanted is None else column[places]).view()
             array.flags.writeable = False
             if self.nulls:
                 hidden = np.zeros(len(places), np.bool_) if mask is None else ~mask[places]

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from millrace.protocol import Type
-from millrace.values.batch import DTYPES, FILLERS, Batch, Bools, Values, object_array
+from millrace.values.batch import DTYPES, FILLERS, TEXTS, Batch, Bools, Values, column_of, constant_column
 from millrace.values.functions.faults import Fault, RowFault
 
 Faults = npt.NDArray[np.uint8]
@@ -43,18 +43,17 @@ class Operand:
 
 
 def scalar(type: Type, value: Any) -> Values:
-    """A value as an array without dimensions: numpy combines it with columns at no cost per call."""
-    return np.array(value, DTYPES[type])
+    """A value as an array without dimensions, or as a text of one row: it combines with columns of any length."""
+    return column_of(type, [value]) if type in TEXTS else np.array(value, DTYPES[type])
 
 
 def constant_run(type: Type, value: Any) -> Run:
     """A column of one value, None meaning null."""
     filler = FILLERS[type] if value is None else value
-    dtype = DTYPES[type]
 
     def run(batch: Batch) -> Vector:
         count = len(batch)
-        return np.full(count, filler, dtype), None if value is not None else np.zeros(count, np.bool_), None
+        return constant_column(type, filler, count), None if value is not None else np.zeros(count, np.bool_), None
 
     return run
 
@@ -87,9 +86,12 @@ def only(faults: Faults | None, rows: Bools | None) -> Faults | None:
 
 
 def fill(values: Values, valid: Bools | None, type: Type) -> Values:
-    """The same array with fillers where it is null. Only for an array that the caller has just made."""
-    if valid is not None:
-        values[~valid] = FILLERS[type]
+    """The same values with fillers where they are null. Only for an array that the caller has just made."""
+    if valid is None:
+        return values
+    if type in TEXTS:
+        return np.where(valid, values, constant_column(type, FILLERS[type], 1))
+    values[~valid] = FILLERS[type]
     return values
 
 
@@ -134,5 +136,4 @@ def _per_row_with_faults(
 
 
 def _array(type: Type, values: list[Any]) -> Values:
-    dtype = DTYPES[type]
-    return object_array(values) if dtype.hasobject else np.fromiter(values, dtype, len(values))
+    return column_of(type, values) if type in TEXTS else np.fromiter(values, DTYPES[type], len(values))

@@ -9,8 +9,6 @@ the low bits of a key's columns next to each other, `bits` of each: keys between
 numbers given in turn, then have a place each, and no two meet. A column's bits are MIX when mixing.
 """
 
-from typing import Any
-
 import cython
 
 # Among the bits of columns: they are mixed.
@@ -391,18 +389,3 @@ def unlink(
         while following[at] != member:
             at = following[at]
         following[at] = following[member]
-
-
-def encode(values: list[object], codes: Any, numbers: cython.longlong[:]) -> None:
-    """The number of each value in `codes`, a dict that numbers values in the order in which they first come."""
-    i: cython.Py_ssize_t
-    if cython.compiled:
-        known: dict[object, int] = cython.cast(dict, codes)  # it is a subclass: what that adds is done here
-        for i in range(len(values)):
-            found = known.get(values[i])
-            if found is None:
-                found = known[values[i]] = len(known)
-            numbers[i] = found
-        return
-    for i, value in enumerate(values):
-        numbers[i] = codes[value]
