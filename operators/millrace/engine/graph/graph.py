@@ -4,6 +4,9 @@ Everything derived (forks, components, tables, who wants punctuation) is made an
 and few small things that are decided: a strategy per operator, break points, weights, and which sources' promises go
 through the operators. A change says `rewire`, and who asks next makes it so: several changes in a row cost one. A
 graph changes between two steps only, so that never meets a cycle in progress.
+
+A new query changes nothing but the rows of what it reads. Only these are derived (`_link`, `_list`), so creating
+queries takes a time proportional to their number.
 """
 
 from __future__ import annotations
@@ -72,6 +75,8 @@ class Graph:
         self._consumers: dict[Inlet, Operator] = {}
         self._producers: dict[int, Operator] = {}
         self._unconnected = self._underived = False
+        self._unlinked: list[Operator] = []  # new operators, before _connect
+        self._unlisted: list[Operator] = []  # and before derive
 
     # -- changing ------------------------------------------------------------------------------------------------------
 
@@ -83,7 +88,7 @@ class Graph:
                 self._producers[id(operator.output)] = operator
             if strategy is not None:
                 self.strategies[operator.name] = strategy
-        self.rewire()
+        self._unlinked.extend(operators)
 
     def become(
         self, operators: Sequence[Operator], names: Mapping[Operator, str], instead: Mapping[Operator, Operator]
@@ -303,8 +308,8 @@ class Graph:
         """The operators that have a row in the component's table."""
         return [
             operator
-            for operator, owner in self._component_of.items()
-            if owner is component and not isinstance(operator, Sink)
+            for operator in self.all_operators()
+            if self._component_of[operator] is component and not isinstance(operator, Sink)
         ]
 
     def operator(self, name: str) -> Operator:
@@ -400,8 +405,14 @@ class Graph:
     def _connect(self) -> None:
         """Derive who reads whom, forks and components."""
         if not self._unconnected:
-            return
-        self._unconnected = False
+            if not self._unlinked:
+                return
+            if self._link(self._unlinked):
+                self._unlisted.extend(self._unlinked)
+                self._unlinked.clear()
+                return
+        self._unconnected, self._underived = False, True
+        self._unlinked.clear()
         operators = list(self.operators.values())
         self._consumers = {reader: operator for operator in operators for reader in operator.inputs}
         self._sort_readers(operators)
@@ -410,9 +421,13 @@ class Graph:
 
     def derive(self) -> None:
         """Derive everything: also the wish for punctuation, ETS arcs and the state tables."""
-        if not self._underived:
-            return
         self._connect()
+        new = self._unlisted
+        self._unlisted = []
+        if not self._underived:
+            if new:
+                self._list(new)
+            return
         self._underived = False
         operators = list(self.operators.values())
         self._want(operators)
@@ -498,8 +513,9 @@ class Graph:
         for operator, fork in self._forks.items():
             component_of[fork] = component_of[operator]
         # Rows that exist keep their rule when components merge; new operators take the strategy of the one they join.
-        for operator, parent in self._component_of.items():
-            if operator in component_of and component_of[operator] is not parent:
+        for operator, component in component_of.items():
+            parent = self._component_of.get(operator)
+            if parent is not None and parent is not component:
                 self.strategies.setdefault(operator.name, parent.strategy)
         self._component_of = component_of
         self._components = list(made.values())
@@ -509,13 +525,17 @@ class Graph:
         for operator in reversed(operators):
             if isinstance(operator, Sink):
                 continue
-            declared: list[PunctuationGrain] = []
-            for reader in operator.output.readers:
-                grain = self._consumers[reader].declares()
-                if grain is not None:
-                    reader.grain = grain if self.thin else EVERY
-                    declared.append(reader.grain)
+            declared = self._declared(operator.output.readers)
             operator.output.want(union_of(declared) if declared else None)
+
+    def _declared(self, readers: Iterable[Inlet]) -> list[PunctuationGrain]:
+        declared: list[PunctuationGrain] = []
+        for reader in readers:
+            grain = self._consumers[reader].declares()
+            if grain is not None:
+                reader.grain = grain if self.thin else EVERY
+                declared.append(reader.grain)
+        return declared
 
     def _draw_arcs(self, operators: Sequence[Operator]) -> None:
         """An ETS arc from each source or idle-waiting operator to each next register below it (EQG, section 4).
@@ -527,17 +547,17 @@ class Graph:
             if operator in self.punctuating or any(self.producer(reader) in through for reader in operator.inputs):
                 through[operator] = None
             if isinstance(operator, Source | IdleWaiting):
-                operator.ets_arcs = () if operator in through else tuple(self._arcs_from(operator, ()))
+                operator.ets_arcs = () if operator in through else tuple(self._arcs_from(operator.output.readers, ()))
 
-    def _arcs_from(self, operator: Operator, between: tuple[Inlet, ...]) -> Iterator[Arc]:
-        for reader in operator.output.readers:
+    def _arcs_from(self, readers: Iterable[Inlet], between: tuple[Inlet, ...]) -> Iterator[Arc]:
+        for reader in readers:
             consumer = self._consumers[reader]
             if consumer.declares() is None:
                 continue
             if isinstance(consumer, Sink) or consumer.waits or consumer.shifts_time or len(consumer.inputs) > 1:
                 yield Arc(reader, consumer, between)
             else:
-                yield from self._arcs_from(consumer, (*between, reader))
+                yield from self._arcs_from(consumer.output.readers, (*between, reader))
 
     def _row(self, operator: Operator) -> Row:
         strategy = self._strategy(operator)
@@ -545,9 +565,7 @@ class Graph:
             origin = next(producer for producer, fork in self._forks.items() if fork is operator)
             readers = tuple(self._scheduled(origin))
             succs = tuple(self._consumers[reader] for reader in readers)
-            for place, reader in enumerate(readers):
-                reader.place = place
-            operator.output.awake = operator.output.everyone = (1 << len(readers)) - 1
+            self._place(operator, 0, readers)
             preds: tuple[Operator | None, ...] = (None if self.broken(origin) else origin,)
             sinks: tuple[Sink, ...] = ()
         else:
@@ -565,6 +583,119 @@ class Graph:
         leaves = encore not in moves
         link = self.links.get(operator.name) if strategy.kind is StrategyKind.CHAIN else None
         return Row(operator, preds, succs, readers, sinks, role, strategy, moves, leaves, self._leaps(operator), link)
+
+    # -- growing -------------------------------------------------------------------------------------------------------
+
+    def _link(self, new: Sequence[Operator]) -> bool:
+        """Connect a new stream or query to one component; say whether it was possible without looking at the rest."""
+        read = dict.fromkeys(self.producer(reader) for operator in new for reader in operator.inputs)
+        homes = list(dict.fromkeys(self._component_of[one] for one in read if one in self._component_of))
+        alone = not homes and len(new) == 1 and isinstance(new[0], Source)
+        paths = any(self._strategy(one).kind in (StrategyKind.RR, StrategyKind.CHAIN) for one in (*new, *read))
+        if paths or self.punctuating or not (alone or len(homes) == 1):
+            return False
+        if alone:
+            name = new[0].name.rpartition(".")[0]
+            homes = [Component(name, self.strategies.get(new[0].name, DEFAULT))]
+            self._components += homes
+        self._component_of |= dict.fromkeys(new, homes[0])
+        self._consumers |= {reader: operator for operator in new for reader in operator.inputs}
+        for operator in read:
+            if operator not in self._forks and len(self._scheduled(operator)) > 1:
+                self._grow_fork(operator)
+        return True
+
+    def _grow_fork(self, operator: Operator) -> None:
+        taken = {fork.name for fork in (self._forks | self.resting).values()}
+        fork = self.resting.pop(operator, None) or Fork(self._fork_name(operator, taken), operator.output)
+        self._component_of[fork] = self._component_of[operator]
+        forks = {**self._forks, operator: fork}
+        self._forks = {one: forks[one] for one in self.operators.values() if one in forks}
+
+    def _list(self, new: Sequence[Operator]) -> None:
+        """Derive what follows from new operators that are linked, for them and for those above them."""
+        self._want(new)
+        self._draw_arcs(new)
+        readers: dict[Operator, list[Inlet]] = {}
+        for operator in new:
+            for reader in operator.inputs:
+                readers.setdefault(self.producer(reader), []).append(reader)
+        for operator in new:
+            readers.pop(operator, None)
+        above = self._above(readers)
+        self._want_more(above, readers)
+        for operator in above:
+            if isinstance(operator, Source | IdleWaiting):
+                below = readers.get(operator)
+                if below is None or any(operator in self._above([one]) for one in readers if one is not operator):
+                    operator.ets_arcs = tuple(self._arcs_from(operator.output.readers, ()))
+                else:
+                    operator.ets_arcs = (*operator.ets_arcs, *self._arcs_from(below, ()))
+        component = self._component_of[new[0]]
+        for operator, added in readers.items():
+            self._grow_rows(component, operator, added)
+        rows = component.table
+        for operator in above:
+            rows[operator].ets_arcs = self._leaps(operator)
+        for operator in new:
+            if not isinstance(operator, Sink):
+                rows[operator] = self._row(operator)
+                if operator in self._forks:
+                    rows[self._forks[operator]] = self._row(self._forks[operator])
+        component.grow(new)
+
+    def _want_more(self, above: Sequence[Operator], readers: Mapping[Operator, Sequence[Inlet]]) -> None:
+        """Put what new readers have a use for on the arcs above them; the others need what they needed before."""
+        changed = {operator: list(added) for operator, added in readers.items()}
+        for operator in reversed(above):
+            output = operator.output
+            before = [output.grain] if output.wanted else []
+            declared = self._declared(changed.get(operator, ()))
+            if not declared or before == [union := union_of(before + declared)]:
+                continue
+            output.want(union)
+            for reader in operator.inputs:
+                changed.setdefault(self.producer(reader), []).append(reader)
+
+    def _grow_rows(self, component: Component, operator: Operator, added: Sequence[Inlet]) -> None:
+        """The rows of an operator that has more readers, and of those readers whose predecessor is another now."""
+        rows, fork = component.table, self._forks.get(operator)
+        if fork in rows:
+            scheduled = [reader for reader in added if not isinstance(self._consumers[reader], Sink)]
+            sinks = [one for reader in added if isinstance(one := self._consumers[reader], Sink)]
+            rows[operator].grow(scheduled if rows[operator].succs else (), (), sinks)
+            rows[fork].grow(scheduled, [self._consumers[reader] for reader in scheduled], ())
+            self._place(operator, len(rows[fork].readers) - len(scheduled), scheduled)
+            return
+        rows[operator] = self._row(operator)
+        rows |= {one: self._row(one) for one in (self._consumers[r] for r in self._scheduled(operator)) if one in rows}
+        if fork is not None:
+            made = self._row(fork)
+            component.table = {}
+            for one, row in rows.items():
+                component.table[one] = row
+                if one is operator:
+                    component.table[fork] = made
+
+    def _place(self, operator: Operator, first: int, readers: Sequence[Inlet]) -> None:
+        """Number the readers that take turns."""
+        for place, reader in enumerate(readers, first):
+            reader.place = place
+        operator.output.awake = operator.output.everyone = (1 << (first + len(readers))) - 1
+
+    def _above(self, operators: Iterable[Operator]) -> list[Operator]:
+        """These and all that they read, an operator after those that it reads."""
+        found: dict[Operator, None] = {}
+
+        def find(operator: Operator) -> None:
+            if operator not in found:
+                for reader in operator.inputs:
+                    find(self.producer(reader))
+                found[operator] = None
+
+        for operator in operators:
+            find(operator)
+        return list(found)
 
     def _leaps(self, operator: Operator) -> tuple[tuple[Inlet, Next], ...]:
         """The moves along an operator's ETS arcs; a register at a sink is nobody's turn."""

@@ -160,6 +160,20 @@ class Component:
             operator.output.ready = self.ready.queue
         self.has_work = True
 
+    def grow(self, new: Sequence[Operator]) -> None:
+        """Take new operators, whose rows are in the table already."""
+        operators = [operator for operator in new if not isinstance(operator, Sink)]
+        sinks = [operator for operator in new if isinstance(operator, Sink)]
+        self.sources += tuple(one for one in operators if isinstance(one, Source))
+        self.waiters += tuple(one for one in operators if isinstance(one, IdleWaiting))
+        self.joins += tuple(one for one in operators if isinstance(one, Join))
+        self.sinks += tuple(sinks)
+        for operator in (*operators, *sinks):
+            self.ready.add(operator)
+        for operator in operators:
+            operator.output.ready = self.ready.queue
+        self.has_work = True
+
     def run(
         self,
         budget: int,

@@ -157,6 +157,13 @@ class Row:
         self.branches = tuple(Next(succ, execute=True) for succ in self.succs) if len(self.succs) > 1 else ()
         self.back = tuple(None if pred is None else Next(pred, execute=False) for pred in self.preds)
 
+    def grow(self, readers: Sequence[Inlet], succs: Sequence[Operator], sinks: Sequence[Sink]) -> None:
+        """Lead to more operators; a row that leads to one, or to a fork, stays as it is."""
+        self.readers = (*self.readers, *readers)
+        self.succs = (*self.succs, *succs)
+        self.sinks = (*self.sinks, *sinks)
+        self.branches = (*self.branches, *(Next(succ, execute=True) for succ in succs))
+
     def yields(self) -> bool:
         """The papers' yield: the output holds something that a successor has not seen."""
         if len(self.readers) > 1:

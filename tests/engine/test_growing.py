@@ -1,0 +1,158 @@
+"""New streams and queries: what is derived for them alone is what the whole graph's derivation would have been.
+
+A restored engine derives everything. Restored from each state, it must have the same tables, arcs and forks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millrace.engine.engine import Engine
+from millrace.engine.events import (
+    AddQuery,
+    AddStream,
+    Answer,
+    Change,
+    Command,
+    CommandBody,
+    DropQuery,
+    PauseQuery,
+    ResumeQuery,
+    SetBreak,
+    SetStrategy,
+)
+from millrace.engine.scheduler.table import Role, Row
+from millrace.operators.frame.idle_waiting import IdleWaiting
+from millrace.operators.frame.inlet import Inlet
+from millrace.operators.source.source import Source
+from millrace.sql import Catalog, CreateQuery, CreateStream, parse, plan
+from tests.depth import examples
+
+QUERIES = [
+    "SELECT a, b FROM {one} WHERE a = 3",
+    "SELECT a + b AS a, b FROM {one}",
+    "SELECT * FROM {one} UNION ALL SELECT * FROM {other}",
+    "SELECT a, b FROM (SELECT a, b FROM {one} WHERE a > 1 UNION ALL SELECT a, b FROM {one} WHERE b > 2) WHERE a < 9",
+    "SELECT x.a, y.b FROM {one} [RANGE '1 second'] x JOIN {other} [RANGE '1 second'] y ON x.a = y.a",
+    "SELECT a, count(*) AS b FROM {one} [RANGE '10 seconds' SLIDE '10 seconds'] GROUP BY a",
+]
+CHOICES = st.tuples(
+    st.sampled_from(["stream", *["query"] * 6, "drop", "pause", "resume", "break", "strategy", "several"]),
+    st.integers(0, len(QUERIES) - 1),
+    st.integers(0, 20),
+    st.integers(0, 20),
+    st.sampled_from(["arrival", "event"]),
+    st.sampled_from(["dfs", "bfs(2)", "rr", "chain"]),
+)
+
+
+class World:
+    """An engine, and commands for it."""
+
+    def __init__(self, *, share: bool) -> None:
+        self.engine = Engine(share=share)
+        self.made = 0
+        for _ in range(2):
+            self.obey(self.stream())
+
+    def stream(self) -> CommandBody:
+        self.made += 1
+        return self.planned(f"CREATE STREAM s{self.made} (a BIGINT, b BIGINT)")
+
+    def query(self, which: int, one: int, other: int, order: str) -> CommandBody:
+        self.made += 1
+        names = [*self.engine.streams_by_name, *self.engine.queries_by_name]
+        select = QUERIES[which].format(one=names[one % len(names)], other=names[other % len(names)])
+        return self.planned(f"CREATE QUERY q{self.made} WITH (order = '{order}') AS {select}")
+
+    def planned(self, sql: str) -> CommandBody:
+        engine = self.engine
+        streams = {name: stream.definition for name, stream in engine.streams_by_name.items()}
+        queries = {name: query.plan for name, query in engine.queries_by_name.items()}
+        planned = plan(parse(sql)[0], Catalog(streams, queries))
+        assert isinstance(planned, CreateStream | CreateQuery)
+        return AddStream(planned.stream) if isinstance(planned, CreateStream) else AddQuery(planned.plan)
+
+    def obey(self, *commands: CommandBody) -> None:
+        body = commands[0] if len(commands) == 1 else Change(commands)
+        (answer,) = [one for one in self.engine.step(0, [Command(1, body)]).orders if isinstance(one, Answer)]
+        assert answer.refused is None or not isinstance(body, AddStream | AddQuery), answer.refused
+
+    def choose(self, what: str, which: int, one: int, other: int, order: str, strategy: str) -> None:
+        queries, operators = [*self.engine.queries_by_name], [*self.engine.graph.operators]
+        operator = operators[one % len(operators)]
+        match what:
+            case "stream":
+                self.obey(self.stream())
+            case "query":
+                self.obey(self.query(which, one, other, order))
+            case "several":
+                self.obey(self.query(which, one, other, order), self.query(other % len(QUERIES), other, one, order))
+            case "break":
+                self.obey(SetBreak(operator, operator not in self.engine.graph.breaks))
+            case "strategy":
+                component = self.engine.graph.component_of(self.engine.graph.operators[operator]).name
+                self.obey(SetStrategy(component, strategy, operator if which else None))
+            case _ if queries:
+                body = {"drop": DropQuery, "pause": PauseQuery, "resume": ResumeQuery}[what]
+                self.obey(body(queries[one % len(queries)]))
+
+
+def picture(engine: Engine) -> Any:
+    """All that is derived of a graph."""
+    graph = engine.graph
+    components = [
+        (
+            component.name,
+            [_row(row) for row in component.table.values()],
+            [[one.name for one in group] for group in (component.sources, component.waiters, component.joins)],
+            [sink.name for sink in component.sinks],
+            all(one.output.ready is component.ready.queue for one in component.table),
+        )
+        for component in graph.components
+    ]
+    return components, {one.name: _arc(one) for one in graph.operators.values()}, graph.decisions()
+
+
+def _row(row: Row) -> Any:
+    moves = [None if move is None else (move.operator.name, move.execute) for move in (row.ahead, *row.back)]
+    branches = [(move.operator.name, move.execute) for move in row.branches]
+    leaps = [(_inlet(register), leap.operator.name) for register, leap in row.ets_arcs]
+    readers, sinks = [_inlet(reader) for reader in row.readers], [sink.name for sink in row.sinks]
+    if row.role is Role.FORK:
+        assert [reader.place for reader in row.readers] == list(range(len(readers)))
+        assert row.operator.output.everyone == (1 << len(readers)) - 1
+    return row.describe(), moves, branches, leaps, readers, sinks, row.role, row.leaves
+
+
+def _arc(operator: Any) -> Any:
+    output = operator.output
+    arcs = operator.ets_arcs if isinstance(operator, Source | IdleWaiting) else ()
+    return (
+        [_inlet(reader) for reader in output.readers],
+        [entry.name for entry in output.entries],
+        (output.wanted, output.grain if output.wanted else None),
+        [(_inlet(arc.register), arc.target.name, [_inlet(one) for one in arc.between]) for arc in arcs],
+    )
+
+
+def _inlet(reader: Inlet) -> Any:
+    assert reader.consumer is not None
+    return reader.consumer.name, reader.consumer.inputs.index(reader)
+
+
+@settings(max_examples=examples(120))
+@given(st.booleans(), st.lists(CHOICES, min_size=1, max_size=10))
+def test_what_is_derived_for_new_operators_alone_is_what_follows_from_all_of_them(
+    share: bool, choices: list[tuple[str, int, int, int, str, str]]
+) -> None:
+    world = World(share=share)
+    for choice in choices:
+        world.choose(*choice)
+        saved = world.engine.save()
+        restored = Engine.restore(saved)
+        assert picture(restored) == picture(world.engine)
+        assert restored.save() == saved
