@@ -15,7 +15,7 @@ from millrace.engine.plan import StreamDefinition
 from millrace.protocol import Refuse, RowError, Schema
 from millrace.protocol.messages import Ack, DataArrow, Error, Ets, EtsRequest, Punctuation
 from millrace.protocol.units import likely_unit
-from millrace.server.alike import Template
+from millrace.server.linecolumns import LineColumns
 from millrace.server.source import StreamDecoder
 from millrace.values.eventtime import FIRST_US, LAST_US
 from tests.running import run_events, run_script
@@ -187,19 +187,19 @@ async def test_frames_in_another_unit_are_refused_even_first(daemon, value, unit
 @served(SQL)
 async def test_refused_lines_are_decoded_once(daemon, monkeypatch):
     decoded = []
-    decode, read = StreamDecoder.from_objects, Template.read
+    decode, read = StreamDecoder.from_objects, LineColumns.read
 
     def count(self, objects):
         decoded.append(len(objects))
         return decode(self, objects)
 
-    def count_alike(self, *lines):
-        batch = read(self, *lines)
-        decoded.append(len(batch))
-        return batch
+    def count_together(self, *data):
+        found = read(self, *data)
+        decoded.extend(len(tuples.batch) for tuples in found.tuples)
+        return found
 
     monkeypatch.setattr(StreamDecoder, "from_objects", count)
-    monkeypatch.setattr(Template, "read", count_alike)
+    monkeypatch.setattr(LineColumns, "read", count_together)
     async with lines(daemon) as nc:
         nc.say("\n".join(json.dumps({"stream": "s", "tuple": {"ts": NOW_S + k, "k": k}}) for k in range(500)))
         assert [(await nc.hear())["error"]["line"] for _ in range(500)] == list(range(1, 501))

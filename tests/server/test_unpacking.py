@@ -12,7 +12,7 @@ from millrace.protocol import RowError
 from millrace.server import source
 from millrace.server.source import StreamDecoder
 from millrace.sql import Catalog, parse, plan
-from tests.server.test_alike import rows
+from tests.server.test_linecolumns import rows
 
 FIELDS = "k BIGINT NOT NULL, v DOUBLE, name TEXT, raw BYTES, ok BOOLEAN, at TIMESTAMP"
 SQL = {

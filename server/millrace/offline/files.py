@@ -27,7 +27,7 @@ import msgspec
 from millrace.engine.plan import StreamDefinition
 from millrace.protocol import Field, Refuse, RowError, Schema, TimestampError, Type, parse_timestamp
 from millrace.protocol.units import MICROSECONDS, TimeUnit
-from millrace.server.alike import Piece, Template
+from millrace.server.linecolumns import LineColumns
 from millrace.server.source import StreamDecoder
 from millrace.server.writers import ArrowWriter, CsvWriter, JsonLinesWriter, ParquetWriter, Writer
 from millrace.values.batch import Batch, Row
@@ -133,17 +133,16 @@ def lines_of(file: BinaryIO, path: str, advanced: Advanced) -> Iterator[tuple[in
 
 def _read_jsonl(file: BinaryIO, path: str, source: StreamDecoder, advanced: Advanced) -> Iterator[Batch]:
     decode = None if any(map(UNTYPED.search, source.stream.schema.names)) else _row_decoder(source)
-    template: Template | None = None
+    columns = LineColumns(lambda _: source, bare=True)
+    columns.learn(source.stream.name)
     for number, piece in lines_of(file, path, advanced):
         if decode is None:
             yield from _portions(_slow_jsonl(path, number, piece, source))
             continue
-        if template is not None:
-            alike = Piece(piece if piece.endswith(b"\n") else piece + b"\n", number)
-            batch = template.read(alike, alike.starts, alike.ends)
-            if len(batch) == len(alike.starts):
-                yield from _portions(batch)
-                continue
+        batch = columns.read_all(piece if piece.endswith(b"\n") else piece + b"\n")
+        if batch is not None:
+            yield from _portions(batch)
+            continue
         try:
             rows = decode(piece)
             # Two objects on one line decode, too: unless there are as many rows as lines, the slow path decides.
@@ -151,7 +150,6 @@ def _read_jsonl(file: BinaryIO, path: str, source: StreamDecoder, advanced: Adva
             batch = source.from_rows(rows) if fits else _slow_jsonl(path, number, piece, source)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, RowError):
             batch = _slow_jsonl(path, number, piece, source)
-        template = Template.of(piece.lstrip().partition(b"\n")[0], source)
         yield from _portions(batch)
 
 

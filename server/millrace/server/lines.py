@@ -10,11 +10,14 @@ from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import Any, Final
 
+import numpy as np
+
 from millrace.engine.events import Late
 from millrace.protocol import MillraceError, PeerError, Refuse, RowError
 from millrace.protocol.jsonlines import (
     LINE_BYTES,
     CloseLine,
+    Line,
     LineReader,
     PunctuationLine,
     SubscribeLine,
@@ -27,9 +30,9 @@ from millrace.protocol.jsonlines import (
     progress_line,
 )
 from millrace.protocol.session import same_token
-from millrace.server.alike import RUN, WORTH_BYTES, WORTHWHILE, Piece, Writers
 from millrace.server.connection import GREETING_BYTES, Connection, Dialect
 from millrace.server.feeds import UnderWay
+from millrace.server.linecolumns import WORTHWHILE, LineColumns, Read
 from millrace.server.logs import sparing
 from millrace.server.sink import Outlet, Sender, Subscription
 from millrace.server.writers import late_lines, row_lines
@@ -64,7 +67,7 @@ class LineDialect(Dialect):
             UnsubscribeLine: self._unsubscribe,
             Token: self._token,
         }
-        self._writers = Writers(self.hall.feeds.source)
+        self._columns = LineColumns(self.hall.feeds.source)
         self._number = self._length = 0
         self._refusals: list[tuple[int, MillraceError]] = []  # of the lines that arrived together
         self._holds = False  # whether some feed was said to be held
@@ -167,48 +170,59 @@ class LineDialect(Dialect):
     # -- hearing -----------------------------------------------------------------------------------
 
     def _hear_piece(self, number: int, data: bytes) -> None:
-        if not (WORTHWHILE and self._trusted and len(data) >= WORTH_BYTES):
+        if not (WORTHWHILE and self._trusted):
             for self._number, line in lines_of(number, data):
                 self._hear(line)
             return
-        piece = Piece(data, number)
-        at, count = 0, len(piece.starts)
-        while at < count:
-            at = self._read_alike(piece, at)
-            stop = min(at + self._writers.patience, count)
-            while at < stop:
-                self._number = number + at
-                if line := piece.line(at):
-                    self._hear(line, learns=True)
-                at += 1
+        at = 0
+        while at < len(data):
+            read = self._columns.read(data, at)
+            heard = self._hear_read(number, data, read)
+            number += heard
+            at = int(read.starts[heard])
 
-    def _read_alike(self, piece: Piece, at: int) -> int:
-        """Take the tuples of the lines from this one on that are like others before; the first line that is not."""
-        while True:
-            stop, found = self._writers.read(piece, at)
-            try:
-                feeds = [self._feed(alike.stream, alike.feed) for alike in found]
-            except MillraceError:  # every line is refused by itself
-                self._writers.disappoint()
-                return at
-            for feed, alike in zip(feeds, found, strict=True):
-                feed.read(alike.batch, alike.lines + piece.number, piece.length(alike.lines))
-            if stop - at < RUN or stop == len(piece.starts):
-                return stop
-            at = stop
+    def _hear_read(self, number: int, data: bytes, read: Read) -> int:
+        """Take the rows of lines, and hear the lines between them one by one; how many lines that were. A feed's first
+        line teaches how to read the following ones."""
+        count = len(read.starts) - 1
+        try:
+            feeds = [self._feed(found.stream, found.feed) for found in read.tuples]
+        except MillraceError:  # every line is refused by itself
+            feeds, read = [], read._replace(tuples=(), left=range(count))
+        taken = [0] * len(feeds)
+        for at in (*read.left, count):
+            for place, (feed, found) in enumerate(zip(feeds, read.tuples, strict=True)):
+                stop = int(found.lines.searchsorted(at))
+                if stop > taken[place]:
+                    lines = found.lines[taken[place] : stop]
+                    feed.read(found.batch.slice(taken[place], stop), lines + number, int(read.sizes[lines].sum()))
+                    taken[place] = stop
+            if at < count and self._hear_line(number + at, read.line(data, at)):
+                return at + 1
+        return count
 
-    def _hear(self, line: bytes, *, learns: bool = False) -> None:
+    def _hear_line(self, number: int, line: bytes) -> bool:
+        """Hear a line that was not read; whether the lines behind it are to be read again: its like can be read now, or
+        their feed has been closed."""
+        self._number = number
+        said = self._hear(line) if line else None
+        if isinstance(said, TupleLine):
+            return self._columns.learn(said.stream, said.feed)
+        return isinstance(said, CloseLine)
+
+    def _hear(self, line: bytes) -> Line | None:
+        """Obey a line, or refuse it; what it said if it was obeyed."""
         if not self._trusted:
             self._hear_token(line)
-            return
+            return None
         self._length = len(line)
         try:
             said = parse(line)
             self._heard[type(said)](said)
-            if learns and isinstance(said, TupleLine):
-                self._writers.learn(line, said.stream, said.feed)
         except MillraceError as error:
             self.refuse(error, self._number)
+            return None
+        return said
 
     def _hear_token(self, line: bytes) -> None:
         """The first line, where the server wants a token: any other ends the connection."""
@@ -314,6 +328,7 @@ class _LineFeed:
         self._credit = 0
         self._gathered: list[Mapping[str, Any]] = []
         self._numbers: list[int] = []
+        self._batches: list[tuple[Batch, Int64s]] = []
         self._feeds.open(stream, self.producer, self)
 
     def gather(self, line: int, values: Mapping[str, Any], length: int) -> None:
@@ -322,13 +337,22 @@ class _LineFeed:
         self._numbers.append(line)
 
     def read(self, batch: Batch, numbers: Int64s, length: int) -> None:
-        """Hand on tuples of these lines, which have been read together."""
-        self.take()
+        """Tuples of these lines, which have been read together."""
         self._feeds.count(self.stream, received=length)
-        self._take_times(batch, numbers.tolist())
+        self._decode()
+        self._batches.append((batch, numbers))
 
     def take(self) -> None:
         """Pass on the gathered lines; unfit lines are refused separately."""
+        self._decode()
+        batches, self._batches = self._batches, []
+        if len(batches) == 1:
+            self._take_times(*batches[0])
+        elif batches:
+            numbers = np.concatenate([numbers for _, numbers in batches])
+            self._take_times(Batch.concat([batch for batch, _ in batches]), numbers)
+
+    def _decode(self) -> None:
         gathered, self._gathered = self._gathered, []
         numbers, self._numbers = self._numbers, []
         self._take(gathered, numbers)
@@ -343,10 +367,10 @@ class _LineFeed:
                 self._refuse_line(error, numbers[error.row])
                 gathered, numbers = gathered[error.row + 1 :], numbers[error.row + 1 :]
             else:
-                self._take_times(batch, numbers)
+                self._batches.append((batch, np.array(numbers)))
                 return
 
-    def _take_times(self, batch: Batch, numbers: list[int]) -> None:
+    def _take_times(self, batch: Batch, numbers: Int64s) -> None:
         """Hand on the tuples whose times the stream takes. A refusal does not decode the other lines again."""
         while len(batch):
             try:
@@ -354,7 +378,7 @@ class _LineFeed:
             except RowError as error:
                 row = error.row
                 self._take_times(batch.slice(0, row), numbers[:row])
-                self._refuse_line(error, numbers[row])
+                self._refuse_line(error, int(numbers[row]))
                 batch, numbers = batch.slice(row + 1, len(batch)), numbers[row + 1 :]
             else:
                 self._arrived(batch)

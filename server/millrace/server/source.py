@@ -33,7 +33,6 @@ from millrace.values.batch import (
     Row,
     Values,
     column_of,
-    constant_column,
     constant_int64,
 )
 from millrace.values.eventtime import outside
@@ -207,16 +206,10 @@ class StreamDecoder:
         """Whether numbers of this field count in another unit than microseconds."""
         return self._counts(self._fields[position])
 
-    def from_columns(self, columns: Mapping[int, tuple[Values, Bools | None]], count: int) -> Batch:
-        """The rows of columns by the position of their field, whose values fit; the other fields are null."""
-        missing = None if len(columns) == len(self._fields) else np.zeros(count, np.bool_)
-        made: list[Values] = []
-        valid: list[Bools | None] = []
-        for position, field in enumerate(self._fields):
-            column, mask = columns[position] if position in columns else (_nulls(field, count), missing)
-            made.append(column)
-            valid.append(mask)
-        return self._timed(made, valid, count) if count else Batch.empty(self.schema)
+    def timed(self, columns: Sequence[Values], valid: Sequence[Bools | None]) -> Batch:
+        """The rows of columns whose values fit; RowError for a time beyond event time."""
+        count = len(columns[0])
+        return self._timed(columns, valid, count) if count else Batch.empty(self.schema)
 
     def from_rows(self, rows: Sequence[Row]) -> Batch:
         """Rows of the types that a decoder checks (WIRE_TYPES); RowError if a value still does not fit."""
@@ -242,7 +235,7 @@ class StreamDecoder:
             raise _row_error(number, f"the fields {', '.join(self._names)}", f"unknown field {spelt(unknown)}")
         if not values.keys() >= self._required:
             raise self._missing(number, values)
-        return tuple(_from_json(field, values.get(field.name)) for field in self._fields)
+        return tuple(from_json(field, values.get(field.name)) for field in self._fields)
 
     def _missing(self, number: int, values: Mapping[str, Any]) -> RowError:
         field = next(field for field in self._fields if not field.nullable and field.name not in values)
@@ -429,10 +422,6 @@ def _timestamps(field: Field, values: Sequence[Any]) -> tuple[Values, Bools | No
     return _integers(field, values)
 
 
-def _nulls(field: Field, count: int) -> Values:
-    return constant_column(field.type, FILLERS[field.type], count)
-
-
 def _without_nulls(field: Field, values: Sequence[Any]) -> tuple[Sequence[Any], Bools | None]:
     """The values with fillers for the nulls, and the mask of those that are not null (None if all are not)."""
     if not field.nullable or None not in values:
@@ -502,7 +491,7 @@ def _decode_any(raw: msgspec.Raw) -> Any:
         return _BadText(bytes(raw)[:SHOWN_CHARACTERS])
 
 
-def _from_json(field: Field, value: Any) -> Any:
+def from_json(field: Field, value: Any) -> Any:
     """A value of a JSON object as row frames would carry it: JSON spells bytes in base64, or as SQL's casts do.
 
     No base64 has a backslash in it, so the two are never taken for each other.

@@ -1,27 +1,29 @@
-"""Lines that are alike are read as all others are: a dialect that knows templates against one that does not."""
+"""Lines read into columns say the same as lines read one by one: a dialect that has the kernel against one without."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from millrace.engine.events import Arrived, Punctuated
 from millrace.protocol import Limits
-from millrace.server import alike, lines
-from millrace.server.alike import WORTHWHILE, Piece, Template
+from millrace.server import linecolumns, lines
 from millrace.server.feeds import Feeds
+from millrace.server.linecolumns import WORTHWHILE, LineColumns
 from millrace.server.source import StreamDecoder
 from millrace.sql import Catalog, parse, plan
 from millrace.values.batch import Batch
-from tests.kernels import both_ways
+from tests.depth import examples
+from tests.kernels import installed, uncompiled
 
 STREAMS = {
-    "s": "CREATE STREAM s (k BIGINT, v DOUBLE, name TEXT, ok BOOLEAN, at TIMESTAMP, must BIGINT NOT NULL)",
+    "s": "CREATE STREAM s (k BIGINT, v DOUBLE, name TEXT, ok BOOLEAN, at TIMESTAMP, must BIGINT NOT NULL, raw BYTES)",
     "ms": "CREATE STREAM ms (ts TIMESTAMP, k BIGINT) WITH (timestamps = 'external', time = 'ts', time_unit = 'ms')",
     "sec": "CREATE STREAM sec (ts TIMESTAMP, k BIGINT) WITH (timestamps = 'external', time = 'ts', time_unit = 's')",
 }
@@ -59,14 +61,11 @@ def rows(batch: Batch) -> list[tuple[Any, ...]]:
     ]
 
 
-def heard(pieces: list[bytes], monkeypatch: pytest.MonkeyPatch, *, with_templates: bool) -> tuple[Any, ...]:
+def heard(pieces: list[bytes], monkeypatch: pytest.MonkeyPatch, *, in_columns: bool) -> tuple[Any, ...]:
     """Everything that follows from these bytes: tuples by feed in order, answers, and counts."""
     world = World()
-    monkeypatch.setattr(lines, "WORTH_BYTES", 0 if with_templates else 1 << 60)
-    monkeypatch.setattr(alike, "WINDOW", 4)
-    monkeypatch.setattr(alike, "LONGEST_PATIENCE", 2)
-    monkeypatch.setattr(lines, "RUN", 2)
-    monkeypatch.setattr(alike, "RUN", 2)
+    monkeypatch.setattr(lines, "WORTHWHILE", in_columns and WORTHWHILE)
+    monkeypatch.setattr(linecolumns, "MOST_VALUES", 40)
     runner: Any = SimpleNamespace(
         submit=world.submit,
         now_us=lambda: NOW_US,
@@ -120,37 +119,79 @@ times = (
             "0001-01-01T00:00:00Z",
             "x",
             "2026-13-01T00:00:00",
+            "2026-03-01T00:00:00+01:30",
+            "2026-03-01T00:00:00.25-23:59",
+            "2026-03-01T00:00:00+24:00",
+            "2026-03-01T00:00:00+0100",
+            "2026-03-01 00:00:00 Z",
+            "9999-12-31T23:59:59.9999999",
         ]
     )
     | st.integers(-(10**9), 2 * 10**18)
 )
+NAMES = ["plain", 'q"uote', "ä", "\\", "\x01", "\ud800", "\0", "€ 💧"]
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "k": st.none() | integers | st.booleans() | st.floats(allow_nan=False),
     "v": st.none() | st.floats() | integers | st.text(max_size=2),
-    "name": st.none() | st.text(max_size=4) | st.sampled_from(["plain", 'q"uote', "ä", "\\", "\x01"]),
+    "name": st.none() | st.text(max_size=4) | st.sampled_from(NAMES),
     "ok": st.none() | st.booleans() | st.integers(0, 1),
     "at": st.none() | times,
     "must": integers | st.none(),
+    "raw": st.none() | st.sampled_from(["AA==", "\\x00ff", "", "A", "\\x0"]),
+    "more": st.none() | st.integers(0, 1) | st.just({"a": []}),
 }
 USUAL: dict[str, st.SearchStrategy[Any]] = {
     "k": st.integers(-9, 9) | st.none(),
-    "v": st.floats(-1e9, 1e9) | st.integers(-9, 9),
-    "name": st.sampled_from(["a", "bc", "ä"]),
+    "v": st.floats(-1e9, 1e9).filter(lambda value: not 0 < abs(value) < 1e-6) | st.integers(-9, 9),
+    "name": st.sampled_from(["a", "bc", "ä", 'two\nlines, "quoted"', "€ and 💧"]),
     "ok": st.booleans(),
-    "at": st.sampled_from(["2026-01-01T00:00:00Z", "1969-12-31 23:59:59.123456", -7]),
+    "at": st.sampled_from(["2026-01-01T00:00:00Z", "1969-12-31 23:59:59.123456", "2026-01-01T00:00:00-09:30", -7]),
     "must": st.integers(-9, 9),
+    "raw": st.sampled_from(["AA==", None]),
 }
 
 
-Writer = tuple[str, str | None, bool, bool]
+Writer = tuple[str, str | None, bool, bool, Sequence[str]]
 writers = st.tuples(
     st.sampled_from(["s", "s", "s", "ms", "sec", "none"]),
     st.sampled_from([None, None, "a", "b"]),
     st.booleans(),
     st.booleans(),
+    st.permutations(["stream", "tuple", "feed"]),
 )
 others = st.sampled_from(
-    [b"", b"{}", b"x", b'{"stream": "s", "punctuation": 5}', b'{"stream": "s", "close": true}', b'{"a": "\xff"}']
+    [
+        b"",
+        b"{}",
+        b"x",
+        b" ",
+        b'{"stream": "s", "punctuation": 5}',
+        b'{"stream": "s", "close": true}',
+        b'{"a": "\xff"}',
+        b'{"stream": "s", "stream": "s", "tuple": {"must": 1}}',
+        b'{"stream": "s", "tuple": {"must": 1}, "tuple": {"must": 1}}',
+        b'{"tuple": {"must": 1, "must": 2}, "stream": "s"}',
+        b'{"tuple": {"must": 1, "name": "}\\""}, "stream": "s"}',
+        b'{"tuple": {"must": 1',
+        b'{"stream": "s", "tuple": {}}',
+        b'{"stream": "ms", "tuple": {}}',
+        b'{"stream": "s", "tuple": {"must": 1}, "feed": ""}',
+        b'{"stream": "s", "tuple": {"must": 1}} x',
+        b'{"stream": "s", "tuple": {"must": 1,}}',
+        b'{"stream": "s", "tuple": {"must": 01}}',
+        b'{"stream": "s", "tuple": {"must": 1e2}}',
+        b'{"stream": "s", "tuple": {"must": -0, "v": -0}}',
+        b'{"stream": "s", "tuple": {"must": 1, "v": NaN}}',
+        b'{"stream": "s", "tuple": {"must": 1, "v": 1.}}',
+        b'{"stream": "s", "tuple": {"must": 1, "ok": tru}}',
+        b'{"stream": "s", "tuple": {"must": 1, "name": "',
+        b'{"stream": "s", "tuple": {"must": 1, "name": "\\x"}}',
+        b'{"stream": "s", "tuple": {"must": 1, "na\\u006de": "x"}}',
+        b'{"stream": "s", "tuple": {"must": 1, "name": "\\ud83d\\udca7\\u00e4"}} ',
+        b'{"stream": "s", "tuple": {"must": 1, "name": "\\udca7\\u00E4"}}',
+        b'{"stream": "s", "tuple": {"must": 1, "name": "\xc3"}}',
+        b'\t{ "stream" :\t"s" , "tuple" : { "must" : 1 , "k" : null } }\t',
+    ]
 )
 
 
@@ -168,7 +209,7 @@ def traffic(draw: st.DrawFn) -> list[bytes]:
 
 @st.composite
 def tuple_lines(draw: st.DrawFn, kind: str, writer: Writer) -> bytes:
-    stream, feed, ascii_only, tight = writer
+    stream, feed, ascii_only, tight, order = writer
     values: dict[str, Any]
     if stream == "s":
         values = draw(st.fixed_dictionaries(USUAL))
@@ -183,18 +224,30 @@ def tuple_lines(draw: st.DrawFn, kind: str, writer: Writer) -> bytes:
         ts = st.integers(1_780_000_000 * scale, 1_780_000_009 * scale) if kind == "usual" else odd_times
         values = {"ts": draw(ts), "k": draw(st.integers(-9, 9))}
     said = {"stream": stream, "tuple": values} | ({} if feed is None else {"feed": feed})
+    said = {key: said[key] for key in order if key in said}
     text = json.dumps(said, ensure_ascii=ascii_only, separators=(",", ":") if tight else (", ", ": "))
     return text.encode(errors="replace") + draw(st.sampled_from([b"", b"", b"", b"\r"]))
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow])  # long inputs are the point
+@example(
+    [
+        [
+            b'{"stream": "s", "tuple": {"must": 1}}',
+            b'{"stream": "s", "close": true}',
+            b'{"stream": "s", "tuple": {"must": 2}}',
+        ]
+    ]
+    * 2,
+    0,
+)
 @given(st.lists(traffic(), max_size=3), st.integers(0, 20))
-def test_the_same_is_heard_with_templates_and_without(batches: list[list[bytes]], cut: int) -> None:
+def test_the_same_is_heard_in_columns_and_one_by_one(batches: list[list[bytes]], cut: int) -> None:
     data = [b"".join(line + b"\n" for line in batch) for batch in batches]
     whole = b"".join(data)
     data = [whole[:cut], whole[cut:]] if cut and len(batches) == 1 else data
     with pytest.MonkeyPatch.context() as patch:
-        assert heard(data, patch, with_templates=True) == heard(data, patch, with_templates=False)
+        assert heard(data, patch, in_columns=True) == heard(data, patch, in_columns=False)
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False) | st.decimals(allow_nan=False, allow_infinity=False).map(float))
@@ -210,32 +263,51 @@ def test_digits_and_exponents(digits: int, exponent: int) -> None:
 
 
 def read_double(text: str) -> None:
-    decoder = StreamDecoder(definition("s"))
-    template = Template.of(b'{"v": 1.5, "must": 1}', decoder)
-    if template is None:
+    batch = columns("s").read_all(b'{"v": %b, "must": 1}\n' % text.encode())
+    assert batch is None or [column.tolist() for column in batch.columns[1:2]] == [[float(text)]]
+
+
+def columns(stream: str) -> LineColumns:
+    """A reader of objects of this stream."""
+    decoder = StreamDecoder(definition(stream))
+    made = LineColumns(lambda _: decoder, bare=True)
+    if not made.learn(stream):
         assert not WORTHWHILE
         pytest.skip("kernels are not compiled")
-    piece = Piece(b'{"v": %b, "must": 1}\n' % text.encode(), 1)
-    batch = template.read(piece, piece.starts, piece.ends)
-    assert [column.tolist() for column in batch.columns[1:2]] in ([[]], [[float(text)]])
+    return made
 
 
 def test_most_doubles_are_read() -> None:
-    decoder = StreamDecoder(definition("s"))
-    template = Template.of(b'{"v": 1.5, "must": 1}', decoder)
-    if template is None:
-        assert not WORTHWHILE
-        pytest.skip("kernels are not compiled")
     numbers = np.random.default_rng(7).random(2_000)
     for scale in (1e-3, 1.0, 1e9):
         texts = [repr(float(number)) for number in numbers * scale]
-        piece = Piece(b"".join(b'{"v": %b, "must": 1}\n' % text.encode() for text in texts), 1)
-        assert len(template.read(piece, piece.starts, piece.ends)) == len(texts)
+        read = columns("s").read(b"".join(b'{"v": %b, "must": 1}\n' % text.encode() for text in texts))
+        assert not read.left
 
 
-@both_ways("reading")
-def test_lines_are_found(kernel: Any) -> None:
-    text = np.frombuffer(b"ab\n\r\n\nc\r\r\n", np.uint8)
-    starts, ends = np.zeros(4, np.int64), np.zeros(4, np.int64)
-    assert kernel.find_lines(text, starts, ends) == 4
-    assert list(zip(starts.tolist(), ends.tolist(), strict=True)) == [(0, 2), (3, 3), (5, 5), (6, 7)]
+@given(st.fixed_dictionaries({}, optional=USUAL), st.permutations(list(USUAL)), st.booleans(), st.booleans())
+def test_usual_lines_are_read(values: dict[str, Any], order: list[str], ascii_only: bool, tight: bool) -> None:
+    row = {name: values[name] for name in order if name in values} | {"must": 5}
+    line = json.dumps(row, ensure_ascii=ascii_only, separators=(",", ":") if tight else (", ", ": ")).encode() + b"\n"
+    assert columns("s").read_all(line) is not None
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=examples(60))
+@given(traffic())
+def test_the_kernel_reads_the_same_uncompiled(batch: list[bytes]) -> None:
+    data = b"".join(line + b"\n" for line in batch)
+    found = []
+    for kernel in (installed("reading"), uncompiled("reading")):
+        reader = LineColumns(lambda name: decoders[name])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(linecolumns, "WORTHWHILE", True)
+            patch.setattr(linecolumns, "reading", kernel)
+            for stream, feed in (("s", "main"), ("ms", "a"), ("s", "b"), ("sec", "main")):
+                reader.learn(stream, feed)
+            read = reader.read(data)
+        rows_of = [(one.stream, one.feed, rows(one.batch), one.lines.tolist()) for one in read.tuples]
+        found.append((read.starts.tolist(), read.sizes.tolist(), rows_of, list(read.left)))
+    assert found[0] == found[1]
+
+
+decoders = {name: StreamDecoder(definition(name)) for name in STREAMS}
