@@ -10,6 +10,7 @@
 #   make lint                ruff and formatting           make types       mypy --strict
 #   make format              let ruff rewrite what it can
 #   make bench               benchmarks, with ratios
+#   make race [LINES="w1 tcp"] [TUPLES=5000000]   the same work in other programs, side by side, in docs/performance.md
 #   make figures [PAPERS="ets eqg-15"]    the papers' figures and claims, in docs/figures
 #   make docs                renew the parts of the documents that are made from the code
 #   make record              record the README's terminal pictures again
@@ -27,7 +28,7 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help setup server demo docs docs-site record test test-pure check fuzz check-api check-deploy check-spark lint types format bench figures simulate lock clean distclean need-python
+.PHONY: help setup server demo docs docs-site record test test-pure check fuzz check-api check-deploy check-spark lint types format bench race figures simulate lock clean distclean need-python
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -114,6 +115,9 @@ docs-site: $(SITE_VENV)/.installed
 
 bench: setup
 	@$(BIN)/python -m bench
+
+race: setup
+	@nice $(BIN)/python -m bench race $(LINES) --tuples $(or $(TUPLES),5000000)
 
 figures: setup
 	@$(BIN)/python -m bench.papers $(PAPERS)

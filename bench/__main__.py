@@ -1,6 +1,7 @@
 """`python -m bench [NAME...]`: all benchmarks, or those whose name starts with one of the words.
 
-`python -m bench instructions` counts instead of measuring, and has options.
+`python -m bench instructions` counts instead of measuring, and `python -m bench race` measures beside other programs;
+both have options.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from bench import (
     wire,
 )
 from bench.figure import Figure
+from bench.race import __main__ as race
 from bench.race import inprocess
 from bench.race.workloads import WORKLOADS
 
@@ -73,10 +75,12 @@ BENCHMARKS: Mapping[str, Callable[[], list[Figure]]] = {
 def main(words: list[str]) -> int:
     if words[:1] == ["instructions"]:
         return instructions.main(words[1:])
+    if words[:1] == ["race"]:
+        return race.main(words[1:])
     chosen = [name for name in BENCHMARKS if not words or any(name.startswith(word) for word in words)]
     if not chosen:
         print(
-            f"bench: no name starts with {' or '.join(words)}; names: {', '.join(BENCHMARKS)}, instructions",
+            f"bench: no name starts with {' or '.join(words)}; names: {', '.join(BENCHMARKS)}, instructions, race",
             file=sys.stderr,
         )
         return 2
