@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.operators.frame.reorder import Reorder, least_of_each, merge_by_time
+from millrace.operators.frame.reorder import Reorder, Run, least_of_each, merge_by_time
 from millrace.protocol import Schema
 from millrace.values.batch import Batch
 from millrace.values.eventtime import MAX_TIME
@@ -120,3 +122,25 @@ def test_each_input_is_taken_up_to_its_own_bound(one: Log, other: Log, first: in
     shares = least_of_each(reorders, [first, second], limit)
     for at, share in enumerate(shares):
         assert [time for time, _ in taken(share)] == [time for time, origin in ready if origin == at]
+
+
+def test_disorder_does_not_make_a_tuple_look_at_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand tuples wait in some sixty runs; one that leaves or joins looks at one or two of them."""
+    reorder = Reorder()
+    times = np.random.default_rng(1).permutation(1_000).tolist()
+    for at, time in enumerate(times):
+        put(reorder, [time], at)
+    assert len(reorder.runs) > 40
+    looks = 0
+    prefix = Run.prefix
+
+    def counted(run: Run, through_us: int, limit: int) -> list[Batch]:
+        nonlocal looks
+        looks += 1
+        return prefix(run, through_us, limit)
+
+    monkeypatch.setattr(Run, "prefix", counted)
+    for time in range(1_000):
+        assert reorder.head_us() == time
+        assert taken(merge_by_time([reorder], time, 10))[0][0] == time
+    assert looks <= 2_000

@@ -4,12 +4,18 @@ Patience sorting: a tuple joins the oldest run whose last one is not above it, o
 is one run and costs nothing; disorder costs a run per level of it. The ends of the runs fall from the oldest to the
 newest run and only ever rise, so of two tuples of equal time the later can never be in an older run: a stable sort over
 the runs in order of their age keeps the order of arrival.
+
+Disorder over n tuples makes about the square root of n runs. So no step looks at all of them: the run that a tuple
+joins is found by bisection over the ends, and the runs whose heads may leave by a heap.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -19,11 +25,12 @@ from millrace.values.eventtime import untimed
 
 
 class Run:
-    """Batches that follow each other in time; `offset` tuples of the first are gone already."""
+    """Batches that follow each other in time; `offset` tuples of the first are gone already. `age` orders runs."""
 
-    __slots__ = ("batches", "last_us", "offset")
+    __slots__ = ("age", "batches", "last_us", "offset")
 
-    def __init__(self, batch: Batch, offset: int = 0) -> None:
+    def __init__(self, batch: Batch, age: int, offset: int = 0) -> None:
+        self.age = age
         self.batches = deque((batch,))
         self.offset = offset
         self.last_us = int(batch.ts[-1])
@@ -72,12 +79,23 @@ class Run:
 
 
 class Reorder:
-    """The waiting tuples of one input."""
+    """The waiting tuples of one input.
 
-    __slots__ = ("count", "runs")
+    runs      by age
+    _ends     the last time of each run, negated, so that they rise
+    _heads    a heap of the runs: the first time of each, its age (which decides ties), and the run
+    """
+
+    __slots__ = ("_ends", "_heads", "_next_age", "count", "runs")
 
     def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
         self.runs: list[Run] = []
+        self._ends: list[int] = []
+        self._heads: list[tuple[int, int, Run]] = []
+        self._next_age = 0
         self.count = 0
 
     def put(self, batch: Batch) -> None:
@@ -86,24 +104,59 @@ class Reorder:
         ts = batch.ts
         if len(ts) > 1 and (ts[1:] < ts[:-1]).any():
             batch = batch.take(np.argsort(ts, kind="stable"))
+            ts = batch.ts
         stop = len(ts)
-        for run in self.runs:
-            start = 0 if run.last_us <= batch.ts[0] else int(np.searchsorted(batch.ts, run.last_us, "left"))
-            if start < stop:
-                run.append(batch if stop - start == len(ts) else batch.slice(start, stop))
-                stop = start
-            if not stop:
+        while stop:
+            at = bisect_left(self._ends, -int(ts[stop - 1]))
+            if at == len(self.runs):
+                self._add(batch.slice(0, stop))
                 return
-        self.runs.append(Run(batch.slice(0, stop)))
+            run = self.runs[at]
+            start = 0 if run.last_us <= ts[0] else int(np.searchsorted(ts[:stop], run.last_us, "left"))
+            run.append(batch if stop - start == len(ts) else batch.slice(start, stop))
+            self._ends[at] = -run.last_us
+            stop = start
+
+    def _add(self, batch: Batch, offset: int = 0) -> Run:
+        run = Run(batch, self._next_age, offset)
+        self._next_age += 1
+        self.runs.append(run)
+        self._ends.append(-run.last_us)
+        heappush(self._heads, (run.head_us, run.age, run))
+        return run
 
     def head_us(self) -> int | None:
         """The least time that waits."""
-        runs = self.runs
-        if not runs:
+        return self._heads[0][0] if self._heads else None
+
+    def first(self) -> Batch | None:
+        """The tuple with the least time, which stays."""
+        if not self._heads:
             return None
-        if len(runs) == 1:
-            return runs[0].head_us
-        return min(run.head_us for run in runs)
+        run = self._heads[0][2]
+        return run.batches[0].slice(run.offset, run.offset + 1)
+
+    def release(self, through_us: int, limit: int) -> list[Run]:
+        """The runs that have the least times, up to one and at most `limit` of them, by age.
+
+        The caller drops tuples of each, if only none.
+        """
+        heads = self._heads
+        found: list[Run] = []
+        while heads and heads[0][0] <= through_us and len(found) < limit:
+            found.append(heappop(heads)[2])
+        found.sort(key=attrgetter("age"))
+        return found
+
+    def drop(self, run: Run, count: int) -> None:
+        """Forget the first tuples of a run that has been released."""
+        self.count -= count
+        run.drop(count)
+        if run.batches:
+            heappush(self._heads, (run.head_us, run.age, run))
+        else:
+            at = bisect_left(self._ends, -run.last_us)
+            del self.runs[at], self._ends[at]
 
     def least_timed(self) -> int | None:
         """The least time that waits, of the tuples that have one."""
@@ -117,32 +170,17 @@ class Reorder:
             found.sort()
         return found[:limit]
 
-    def first(self) -> Batch | None:
-        """The tuple with the least time, which stays."""
-        if not self.runs:
-            return None
-        run = min(self.runs, key=lambda run: run.head_us)
-        return run.batches[0].slice(run.offset, run.offset + 1)
-
-    def forget(self, counts: Iterable[tuple[Run, int]]) -> None:
-        """Drop tuples from the fronts of runs."""
-        for run, count in counts:
-            run.drop(count)
-            self.count -= count
-        self.runs = [run for run in self.runs if run.batches]
-
     def save(self) -> list[Any]:
         return [[run.offset, [batch.save() for batch in run.batches]] for run in self.runs]
 
     def restore(self, data: Sequence[Any]) -> None:
-        self.runs = []
-        self.count = 0
+        self._clear()
         for offset, batches in data:
             first, *others = (Batch.restore(batch) for batch in batches)
-            run = Run(first, offset)
+            run = self._add(first, offset)
             for batch in others:
                 run.append(batch)
-            self.runs.append(run)
+            self._ends[-1] = -run.last_us
             self.count += sum(map(len, run.batches)) - offset
 
 
@@ -152,25 +190,23 @@ def merge_by_time(waiting: Sequence[Reorder], through_us: int, limit: int) -> Ba
     Equal times: in order of the inputs, then of arrival.
     """
     found = [
-        (reorder, run, pieces)
+        (reorder, run, run.prefix(through_us, limit))
         for reorder in waiting
-        for run in reorder.runs
-        if (pieces := run.prefix(through_us, limit))
+        for run in reorder.release(through_us, limit)
     ]
     if not found:
         return None
     if len(found) == 1:
         reorder, run, pieces = found[0]
         batch = Batch.concat(pieces)
-        reorder.forget(((run, len(batch)),))
+        reorder.drop(run, len(batch))
         return batch
     lengths = [sum(map(len, pieces)) for _, _, pieces in found]
     batch = Batch.concat([piece for _, _, pieces in found for piece in pieces])
     order = np.argsort(batch.ts, kind="stable")[:limit]
     origins = np.bincount(np.repeat(np.arange(len(found)), lengths)[order], minlength=len(found)).tolist()
     for (reorder, run, _), count in zip(found, origins, strict=True):
-        if count:
-            reorder.forget(((run, count),))
+        reorder.drop(run, count)
     return batch.take(order)
 
 
