@@ -25,6 +25,7 @@ class Result:
     report: dict[str, Any]
     stdout: bytes
     engine: Engine
+    late_tuples: Mapping[str, int]  # of streams whose late tuples go nowhere
 
 
 def run_events(sql: str, events: Sequence[Any], folder: Path, **flags: Any) -> Result:
@@ -35,11 +36,18 @@ def run_events(sql: str, events: Sequence[Any], folder: Path, **flags: Any) -> R
 
 
 def run_script(
-    sql: str, folder: Path, *, order: str | None = None, trace: bool = False, cost: str | None = None, **flags: Any
+    sql: str,
+    folder: Path,
+    *,
+    order: str | None = None,
+    trace: bool = False,
+    cost: str | None = None,
+    late_files: bool = True,
+    **flags: Any,
 ) -> Result:
     """Run a script with all queries' rows, all late tuples and a report; times are integers."""
     script = plan_script(sql, order)
-    late = [(name, str(folder / f"late-{name}.jsonl")) for name in script.streams]
+    late = [(name, str(folder / f"late-{name}.jsonl")) for name in script.streams] if late_files else []
     outputs = [(name, str(folder / f"out-{name}.jsonl")) for name in script.queries]
     flags.setdefault("iso", False)
     flags.setdefault("report", str(folder / "report.json"))
@@ -60,6 +68,7 @@ def run_script(
         json.loads(Path(options.report).read_bytes()) if options.report else {},
         stdout.getvalue(),
         run.engine,
+        run.late_tuples,
     )
 
 

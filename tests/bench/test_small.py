@@ -13,6 +13,7 @@ from bench import (
     ets,
     join,
     memory,
+    nexmark,
     punctuation,
     reconfigure,
     sequence,
@@ -200,6 +201,12 @@ def test_queries_that_share_a_filter() -> None:
     """`filters` itself counts the rows of each way."""
     figures = sharing.filters(20_000, queries=3, repeats=1)
     assert [figure.unit for figure in figures] == ["ns/tuple", "ns/tuple", "ns/tuple", "times"]
+
+
+def test_events_with_disorder_against_events_in_order() -> None:
+    """`disorder` itself counts the rows of both."""
+    figures = nexmark.disorder(400)
+    assert [figure.unit for figure in figures] == ["us/event", "us/event", "times"] * len(nexmark.QUERIES)
 
 
 def test_starting() -> None:

@@ -20,7 +20,7 @@ def read(tmp_path, *lines):
     path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines), "utf-8")
     return [
         (instant.at_us, list(instant.events))
-        for instant in read_events(str(path), {"e": EXTERNAL, "i": INTERNAL}, lambda read: None)
+        for instant in read_events(str(path), {"e": EXTERNAL, "i": INTERNAL}, lambda read: None, exact=True)
     ]
 
 

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.cli.main import main
+from millrace.offline import events as offline_events
 from millrace.offline import merge, progress
 from tests.comparison import same_event_order, same_rows
 from tests.running import lines, run_events, run_script
@@ -337,6 +338,52 @@ def test_slices_strategies_and_measures_change_no_result(tmp_path_factory, a, b,
     gone = [(ts, n) for ts, n, *_ in late["b"]] + [(ts, n) for ts, n, *_ in late["a"] if n % 3]
     assert same_rows([*exact.rows["mixed"], *gone], on_time) is None
     assert [line["at"] for line in sliced.late["b"]] == [at for *_, at in late["b"]]
+
+
+TUPLE = st.tuples(st.sampled_from("ab"), st.sampled_from("xy"), st.integers(0, 15), st.integers(0, 3))
+PROMISE = st.tuples(st.sampled_from("ab"), st.sampled_from("xy"), st.integers(0, 40))
+TICK = st.tuples(st.integers(0, 50))
+TUPLES = st.lists(TUPLE, min_size=1, max_size=20)
+EVENTS = st.lists(st.one_of(TUPLES, PROMISE, TICK), min_size=1, max_size=8)
+
+
+JOINED = """
+CREATE QUERY pairs AS
+  SELECT a.n, b.n AS m, a.ts AS t FROM a JOIN b ON a.n = b.n AND abs(a.ts - b.ts) <= INTERVAL '5 us';
+CREATE QUERY counts AS
+  SELECT n, count(*) AS rows, window_end FROM HOP(a, ts, INTERVAL '4 us', INTERVAL '10 us') GROUP BY n;
+"""
+
+
+def as_lines(events):
+    """The feeds `x` and `y` of both streams, their promises, and ticks of the clock."""
+    for stream in "ab":
+        for feed in "xy":
+            yield {"at": 0, "stream": stream, "feed": feed, "punctuation": 0}
+    for event in events:
+        match event:
+            case list():
+                for stream, feed, ts, n in event:
+                    yield {"stream": stream, "feed": feed, "tuple": {"ts": ts, "n": n}}
+            case (stream, feed, ts):
+                yield {"stream": stream, "feed": feed, "punctuation": ts}
+            case (at,):
+                yield {"at": at, "tick": True}
+
+
+@given(events=EVENTS, strategy=st.sampled_from(["dfs", "bfs", "rr(1)"]))
+def test_slices_of_events_change_no_result(tmp_path_factory, events, strategy):
+    folder = tmp_path_factory.mktemp("run")
+    exact = run_events(TWO + JOINED, list(as_lines(events)), folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(offline_events, "ROWS", 12)
+        patch.setattr(offline_events, "EXACT_ROWS", 1)
+        options = {"report": None, "late_files": False, "strategy": strategy}
+        sliced = run_events(TWO + JOINED, list(as_lines(events)), folder, **options)
+    assert sliced.late_tuples == {name: len(rows) for name, rows in exact.late.items() if rows}
+    for name in ("mixed", "pairs", "counts"):
+        assert same_rows(sliced.rows[name], exact.rows[name]) is None
+    assert same_event_order(sliced.rows["ordered"], exact.rows["ordered"], lambda row: row["ts"]) is None
 
 
 def test_the_same_input_has_the_same_output_bytes(tmp_path):

@@ -15,7 +15,8 @@ from typing import Any, Final
 from millrace.engine.events import Arrived, Event, FeedClosed, Punctuated
 from millrace.engine.plan import StreamDefinition
 from millrace.offline.driver import Instant
-from millrace.offline.files import STANDARD, Advanced, lines_of, located, read_object, refuse_file, shown
+from millrace.offline.files import ROWS, STANDARD, Advanced, lines_of, located, read_object, refuse_file, shown
+from millrace.offline.merge import EXACT_ROWS
 from millrace.protocol import Refuse, RowError, TimestampError
 from millrace.protocol.timestamps import FIRST_US, LAST_US
 from millrace.protocol.units import MICROSECONDS, TimeUnit
@@ -29,9 +30,11 @@ KEYS: Final = ("at", "stream", "feed", "tuple", "punctuation", "close", "tick")
 ONE_OF: Final = ("tuple", "punctuation", "close", "tick")
 
 
-def read_events(path: str, streams: Mapping[str, StreamDefinition], advanced: Advanced) -> Iterator[Instant]:
-    """The instants of a file of events."""
-    reader = _Events(path, streams)
+def read_events(
+    path: str, streams: Mapping[str, StreamDefinition], advanced: Advanced, *, exact: bool
+) -> Iterator[Instant]:
+    """The instants of a file of events; `exact`: each of them is at its own time."""
+    reader = _Events(path, streams, exact)
     try:
         if path == STANDARD:
             yield from reader.read(lines_of(sys.stdin.buffer, path, advanced))
@@ -43,16 +46,20 @@ def read_events(path: str, streams: Mapping[str, StreamDefinition], advanced: Ad
 
 
 class _Events:
-    """Reads lines; tuples that one feed sends one after the other at one time become one batch."""
+    """Reads lines; tuples that one feed sends one after the other in one instant become one batch.
 
-    def __init__(self, path: str, streams: Mapping[str, StreamDefinition]) -> None:
+    _held    the tuples of the batches to come, by stream and feed, each with the number of its line
+    _tuples  how many tuples have been read; `_start` of them before the instant at hand
+    """
+
+    def __init__(self, path: str, streams: Mapping[str, StreamDefinition], exact: bool) -> None:
         self._path = path
         self._sources = {name: StreamDecoder(stream) for name, stream in streams.items()}
+        self._exact = exact
         self._clock: int | None = None
         self._events: list[Event] = []
-        self._run: tuple[str, str] | None = None
-        self._rows: list[Mapping[str, Any]] = []
-        self._lines: list[int] = []
+        self._held: dict[tuple[str, str], list[tuple[int, Mapping[str, Any]]]] = {}
+        self._tuples = self._start = 0
 
     def read(self, pieces: Iterator[tuple[int, bytes]]) -> Iterator[Instant]:
         for first, piece in pieces:
@@ -67,17 +74,23 @@ class _Events:
         kind = _kind(event, where)
         at_us = self._time(event, kind, where)
         if at_us != self._clock:
-            yield from self._instant()
+            if not self._sliced or self._tuples - self._start >= ROWS:
+                yield from self._instant()
             self._clock = at_us
         if kind != "tick":
             self._add(event, kind, where, number)
+
+    @property
+    def _sliced(self) -> bool:
+        return not self._exact and self._tuples >= EXACT_ROWS
 
     def _where(self, number: int) -> str:
         return f"{shown(self._path)}, line {number}"
 
     def _instant(self) -> Iterator[Instant]:
         """The events collected at the clock's time."""
-        self._end_run()
+        self._end_runs()
+        self._start = self._tuples
         if self._clock is not None:
             events, self._events = self._events, []
             yield Instant(self._clock, events)
@@ -124,7 +137,7 @@ class _Events:
         if kind == "tuple":
             self._tuple(stream, feed, event["tuple"], where, number)
             return
-        self._end_run()
+        self._end_runs()
         if kind == "punctuation":
             value_us = _timestamp(event["punctuation"], "punctuation", where, source.unit)
             check_promise(where, value_us, source.unit)
@@ -137,24 +150,22 @@ class _Events:
     def _tuple(self, stream: str, feed: str, values: Any, where: str, number: int) -> None:
         if not isinstance(values, dict):
             raise Refuse(f"{where}: expected an object in tuple, got {spelt(values)}", code="bad_row")
-        if self._run != (stream, feed):
-            self._end_run()
-            self._run = (stream, feed)
-        self._rows.append(values)
-        self._lines.append(number)
+        key = (stream, feed)
+        if key not in self._held and (not self._sliced or any(other == stream for other, _ in self._held)):
+            self._end_runs()
+        self._held.setdefault(key, []).append((number, values))
+        self._tuples += 1
 
-    def _end_run(self) -> None:
-        """Make one batch of consecutive tuples of one feed."""
-        if self._run is None:
-            return
-        stream, feed = self._run
-        try:
-            batch = self._sources[stream].from_objects(self._rows)
-        except RowError as error:
-            with located(self._where(self._lines[error.row])):
-                raise
-        self._events.append(Arrived(stream, feed, batch))
-        self._run, self._rows, self._lines = None, [], []
+    def _end_runs(self) -> None:
+        """Make a batch of each feed's tuples."""
+        for (stream, feed), held in self._held.items():
+            try:
+                batch = self._sources[stream].from_objects([values for _, values in held])
+            except RowError as error:
+                with located(self._where(held[error.row][0])):
+                    raise
+            self._events.append(Arrived(stream, feed, batch))
+        self._held = {}
 
 
 def _kind(event: Mapping[str, Any], where: str) -> str:

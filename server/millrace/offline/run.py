@@ -139,7 +139,8 @@ class Run:
     def _instants(self, shown: Bar) -> tuple[int, Iterator[Instant]]:
         """The start time of the clock, and the instants."""
         if self.options.events is not None:
-            return _begun(read_events(self.options.events, self.script.streams, shown.advanced))
+            exact = self._exact() or bool(self.options.late or self.options.report)
+            return _begun(read_events(self.options.events, self.script.streams, shown.advanced, exact=exact))
         exact = self._exact()
         releases = None if exact or self._waits is None else Releases(self._waits, self.script.streams)
         self._merge = Merge(self._cursors(shown.advanced), exact=exact, releases=releases)
