@@ -175,7 +175,15 @@ async def test_the_export_of_nothing_is_nothing(daemon):
     assert exported == {
         "sql": "",
         "statements": [],
-        "decisions": {"apart": [], "components": [], "paused": [], "joins": [], "queues": [], "operators": []},
+        "decisions": {
+            "apart": [],
+            "separate": [],
+            "components": [],
+            "paused": [],
+            "joins": [],
+            "queues": [],
+            "operators": [],
+        },
         "commands": [],
     }
 

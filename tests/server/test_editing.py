@@ -206,13 +206,18 @@ CREATE QUERY d AS SELECT k, sum(v) AS s FROM u GROUP BY k
 
 
 def test_what_was_put_in_and_is_not_shared_is_there_again_in_that_order(tmp_path, capsys):
-    """Equal selects in front of two queries are each its own; that is said of the second once it is there."""
+    """Equal selects in front of two queries are separate until their states are compared; a restart keeps that."""
 
     async def play():
         async with running(ALIKE, server={"data_dir": str(tmp_path)}) as daemon:
             for name in ("c", "d"):
                 code, text = await cli(daemon, "operator", "insert", f"{name}.aggregate1", "--where", "k > 1")
                 assert code == 0, text
+            exported = daemon.catalog.export()
+            assert [command.split()[2] for command in exported["commands"]][:2] == ["insert", "insert"]
+            assert [one.query for one in daemon.catalog.decisions().apart] == ["d"]
+            code, text = await cli(daemon, "query", "unshare", "d")
+            assert code == 0, text
             exported = daemon.catalog.export()
             assert [command.split()[2] for command in exported["commands"]][:3] == ["insert", "insert", "unshare"]
         async with running(None, server={"data_dir": str(tmp_path)}) as again:

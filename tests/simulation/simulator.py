@@ -678,7 +678,7 @@ class Sharing(Play):
         super().__init__(world, style, rough=rough)
         self.engine = Engine(trace=True, share=True)
         self.books = _SharingBooks()
-        self.shared = 0
+        self.shared = self.merged = 0
 
     def _add(self, query: QueryModel) -> None:
         second = moved(query.plan(), f"{query.name}_")
@@ -703,6 +703,12 @@ class Sharing(Play):
         owners = [self.engine.owners(one) for one in self.engine.graph.operators.values()]
         self.shared = max(self.shared, sum(len(found) > 1 for found in owners))
 
+    def _step(self, events: Sequence[Event], work: int | None = None) -> None:
+        before = len(self.engine.graph.operators)
+        super()._step(events, work)
+        if not any(isinstance(event, Command) for event in events):
+            self.merged += before - len(self.engine.graph.operators)
+
     def seconds(self) -> dict[str, Rows]:
         """What the second of each query has given, by the name of the first."""
         names = [query.name for query in self.world.queries if f"{query.name}_" in self.engine.queries_by_name]
@@ -714,13 +720,13 @@ class Sharing(Play):
         return found
 
 
-def simulate_sharing(world: World, styles: int = 1) -> int:
-    """Play a world with every query twice; how many operators were shared at the most."""
+def simulate_sharing(world: World, styles: int = 1) -> tuple[int, int]:
+    """Play a world with every query twice; how many operators were shared at the most, and how many were merged."""
     expected = Expected(world)
     left_alone = tuple(said for said in world.log if said.kind not in ("pause", "resume", "drop"))
     undisturbed = Expected(replace(world, log=left_alone, dropped=())).checkpoints[-1]
     touched = {said.query for said in world.log if said.query}
-    most = 0
+    most = merged = 0
     for style in (None, *range(styles)):
         for rough in (False, True) if style is not None else (False,):
             play = Sharing(world, style, rough=rough)
@@ -734,5 +740,5 @@ def simulate_sharing(world: World, styles: int = 1) -> int:
                 if wanted is not None and not touched.intersection(world.query(name).reads_queries) and rows != wanted:
                     raise Broken(f"shared, {style}: the second {name} gave {dict(rows - wanted)} too much, "
                                  f"withheld {dict(wanted - rows)}")  # fmt: skip
-            most = max(most, play.shared)
-    return most
+            most, merged = max(most, play.shared), merged + play.merged
+    return most, merged

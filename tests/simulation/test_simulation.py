@@ -108,15 +108,17 @@ def test_worlds_of_clocks(first):
 @pytest.mark.parametrize("first", range(0, 6, 2))
 def test_worlds_of_queries_that_share(first):
     """Windowed ones remember much, the others merge and split."""
-    shared = 0
+    shared = merged = 0
     for seed in range(first, first + 2):
         for world in (world_of(seed), windowed_world_of(seed)):
             try:
-                shared += simulate_sharing(world)
+                found = simulate_sharing(world)
             except Exception as error:
                 error.add_note(f"simulate_sharing, seed {seed}, {world.queries[0].nodes[0].kind}")
                 raise
+            shared, merged = shared + found[0], merged + found[1]
     assert shared > 10
+    assert merged > 0
 
 
 def play_many(worlds, first):

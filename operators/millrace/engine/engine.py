@@ -14,8 +14,9 @@ from typing import Any, Final
 from millrace.engine import credit, events, saving, seam, shadow, streams, views
 from millrace.engine.events import Answer, Change, Command, CommandBody, Effects, Event, Rejected, WakeAt
 from millrace.engine.graph import edges
+from millrace.engine.graph.alike import Alike
 from millrace.engine.graph.graph import Graph
-from millrace.engine.graph.rewire import adding, editing, pausing, queues, renaming, replacing, sharing
+from millrace.engine.graph.rewire import adding, editing, merging, pausing, queues, renaming, replacing, sharing
 from millrace.engine.plan import QueryPlan
 from millrace.engine.queries import Query
 from millrace.engine.scheduler import deciding, turns
@@ -51,6 +52,8 @@ class Engine:
     history_held  streams whose history is too far behind
     slow          queries, and streams of late tuples, with a slow reader; true: no operator's wait is an exception
     remembering   the queries with a state that can grow
+    alike         by definition and inputs: the operators that have them
+    merge_wait    steps with events until equal operators are compared again
     fresh, copied, tried   of the change in progress: operators that are new, those that stand for shared ones, and
                            whether all of it has been tried on a shadow
     """
@@ -89,8 +92,8 @@ class Engine:
         self.remembering: dict[str, Query] = {}
         self._owners: dict[Operator, list[Query]] | None = None
         self._nodes: dict[str, Operator] = {}
-        # By what an operator does to what, roughly: the queries that have it.
-        self._alike: dict[object, list[Query]] | None = None
+        self._alike: Alike | None = None
+        self.merge_wait = 0
         self.share = share
         self.fresh: dict[Operator, None] = {}
         self.copied: dict[Operator, Operator] = {}
@@ -104,9 +107,11 @@ class Engine:
         """Take what happened, work within the budget (in tuples, and in executions), and say what is to be done."""
         self.clock.now_us = self.time.heard_us = max(now_us, self.clock.now_us)
         effects = Effects()
+        can_merge = self.share and bool(events)
         for event in events:
             try:
                 if isinstance(event, Command):
+                    can_merge = False  # until the next step all is as a plan of the command has shown
                     effects.orders.append(Answer(event.id, value=self.obey(event.body)))
                     self.time.keep_beating()
                 else:
@@ -120,6 +125,8 @@ class Engine:
         if self.graph.chained:
             self.chains.decide(self, effects)
         turns.work(self, effects, budget, executions)
+        if can_merge:
+            merging.look(self)
         if self.owing:
             credit.grant(self, effects)
         wake_us = self.time.timers.first()
@@ -217,6 +224,7 @@ class Engine:
         """Queries or their operators are others than before: what is looked up of them is found anew."""
         self.remembering = {name: query for name, query in self.queries_by_name.items() if query.remembers}
         self._owners = self._alike = None
+        self.merge_wait = 0
 
     def query_added(self, query: Query) -> None:
         """A query has come behind all others: what is looked up of them still holds."""
@@ -225,7 +233,8 @@ class Engine:
         if self._owners is not None:
             self._note_owner(self._owners, query)
         if self._alike is not None:
-            self._note_likenesses(self._alike, query)
+            self._alike.add(self, query)
+        self.merge_wait = 0
 
     def owners(self, operator: Operator) -> list[Query]:
         """The queries that an operator belongs to, in the order of their making; a source belongs to nobody."""
@@ -243,17 +252,13 @@ class Engine:
         for member in (*query.operators, query.sink):
             owners.setdefault(member, []).append(query)
 
-    def alike(self, key: object) -> Sequence[Query]:
-        """The queries that may have an operator that does this, in the order of their making."""
+    @property
+    def alike(self) -> Alike:
         if self._alike is None:
-            self._alike = {}
+            self._alike = Alike()
             for query in self.queries_by_name.values():
-                self._note_likenesses(self._alike, query)
-        return self._alike.get(key, ())
-
-    def _note_likenesses(self, alike: dict[object, list[Query]], query: Query) -> None:
-        for key in sharing.likenesses(query):
-            alike.setdefault(key, []).append(query)
+                self._alike.add(self, query)
+        return self._alike
 
     def named(self, name: str) -> Operator:
         """The operator that a plan calls so; a shared one has a name in the plan of each of its queries."""

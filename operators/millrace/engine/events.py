@@ -200,10 +200,12 @@ class DropQuery:
 
 @dataclass(frozen=True, slots=True)
 class UnshareQuery:
-    """Give a query operators of its own, with what the shared ones remember; of all that it shares, or of these."""
+    """Give a query separate copies of the operators that it shares: of these, or of all. `lasting`: they stay separate,
+    even when their states are equal."""
 
     name: str
     operators: tuple[str, ...] = ()
+    lasting: bool = True
 
 
 @dataclass(frozen=True, slots=True)

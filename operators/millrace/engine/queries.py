@@ -16,8 +16,9 @@ class Query:
     """A running query: its plan, and its operators in plan order.
 
     `paused` says why it takes nothing at present, `failed` that it is because it could not go on, and `lost` how many
-    tuples it held whenever that happened. `apart` says which operators it could have shared, and why it does not.
-    `remembers` says whether any of its operators has a state that can grow.
+    tuples it held whenever that happened. `apart` says which operators it could have shared, and why it does not;
+    `separate` has the nodes whose operators an admin has separated. `remembers` says whether any of its operators has
+    a state that can grow.
     """
 
     plan: QueryPlan
@@ -27,6 +28,7 @@ class Query:
     failed: bool = False
     lost: int = 0
     apart: dict[str, str] = field(default_factory=dict)
+    separate: dict[str, None] = field(default_factory=dict)
     remembers: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -34,6 +36,7 @@ class Query:
 
     def become(self, plan: QueryPlan, operators: list[Operator]) -> None:
         self.plan, self.operators = plan, operators
+        self.separate = {node.name: None for node in plan.nodes if node.name in self.separate}
         self.remembers = any(type(one).state_tuples is not Operator.state_tuples for one in operators)
 
     @property

@@ -129,6 +129,8 @@ def save(engine: Engine) -> bytes:
                 if query.paused is not None
             ],
             "apart": {name: query.apart for name, query in engine.queries_by_name.items() if query.apart},
+            "separate": {name: [*query.separate] for name, query in engine.queries_by_name.items() if query.separate},
+            "merge_wait": engine.merge_wait,
             "lost": [[name, query.lost] for name, query in engine.queries_by_name.items() if query.lost],
             "strategies": [[name, str(strategy)] for name, strategy in graph.strategies.items()],
             "breaks": list(graph.breaks),
@@ -194,6 +196,7 @@ def restore(data: bytes, *, stopwatch: Stopwatch | None, trace: bool) -> Engine:
     engine.slow = dict(saved["slow"])
     engine.costs = {name: (tuples, us) for name, tuples, us in saved["costs"]}
     engine.gauge.peak_tuples, engine.gauge.peak_bytes = saved["gauge"]
+    engine.merge_wait = saved.get("merge_wait", 0)
     return engine
 
 
@@ -208,6 +211,8 @@ def _restore_graph(engine: Engine, saved: dict[str, Any]) -> None:
             failing.stand_still(engine, engine.query(name))
     for name, apart in saved["apart"].items():
         engine.query(name).apart = apart
+    for name, nodes in saved.get("separate", {}).items():
+        engine.query(name).separate = dict.fromkeys(nodes)
     for name, lost in saved["lost"]:
         engine.query(name).lost = lost
     graph.strategies = {name: Strategy.parse(text) for name, text in saved["strategies"]}

@@ -255,7 +255,8 @@ def query_unshare(
         list[str] | None, typer.Argument(help="Operators by their names in the query's plan; all by default.")
     ] = None,
 ) -> None:
-    """Make separate copies of the operators that a query shares with others. No row is lost or repeated."""
+    """Make separate copies of the operators that a query shares with others. No row is lost or repeated. They stay
+    separate until the query is replaced."""
     answer, _ = request(link, "POST", "query", name, "/unshare", {"operators": operators or []})
     copies = ", ".join(answer["operators"])
     _report(

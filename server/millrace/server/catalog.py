@@ -57,6 +57,7 @@ from millrace.server.decisions import (
     exchanged,
     named,
     paused,
+    separate,
     written,
 )
 from millrace.server.feeds import Feeds
@@ -995,6 +996,7 @@ class Catalog:
         joins = tuple(JoinDecision.model_validate(found) for found in views.join_orders(self._engine))
         return Decisions(
             apart=apart(self._engine),
+            separate=tuple(one for one in separate(self._engine) if one.query not in temporary),
             # By name: the order of the graph is another one after a restart.
             components=tuple(
                 self._settled(found)

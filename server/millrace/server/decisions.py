@@ -101,7 +101,7 @@ class QueueDecision(Part):
 
 
 class ApartDecision(Part):
-    """Operators that a query has for itself although an older one has equal ones."""
+    """Operators that a query does not share although an older one has equal ones."""
 
     query: str
     operators: tuple[str, ...]
@@ -182,10 +182,14 @@ class KeptPlace(Part):
 
 
 class Decisions(Part):
-    """Everything that was decided. `places` is None in a catalog from before sinks had a folder."""
+    """Everything that was decided. `places` is None in a catalog from before sinks had a folder.
+
+    apart     operators that are separate at present: they are merged once their states are equal
+    separate  operators that an admin has separated
+    """
 
     apart: tuple[ApartDecision, ...] = ()
-
+    separate: tuple[ApartDecision, ...] = ()
     components: tuple[ComponentDecisions, ...] = ()
     paused: tuple[PausedQuery, ...] = ()
     joins: tuple[JoinDecision, ...] = ()
@@ -196,7 +200,8 @@ class Decisions(Part):
     def parting(self) -> list[CommandBody]:
         """Commands that separate operators again. They follow the edits, which separate operators themselves and may
         have inserted them, and precede everything else, because forks depend on them."""
-        return [UnshareQuery(found.query, found.operators) for found in self.apart]
+        apart = [UnshareQuery(one.query, one.operators, lasting=False) for one in self.apart]
+        return [*apart, *(UnshareQuery(one.query, one.operators) for one in self.separate)]
 
     def commands(self, engine: Engine) -> list[CommandBody]:
         """What makes it so again in this engine, which has the same streams and queries, and whose operators have been
@@ -217,7 +222,7 @@ class Decisions(Part):
         made = [edit.shell() for edit in self.operators]
         made += [
             f"millrace query unshare {quote(found.query)} {' '.join(map(quote, found.operators))}"
-            for found in self.apart
+            for found in self.separate
         ]
         for component in self.components:
             name = quote(component.component)
@@ -297,6 +302,15 @@ def apart(engine: Engine) -> tuple[ApartDecision, ...]:
     """The operators that are not shared although a server started with the same statements would share them."""
     return tuple(
         ApartDecision(query=name, operators=tuple(operators)) for name, operators in sharing.apart(engine).items()
+    )
+
+
+def separate(engine: Engine) -> tuple[ApartDecision, ...]:
+    """The operators that an admin has separated."""
+    return tuple(
+        ApartDecision(query=name, operators=tuple(query.separate))
+        for name, query in engine.queries_by_name.items()
+        if query.separate
     )
 
 

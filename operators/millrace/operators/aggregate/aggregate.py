@@ -185,6 +185,9 @@ class WindowAggregate(IdleWaiting):
     def save(self) -> Any:
         return [super().save(), self.newest, self._pace.credit, self.windows.save()]
 
+    def essence(self) -> Any:
+        return [self.newest, self.windows.save()]
+
     def restore(self, data: Any) -> None:
         idle, self.newest, self._pace.credit, windows = data
         super().restore(idle)
@@ -276,3 +279,6 @@ class RowAggregate(WindowAggregate):
     def restore(self, data: Any) -> None:
         saved, self._positions.since_us, self.place = data
         super().restore(saved)
+
+    def essence(self) -> Any:
+        return [super().essence(), self._positions.since_us, self.place]

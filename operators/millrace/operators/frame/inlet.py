@@ -136,6 +136,19 @@ class Inlet:
         self.wake()  # its operator has to pass on what was promised meanwhile
         self.home.admit(self)
 
+    def change_arc(self, arc: Buffer) -> None:
+        """Continue at the end of another arc, to which the same tuples will be put. Nothing waits here."""
+        self._leave_for_good()
+        self.home = self.buffer = arc
+        self.jump()
+        arc.admit(self)
+
+    def _leave_for_good(self) -> None:
+        """Leave the arc; what it promised still holds."""
+        if self.home.promise != LATENT:
+            self.told = self.promise
+        self.home.part_from(self)
+
     @property
     def away(self) -> bool:
         """Whether it has left its arc, to come back."""

@@ -194,6 +194,11 @@ class Operator(ABC):
     def restore(self, data: Any) -> None:
         """Take back what `save` gave."""
 
+    def essence(self) -> Any:
+        """The part of its state that its rows depend on: operators of one definition in which it is equal emit the same
+        rows for the same input. How they are spread over executions may differ."""
+        return self.save()
+
 
 class RowWise(Operator):
     """An operator that turns each tuple of its one input into one or none, or into its copies, at the same time. Keeps

@@ -204,6 +204,11 @@ class QueueInlet(Inlet):
             self.home.gauge.add(self.queue.waiting - len(waiting), self.home.width)
         self.taken = self.home.end - self.queue.waiting
 
+    def change_arc(self, arc: Buffer) -> None:
+        """Continue at the end of another arc, with what waits in the queue."""
+        self._leave_for_good()
+        self.move(arc, self.since_us, None)
+
     def move(self, buffer: Buffer, since_us: int | None, columns: tuple[int, ...] | None) -> None:
         """Go on at another arc, with what waits here: its fields are these of the other's."""
         self.home = self.buffer = buffer

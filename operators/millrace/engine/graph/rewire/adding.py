@@ -67,9 +67,9 @@ def make(
     own = [operator for name, operator in operators.items() if name not in found.operators]
     connect([*own, query.sink])
     engine.queries_by_name[plan.name] = query
-    engine.query_added(query)
     engine.fresh |= dict.fromkeys(own)
     engine.graph.add([*own, query.sink], chosen)
+    engine.query_added(query)
     return query
 
 

@@ -200,7 +200,7 @@ def _exchange(
         _hand_over(query, plan, before, after, inlets, change, fresh=after not in kept.values())
     engine.graph.forget_links(query.operators)
     carry_out(engine, change)
-    query.apart = {}
+    query.apart, query.separate = {}, {}
     if query.failed:
         query.failed, query.paused = False, None
     elif query.paused is not None:

@@ -32,6 +32,7 @@ class Rewiring:
     after    the queries that differ after it: their plans, and their operators in plan order
     gone     the queries that leave
     handed   (from, to, inlets): inlets that continue at another arc, with all that they have not taken
+    joined   (from, to): arcs whose readers, which have taken all, continue at the end of another one
     instead  by operator: the one that takes its place on the same arcs
     forks    other names for forks
     """
@@ -39,6 +40,7 @@ class Rewiring:
     after: list[tuple[Query, QueryPlan, list[Operator]]] = field(default_factory=list)
     gone: Sequence[Query] = ()
     handed: list[tuple[Buffer, Buffer, Sequence[Inlet]]] = field(default_factory=list)
+    joined: Sequence[tuple[Buffer, Buffer]] = ()
     instead: Mapping[Operator, Operator] = field(default_factory=dict)
     forks: Mapping[Operator, str] = field(default_factory=dict)
 
@@ -52,6 +54,9 @@ def carry_out(engine: Engine, change: Rewiring) -> None:
         connect(one for one in operators if one not in before and one not in placed)
     for old, new, inlets in change.handed:
         new.succeed(old, inlets)
+    for old, new in change.joined:
+        for inlet in list(old.readers):
+            inlet.change_arc(new)
     for query, plan, operators in change.after:
         query.become(plan, operators)
         query.sink.output = query.sink.inputs[0].arc

@@ -14,12 +14,12 @@ operators of its own first, with what the shared ones remember and with all that
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from millrace.engine import events as e
+from millrace.engine.graph.alike import Member, sharable
 from millrace.engine.graph.rewire.rewiring import Rewiring, carry_out
 from millrace.engine.plan import Node, QueryPlan
 from millrace.engine.queries import Query
@@ -59,8 +59,8 @@ def common(engine: Engine, plan: QueryPlan) -> Common:
         same = _same(engine, plan, node, found.operators)
         if same is None:
             continue
-        query, operator = same
-        why = _why_apart(engine, query, plan, operator)
+        operator = same.operator
+        why = _why_apart(engine, same.query, plan, operator)
         if why is not None:
             found.apart[node.name] = f"equal to {operator.name}, but {why}"
             continue
@@ -84,68 +84,16 @@ def saved(engine: Engine, query: Query) -> dict[str, str]:
     }
 
 
-def _same(engine: Engine, plan: QueryPlan, node: Node, there: Mapping[str, Operator]) -> tuple[Query, Operator] | None:
-    """An operator that does the same to the same rows, and a query that it works for."""
+def _same(engine: Engine, plan: QueryPlan, node: Node, there: Mapping[str, Operator]) -> Member | None:
+    """An operator that does the same to the same rows."""
     inside = {one.name for one in plan.nodes}
-    if any(name in inside and name not in there for name in node.inputs) or not _plain(node):
+    if not sharable(node) or not all(
+        name in there or (name not in inside and engine.knows(name)) for name in node.inputs
+    ):
         return None
-    inputs = [there.get(name, name) for name in node.inputs]
-    for query in engine.alike(_likeness(node, there)):
-        own = {one.name: operator for one, operator in zip(query.plan.nodes, query.operators, strict=True)}
-        for other in query.plan.nodes:
-            if (
-                other.spec == node.spec
-                and [own.get(name, name) for name in other.inputs] == inputs
-                and _plain(other)
-                and _edges(other) == _edges(node)
-            ):
-                return query, own[other.name]
-    return None
-
-
-def likenesses(query: Query) -> dict[object, None]:
-    """What its operators do, roughly: equal ones are alike, and few others."""
-    own: dict[str, Operator] = {}
-    found: dict[object, None] = {}
-    for node, operator in zip(query.plan.nodes, query.operators, strict=True):
-        found[_likeness(node, own)] = None
-        own[node.name] = operator
-    return found
-
-
-def _likeness(node: Node, there: Mapping[str, Operator]) -> object:
-    return type(node.spec), _gist(node.spec), *(id(there[name]) if name in there else name for name in node.inputs)
-
-
-# Parts of a definition that are looked at to tell it from others; one may have a hundred thousand.
-GIST: Final = 64
-
-
-def _gist(spec: object) -> tuple[object, ...]:
-    """The first plain values in a definition, breadth first: equal definitions have equal ones."""
-    found: list[object] = []
-    waiting: deque[object] = deque([spec])
-    looked = 0
-    while waiting and looked < GIST:
-        part = waiting.popleft()
-        looked += 1
-        if isinstance(part, tuple):
-            waiting.extend(part[:GIST])
-        elif is_dataclass(part):
-            waiting.extend(getattr(part, field.name) for field in fields(part))
-        elif isinstance(part, str | int | bool):
-            found.append(part)
-    return tuple(found)
-
-
-def _plain(node: Node) -> bool:
-    """Whether it may be shared and reads arcs as they are: what a queue of its own keeps depends on who serves it, and
-    when."""
-    return node.spec.state().shared != "never" and all(node.edge(at).plain for at in range(len(node.inputs)))
-
-
-def _edges(node: Node) -> list[object]:
-    return [node.edge(at) for at in range(len(node.inputs))]
+    inputs = [there[name] if name in there else engine.named(name) for name in node.inputs]
+    used = set(there.values())
+    return next((one for one in engine.alike.members(node, inputs) if one.operator not in used), None)
 
 
 def _why_apart(engine: Engine, query: Query, plan: QueryPlan, operator: Operator) -> str | None:
@@ -228,26 +176,29 @@ def part(engine: Engine, command: e.UnshareQuery) -> dict[str, Any]:
     if unknown:
         raise Refuse(f"query {query.plan.name} has no operator {unknown[0]}", code="unknown_operator")
     before = {one["node"] for one in told(engine, query) if one["with"]}
+    if command.lasting:
+        query.separate |= dict.fromkeys(_and_readers(query, command.operators or own))
     unshare(engine, query, command.operators or own)
     after = {one["node"] for one in told(engine, query) if one["with"]}
     return {"query": query.plan.name, "operators": [name for name in own if name in before - after]}
 
 
 def apart(engine: Engine) -> dict[str, list[str]]:
-    """By query, the operators that are its own although an older query has equal ones: they have been taken apart, or
-    came too late. Made anew, the two would share them."""
-    kinds: dict[Any, int] = {}  # equal definitions over equal inputs have one number
-    first: dict[int, Operator] = {}
-    found: dict[str, list[str]] = {}
+    """By query, the operators that are separate at present although an older query has equal ones: one was changed, or
+    started later. Created again, the two would share them."""
+    numbers: dict[Any, int] = {}  # equal definitions over equal inputs have one number
+    firsts: dict[int, Operator] = {}
+    separate: dict[str, list[str]] = {}
     for query in engine.queries_by_name.values():
-        numbers: dict[str, int] = {}
+        own: dict[str, int] = {}
         for node, operator in zip(query.plan.nodes, query.operators, strict=True):
-            inputs = tuple(numbers.get(name, name) for name in node.inputs)
-            kind = node.spec, inputs, tuple(_edges(node)), query.plan.options
-            number = numbers[node.name] = kinds.setdefault(kind, len(kinds))
-            if _plain(node) and first.setdefault(number, operator) is not operator:
-                found.setdefault(query.plan.name, []).append(node.name)
-    return found
+            inputs = tuple(own.get(name, name) for name in node.inputs)
+            edges = tuple(node.edge(at) for at in range(len(inputs)))
+            definition = node.spec, inputs, edges, query.plan.options
+            number = own[node.name] = numbers.setdefault(definition, len(numbers))
+            if sharable(node) and firsts.setdefault(number, operator) is not operator:
+                separate.setdefault(query.plan.name, []).append(node.name)
+    return separate
 
 
 def unshare(engine: Engine, query: Query, nodes: Sequence[str] | None = None, *, remembering: bool = True) -> None:
@@ -263,10 +214,7 @@ def unshare(engine: Engine, query: Query, nodes: Sequence[str] | None = None, *,
         if len(engine.owners(operator)) > 1
     }
     if nodes is not None:
-        below = set(nodes)
-        for node in query.plan.nodes:
-            if below.intersection(node.inputs):
-                below.add(node.name)
+        below = _and_readers(query, nodes)
         places = {operator: node for operator, node in places.items() if node.name in below}
     if not places:
         return
@@ -280,6 +228,15 @@ def unshare(engine: Engine, query: Query, nodes: Sequence[str] | None = None, *,
     engine.graph.strategies |= {twin.name: chosen for twin, chosen in strategies.items() if chosen is not None}
     engine.copied |= {twin: operator for operator, twin in twins.items()}
     tighten(engine, [*twins.values(), *places])
+
+
+def _and_readers(query: Query, nodes: Sequence[str]) -> dict[str, None]:
+    """These nodes of a query, and all that read them."""
+    below = dict.fromkeys(nodes)
+    for node in query.plan.nodes:
+        if not below.keys().isdisjoint(node.inputs):
+            below[node.name] = None
+    return below
 
 
 def _twin(engine: Engine, node: Node, operator: Operator, remembering: bool) -> Operator:

@@ -1,0 +1,89 @@
+"""Operators with equal definitions over the same inputs: where a query may share, and where two may be merged.
+
+Rule: an operator with a separate queue, or one that is never shared, is not listed. Definitions may be large, so the
+key has only the first values of each; whoever looks one up compares the specs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from millrace.engine.plan import Node
+from millrace.engine.queries import Query
+from millrace.operators.frame.operator import Operator
+
+if TYPE_CHECKING:
+    from millrace.engine.engine import Engine
+
+# Parts of a definition in its key. A definition may have a hundred thousand.
+GIST: Final = 64
+
+
+class Member(NamedTuple):
+    """An operator, and a query to which it belongs, with its node there."""
+
+    query: Query
+    node: Node
+    operator: Operator
+
+
+class Alike:
+    """By key, the operators that have it, in the order of their queries; `groups` are those of several queries."""
+
+    def __init__(self) -> None:
+        self._members: dict[Hashable, list[Member]] = {}
+        self._groups: dict[Hashable, None] = {}
+        self._operators: set[Operator] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._groups)
+
+    def add(self, engine: Engine, query: Query) -> None:
+        """List the operators of a query that is younger than all others here."""
+        for node, operator in zip(query.plan.nodes, query.operators, strict=True):
+            if not sharable(node):
+                continue
+            key = _key(node, [engine.graph.producer(inlet) for inlet in operator.inputs])
+            members = self._members.setdefault(key, [])
+            members.append(Member(query, node, operator))
+            if operator not in self._operators and members[0].query is not query:
+                self._groups[key] = None
+            self._operators.add(operator)
+
+    def members(self, node: Node, inputs: Sequence[Operator]) -> Iterator[Member]:
+        """The operators with a node's definition over these inputs."""
+        return (one for one in self._members.get(_key(node, inputs), ()) if one.node.spec == node.spec)
+
+    def groups(self) -> Iterator[Sequence[Member]]:
+        """The operators that may have equal definitions, where there are several."""
+        return (self._members[key] for key in self._groups)
+
+
+def sharable(node: Node) -> bool:
+    """Whether it may be shared and reads arcs as they are: what a queue of its own keeps depends on who serves it, and
+    when."""
+    return node.spec.state().shared != "never" and all(node.edge(at).plain for at in range(len(node.inputs)))
+
+
+def _key(node: Node, inputs: Sequence[Operator]) -> Hashable:
+    return type(node.spec), _gist(node.spec), tuple(inputs), tuple(node.edge(at) for at in range(len(inputs)))
+
+
+def _gist(spec: object) -> tuple[object, ...]:
+    """The first plain values in a definition, breadth first: equal definitions have equal ones."""
+    values: list[object] = []
+    queue: deque[object] = deque([spec])
+    visited = 0
+    while queue and visited < GIST:
+        part = queue.popleft()
+        visited += 1
+        if isinstance(part, tuple):
+            queue.extend(part[:GIST])
+        elif is_dataclass(part):
+            queue.extend(getattr(part, field.name) for field in fields(part))
+        elif isinstance(part, str | int | bool):
+            values.append(part)
+    return tuple(values)
