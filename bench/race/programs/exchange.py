@@ -43,6 +43,27 @@ def finish(folder: Path, rows: Rows, seconds: float) -> None:
     print(json.dumps({"seconds": seconds}))
 
 
+def score(k: int, v: int) -> int:
+    """The function of the line about functions in Python."""
+    return v * 2 + 1 if v > k else k - v
+
+
+class Alternating:
+    """The aggregate of the line about aggregates in Python."""
+
+    @staticmethod
+    def init() -> int:
+        return 0
+
+    @staticmethod
+    def iterate(state: int, value: int) -> int:
+        return value - state
+
+    @staticmethod
+    def terminate(state: int) -> int:
+        return state
+
+
 def main(workloads: Mapping[str, Callable[[Streams], Rows]]) -> None:
     """Run the workload that the command line names."""
     name, folder = sys.argv[1], Path(sys.argv[2])

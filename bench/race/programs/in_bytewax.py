@@ -15,7 +15,7 @@ import bytewax.operators as op
 from bytewax.dataflow import Dataflow
 from bytewax.inputs import DynamicSource, StatelessSourcePartition
 from bytewax.testing import TestingSink, run_main
-from exchange import SECOND_US, WINDOW_US, Rows, Streams, by_pane, main
+from exchange import SECOND_US, WINDOW_US, Alternating, Rows, Streams, by_pane, main, score
 
 BATCH = 10_000
 
@@ -146,5 +146,33 @@ def w3(streams: Streams) -> Rows:
     return [(n, (int(window) + 1) * WINDOW_US) for window, n in done]
 
 
+def _scored(rows: list[Any]) -> Iterable[tuple[str, int]]:
+    totals: Counter[int] = Counter()
+    for ts, k, v in rows:
+        totals[ts // WINDOW_US] += score(k, v)
+    return [(str(window), total) for window, total in totals.items()]
+
+
+def function(streams: Streams) -> Rows:
+    done = reduced("function", streams, ("ts", "k", "v"), None, _scored, lambda left, right: left + right)
+    return [(total, (int(window) + 1) * WINDOW_US) for window, total in done]
+
+
+def aggregate(streams: Streams) -> Rows:
+    """The states are in the step's function: the aggregate has no way to merge two of them."""
+    states: dict[tuple[int, int], int] = {}
+
+    def iterate(rows: list[Any]) -> Iterable[tuple[str, int]]:
+        for ts, k, v in rows:
+            key = k, ts // WINDOW_US
+            state = states.get(key)
+            states[key] = Alternating.iterate(Alternating.init() if state is None else state, v)
+        return []
+
+    reduced("aggregate", streams, ("ts", "k", "v"), None, iterate, lambda left, right: left + right)
+    return [(k, Alternating.terminate(state), (window + 1) * WINDOW_US) for (k, window), state in states.items()]
+
+
 if __name__ == "__main__":
-    main({"w1": w1, "w1-ordered": w1, "w2": w2, "w2-260000": w2, "w3": w3, "w4": w4})
+    own = {"function": function, "aggregate": aggregate}
+    main(own | {"w1": w1, "w1-ordered": w1, "w2": w2, "w2-260000": w2, "w3": w3, "w4": w4})

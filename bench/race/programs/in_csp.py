@@ -15,7 +15,8 @@ from pathlib import Path
 import csp
 import numpy as np
 from csp import ts
-from exchange import SECOND_US, WINDOW_US, Streams, by_pane, finish, read
+from exchange import SECOND_US, WINDOW_US, Alternating, Streams, by_pane, finish, read
+from exchange import score as scored
 
 EPOCH = datetime(2020, 1, 1)  # noqa: DTZ001 - csp takes times in UTC without a zone
 EPOCH_US = 1_577_836_800 * SECOND_US
@@ -23,6 +24,8 @@ counts: defaultdict[tuple[int, int], int] = defaultdict(int)
 groups: dict[tuple[int, int, int], list[int]] = {}
 panes: dict[tuple[int, int], list[int]] = {}
 pairs: defaultdict[int, int] = defaultdict(int)
+totals: defaultdict[int, int] = defaultdict(int)
+states: dict[tuple[int, int], int] = {}
 
 
 @csp.node
@@ -53,6 +56,20 @@ def average(k: ts[int], v: ts[int], at: ts[int]):
         else:
             found[0] += v
             found[1] += 1
+
+
+@csp.node
+def score(k: ts[int], v: ts[int], at: ts[int]):
+    if csp.ticked(k):
+        totals[at // 10_000_000] += scored(k, v)
+
+
+@csp.node
+def alternate(k: ts[int], v: ts[int], at: ts[int]):
+    if csp.ticked(k):
+        key = k, at // 10_000_000
+        state = states.get(key)
+        states[key] = Alternating.iterate(Alternating.init() if state is None else state, v)
 
 
 @csp.node
@@ -113,7 +130,26 @@ def w4(streams: object):
     average(*curves(streams["s"], ("k", "v", "ts")))
 
 
-GRAPHS = {"w1": w1, "w1-ordered": w1, "w2": w2, "w2-260000": w2, "w3": w3, "w4": w4}
+@csp.graph
+def function(streams: object):
+    score(*curves(streams["s"], ("k", "v", "ts")))
+
+
+@csp.graph
+def aggregate(streams: object):
+    alternate(*curves(streams["s"], ("k", "v", "ts")))
+
+
+GRAPHS = {
+    "function": function,
+    "aggregate": aggregate,
+    "w1": w1,
+    "w1-ordered": w1,
+    "w2": w2,
+    "w2-260000": w2,
+    "w3": w3,
+    "w4": w4,
+}
 
 
 def rows():
@@ -121,6 +157,8 @@ def rows():
     yield from ((k, n, (second + 1) * SECOND_US) for (k, second), n in counts.items())
     yield from ((a, b, n, total, (window + 1) * WINDOW_US) for (a, b, window), (n, total) in groups.items())
     yield from ((n, (window + 1) * WINDOW_US) for window, n in pairs.items())
+    yield from ((total, (window + 1) * WINDOW_US) for window, total in totals.items())
+    yield from ((k, Alternating.terminate(state), (window + 1) * WINDOW_US) for (k, window), state in states.items())
     yield from by_pane(panes)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from exchange import SECOND_US, WINDOW_US, Rows, Streams, by_pane, main
+from exchange import SECOND_US, WINDOW_US, Alternating, Rows, Streams, by_pane, main, score
 
 
 def w1(streams: Streams) -> Rows:
@@ -57,5 +57,22 @@ def w4(streams: Streams) -> Rows:
     return by_pane(panes)
 
 
+def function(streams: Streams) -> Rows:
+    totals: defaultdict[int, int] = defaultdict(int)
+    for ts, k, v in zip(*(streams["s"][name] for name in ("ts", "k", "v")), strict=True):
+        totals[ts // WINDOW_US] += score(k, v)
+    return [(total, (window + 1) * WINDOW_US) for window, total in totals.items()]
+
+
+def aggregate(streams: Streams) -> Rows:
+    states: dict[tuple[int, int], int] = {}
+    for ts, k, v in zip(*(streams["s"][name] for name in ("ts", "k", "v")), strict=True):
+        key = k, ts // WINDOW_US
+        state = states.get(key)
+        states[key] = Alternating.iterate(Alternating.init() if state is None else state, v)
+    return [(k, Alternating.terminate(state), (window + 1) * WINDOW_US) for (k, window), state in states.items()]
+
+
 if __name__ == "__main__":
-    main({"w1": w1, "w1-ordered": w1, "w2": w2, "w2-260000": w2, "w3": w3, "w4": w4})
+    own = {"function": function, "aggregate": aggregate}
+    main(own | {"w1": w1, "w1-ordered": w1, "w2": w2, "w2-260000": w2, "w3": w3, "w4": w4})
