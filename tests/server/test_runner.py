@@ -104,6 +104,16 @@ async def test_it_steps_while_there_is_more_and_then_rests(runner, engine, clock
     assert [len(events) for _, events, _ in engine.steps] == [1, 0, 0]
 
 
+@driven(Effects([WakeAt(2_000)]))
+async def test_a_few_events_do_not_wake_the_task(runner, engine, clock):
+    for number in range(3):
+        runner.submit(FeedClosed("s", str(number)))
+        await turns()
+    assert [[event.feed for event in events] for _, events, _ in engine.steps] == [["0"], ["1"], ["2"]]
+    clock.us = 2_000  # the timer that the first step has set
+    await until(lambda: len(engine.steps) == 4)
+
+
 @driven(*[Effects(more=True)] * 100)
 async def test_others_have_their_turn_between_steps(runner, engine, clock):
     seen = []

@@ -6,6 +6,7 @@ feed, but the order of everything that one feed says is kept.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -94,6 +95,7 @@ class FrameDialect(Dialect):
         self._feeds: dict[int, _Feed] = {}
         self.subscriptions: dict[int, _Subscriber] = {}
         self._gathered: dict[int, list[_Frame]] = {}
+        self._acknowledged: dict[int, int] = {}  # by channel, what is to be said soon
         self._said_bye = False
         self._holds = False  # whether some feed was said to be held
         self._heard: Mapping[type, Callable[[Any], None]] = {
@@ -120,6 +122,7 @@ class FrameDialect(Dialect):
             self._hear_frames()
         except PeerError as error:
             self._take_gathered()
+            self._send_acknowledgements()
             self._connection.log_breach(error)
             guessed = error.code == "unauthorised" and self._guessed
             farewell = self.session.say(Error.of(error))
@@ -207,7 +210,20 @@ class FrameDialect(Dialect):
     # -- speaking ----------------------------------------------------------------------------------
 
     def say(self, message: Any) -> None:
+        if self._acknowledged:
+            self._send_acknowledgements()
         self._connection.write(self.session.say(message))
+
+    def acknowledge(self, channel: int, next_sequence: int) -> None:
+        """Say that the tuples below this number have arrived, once the rows that follow from them have left."""
+        if not self._acknowledged:
+            asyncio.get_running_loop().call_soon(self._send_acknowledgements)
+        self._acknowledged[channel] = next_sequence
+
+    def _send_acknowledgements(self) -> None:
+        acknowledged, self._acknowledged = self._acknowledged, {}
+        for channel, next_sequence in acknowledged.items():
+            self._connection.write(self.session.say(Ack(channel, next_sequence)))
 
     def room(self, channel: int) -> int:
         """Rows that may be sent on a subscription now."""
@@ -439,7 +455,7 @@ class _Feed:
         last = frames[-1].head
         next_sequence = last.sequence + last.tuples
         self._feeds.took(self.stream, self.producer, next_sequence)
-        self._dialect.say(Ack(self.channel, next_sequence))
+        self._dialect.acknowledge(self.channel, next_sequence)
 
     def _take_together(self, frames: Sequence[_Frame]) -> bool:
         try:

@@ -29,6 +29,8 @@ WORTHWHILE: Final = compiled()
 MOST_FEEDS: Final = 64
 # Values that are read together at the most: 18 bytes each.
 MOST_VALUES: Final = 1 << 20
+# Types whose values stand in columns as the kernel reads them.
+PLAIN: Final = (Type.BIGINT, Type.TIMESTAMP)
 # In JSON a name with one of these is not spelt as it is.
 ESCAPED: Final = re.compile(r'["\\\x00-\x1f]')
 
@@ -91,11 +93,13 @@ class LineColumns:
 
     def _forget_changed(self) -> None:
         """Streams may have been altered or dropped."""
-        changed = [key for key, decoder in self._known.items() if not self._is_current(key[0], decoder)]
-        for key in changed:
-            del self._known[key]
-        if changed:
-            self._lay_out()
+        for (stream, _), decoder in zip(self._feeds, self._decoders, strict=True):
+            if not self._is_current(stream, decoder):
+                break
+        else:
+            return
+        self._known = {key: decoder for key, decoder in self._known.items() if self._is_current(key[0], decoder)}
+        self._lay_out()
 
     def _is_current(self, stream: str, decoder: StreamDecoder) -> bool:
         try:
@@ -211,6 +215,7 @@ class _Grid:
         self._values, self._lengths = numbers[: width * count], numbers[width * count :]
         self._valid = valid
         self._count = count
+        self._nulls = valid.tobytes().find(0) >= 0
 
     def batch(self, decoder: StreamDecoder, lines: Int64s | None) -> Batch | None:
         """The rows of these lines, or of all; None if a value does not fit."""
@@ -219,11 +224,17 @@ class _Grid:
         try:
             for position, field in enumerate(decoder.schema):
                 span = slice(position * self._count, (position + 1) * self._count)
-                values, lengths = self._values[span], self._lengths[span]
-                mask = self._valid[span].view(np.bool_) if decoder.nullable(position) else None
+                values, mask = self._values[span], None
                 if lines is not None:
-                    values, lengths, mask = values[lines], lengths[lines], None if mask is None else mask[lines]
+                    values = values[lines]
+                if self._nulls and decoder.nullable(position):
+                    mask = self._valid[span].view(np.bool_)
+                    mask = mask if lines is None else mask[lines]
                 valid.append(None if mask is None or mask.all() else mask)
+                if field.type in PLAIN and not decoder.counts(position):
+                    columns.append(values)
+                    continue
+                lengths = self._lengths[span] if lines is None else self._lengths[span][lines]
                 if decoder.counts(position):
                     columns.append(_times(decoder, values, lengths))
                 else:
@@ -245,7 +256,7 @@ class _Grid:
                 if any(isinstance(value, str) for value in found):
                     raise _Unfit
                 return column_of(Type.BYTES, found)
-        return values
+        raise AssertionError(f"no column of {field.type}")
 
 
 def _times(decoder: StreamDecoder, values: Int64s, forms: Int64s) -> Values:

@@ -110,7 +110,10 @@ class Metrics:
     # -- told while the server runs ----------------------------------------------------------------
 
     def delivered(self, query: str, now_us: int, batch: Batch) -> None:
-        self._latency.setdefault(query, Histogram()).observe_rows(now_us, batch)
+        found = self._latency.get(query)
+        if found is None:
+            found = self._latency[query] = Histogram()
+        found.observe_rows(now_us, batch)
 
     def reconfigured(self, kind: str, result: str) -> None:
         self._reconfigurations[kind, result] += 1

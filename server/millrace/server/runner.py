@@ -1,7 +1,8 @@
 """The driver: collects events, steps the engine by the system clock, and carries out its effects.
 
 Rule: the engine is stepped from here and nowhere else, between two steps the event loop gets its turn, and an engine
-that has nothing to do is not stepped at all.
+that has nothing to do is not stepped at all. A step for a few events is a callback of the loop, which no task waits
+for: with single tuples, waking a task takes longer than the step of a small query.
 
 A worker thread takes each step with a command that may change the graph, because it may take long: the loop serves
 sockets meanwhile, and events wait for the next step. Such steps, and other long work on the engine, hold `_turn`. The
@@ -37,7 +38,6 @@ from millrace.engine.events import (
     Command,
     CommandBody,
     Deliver,
-    Effect,
     Effects,
     Event,
     FeedClosed,
@@ -78,6 +78,8 @@ T = TypeVar("T")
 # for it: below that the loop itself would cost more than the work.
 STEP_SECONDS: Final = 0.01
 LEAST_BUDGET: Final = 256
+# How long the readings of a stopwatch are gathered at the least.
+READINGS_NS: Final = 50_000_000
 # How often the system's clock is looked at while nothing happens.
 LOOK_SECONDS: Final = 1.0
 # A command that changes nothing: its answer means that the engine has taken all earlier events.
@@ -162,6 +164,9 @@ class Runner:
         self._aside = False  # whether a step is being taken by the worker
         self._wakes: list[int] = []
         self._something = asyncio.Event()
+        self._rests = False  # whether `run` waits for something
+        self._scheduled = False  # whether a step is about to be taken without it
+        self._failure: Exception | None = None
         self._idle = asyncio.Event()
         self._answers: dict[int, _Asked] = {}
         self._last_command = 0
@@ -192,8 +197,12 @@ class Runner:
     def submit(self, event: Event) -> None:
         """Something happened; the next step will know."""
         self._events.append(event)
-        self._something.set()
         self._idle.clear()
+        if not self._rests or self.guessing or self._reconfigures:
+            self._something.set()
+        elif not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._step_at_once)
 
     def command(
         self,
@@ -353,7 +362,14 @@ class Runner:
             while True:
                 if not (self._events or self._more):
                     self._idle.set()
+                    self._rests = True
                     await self._wait_for_something()
+                    self._rests = False
+                    if self._failure is not None:
+                        raise self._failure
+                    if not (self._events or self._more or self._is_due()):
+                        self._something.clear()  # a step without this loop has set another timer
+                        continue
                     if self.guessing:
                         await self._hear()
                 if not self._reconfigures:
@@ -373,6 +389,27 @@ class Runner:
         self._ended = True
         for asked in self._answers.values():
             _refuse_at_the_end(asked.answer)
+
+    def _step_at_once(self) -> None:
+        """Step for a few events without waking `run`, which continues if more follows from that."""
+        self._scheduled = False
+        if not self._rests or not self._events or self._something.is_set():
+            return
+        if self.guessing or self._reconfigures or self._turn.locked():
+            self._something.set()
+            return
+        first = self._wakes[0] if self._wakes else MAX_INT64
+        try:
+            self.step()
+        except Exception as error:
+            self._failure = error
+        if self._events or self._more or self._failure or (self._wakes and self._wakes[0] < first):
+            self._something.set()
+        else:
+            self._idle.set()
+
+    def _is_due(self) -> bool:
+        return bool(self._wakes) and self._wakes[0] <= self._clock.now_us()
 
     async def at_rest(self) -> None:
         """Wait until no thread works on the engine. The caller then reads it between two steps, until its next wait."""
@@ -446,8 +483,9 @@ class Runner:
         self.steps += 1
         self._more = effects.more
         for order in effects.orders:
-            self._carry_out(order)
-        self._tell_progress()
+            self._orders[type(order)](order)
+        if self._progress:
+            self._tell_progress()
 
     def _adapt(self, took: float, more: bool) -> None:
         """Fewer tuples a step where they are dear, up to `engine.budget` where they are cheap."""
@@ -499,7 +537,7 @@ class Runner:
             await asyncio.sleep(self._look_seconds)
             sparing.flush()
             self._notice()
-            if self._wakes and self._wakes[0] <= self._clock.now_us():
+            if self._is_due():
                 self._something.set()
 
     def _notice(self) -> None:
@@ -519,14 +557,12 @@ class Runner:
 
     # -- orders ------------------------------------------------------------------------------------
 
-    def _carry_out(self, order: Effect) -> None:
-        self._orders[type(order)](order)
-
     def _deliver(self, order: Deliver) -> None:
         outlet = self.outlets.get(order.query)
         if outlet is not None and len(order.batch):
-            self.on_delivery(order.query, self._clock.now_us(), order.batch)
+            now_us = self._clock.now_us()
             outlet.deliver(order.sequence, order.batch)
+            self.on_delivery(order.query, now_us, order.batch)
 
     def _progressed(self, order: Progressed) -> None:
         self._progress[order.query] = order.value_us
@@ -626,10 +662,12 @@ class Runner:
 
 
 class Stopwatch:
-    """Times executions by the wall clock. Readings go back to the engine as events."""
+    """Times executions by the wall clock. Readings go back to the engine as events, several at once: with single tuples
+    their events would take longer than the tuples."""
 
     def __init__(self) -> None:
         self._began = 0
+        self._taken = 0
         self._readings: dict[str, tuple[int, int]] = {}
 
     def start(self) -> None:
@@ -641,7 +679,10 @@ class Stopwatch:
         self._readings[operator] = (before + tuples, spent_before + spent)
 
     def take(self) -> list[Event]:
-        """The costs of executions since the last call."""
+        """The costs of executions since they were taken last, unless that was just now."""
+        if self._began - self._taken < READINGS_NS:
+            return []
+        self._taken = self._began
         readings, self._readings = self._readings, {}
         return [Measured(operator, tuples, spent / 1_000) for operator, (tuples, spent) in readings.items()]
 

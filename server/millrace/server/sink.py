@@ -365,9 +365,9 @@ class Outlet:
 
     def deliver(self, sequence: int, batch: Batch) -> None:
         self.next_sequence = sequence + len(batch)
-        self._keep(sequence, batch)
         for consumer in tuple(self.consumers):
             consumer.put(sequence, batch)
+        self._keep(sequence, batch)
         self._look_for_slow_ones()
 
     def progressed(self, value_us: int) -> None:

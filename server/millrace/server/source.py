@@ -139,8 +139,11 @@ class StreamDecoder:
 
     def _unpacked(self, payloads: Sequence[bytes | memoryview]) -> Batch | None:
         """The rows of frames whose values all have their plain types; None for others, and for few."""
+        width = len(self._fields)
+        if len(payloads) == 1 and len(payloads[0]) < FEW_ROWS * (width + 1):
+            return None
         counts = [_rows_of(payload) for payload in payloads]
-        count, width = sum(size for size, _ in counts), len(self._fields)
+        count = sum(size for size, _ in counts)
         if count < FEW_ROWS or count * (width + 1) > sum(map(len, payloads)):
             return None
         data = payloads[0] if len(payloads) == 1 else b"".join(payloads)
