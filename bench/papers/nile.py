@@ -174,7 +174,7 @@ class Books:
         compared = 0
         for position, reader in enumerate(self.join.inputs):
             line = self.join.waiting[position]
-            now = reader.taken - line.count
+            now = reader.position - line.count
             for number in range(self.processed[position], now):
                 compared += self._others(position, self.arrivals[position][number])
                 self.in_filter += self.join.mode == "filter"

@@ -134,7 +134,7 @@ def _arc(operator: Any) -> Any:
     return (
         [_inlet(reader) for reader in output.readers],
         [entry.name for entry in output.entries],
-        (output.wanted, output.grain if output.wanted else None),
+        (output.punctuates, output.grain if output.punctuates else None),
         [(_inlet(arc.register), arc.target.name, [_inlet(one) for one in arc.between]) for arc in arcs],
     )
 

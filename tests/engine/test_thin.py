@@ -68,7 +68,7 @@ def told(bench: Bench, stream: str = "s") -> dict[str, int]:
 
 def grain(bench: Bench, operator: str) -> PunctuationGrain | None:
     output = bench.engine.graph.operator(operator).output
-    return output.grain if output.wanted else None
+    return output.grain if output.punctuates else None
 
 
 # -- grains ------------------------------------------------------------------------------------------------------------

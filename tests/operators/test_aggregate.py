@@ -143,7 +143,7 @@ class Harness:
         self.spec = spec
         self.since = since
         self.input = Buffer(SCHEMA, ordered=False)
-        self.input.wanted = True
+        self.input.punctuates = True
         self.start()
         self.rows: list[tuple[Any, ...]] = []
         self.times: list[int] = []
@@ -152,7 +152,7 @@ class Harness:
     def start(self) -> None:
         reader = self.input.attach()
         self.operator = build("q.aggregate1", self.spec, [reader], Gauge(), StepClock(), self.since)
-        self.operator.output.wanted = True
+        self.operator.output.punctuates = True
         self.output = self.operator.output.attach()
 
     def put(self, rows: Sequence[tuple[int, tuple[Any, ...]]]) -> None:
@@ -182,7 +182,7 @@ class Harness:
 
     def collect(self) -> None:
         self.account()
-        floor = self.output.passed
+        floor = self.output.punctuation_us
         batch = self.output.take(1 << 30)
         if batch is not None:
             assert all(ts >= floor for ts in batch.ts.tolist()), "below its own promise"
@@ -193,11 +193,11 @@ class Harness:
     def again(self) -> None:
         """Save the operator and continue with the restored one."""
         saved = pack([self.input.save(), [r.save() for r in self.operator.inputs], self.operator.save()])
-        passed = self.output.passed
+        passed = self.output.punctuation_us
         errors = self.operator.counts.errors
         wanted = self.input.promise
         self.input = Buffer(SCHEMA, ordered=False)
-        self.input.wanted = True
+        self.input.punctuates = True
         self.start()
         buffer, readers, state = unpack(saved)
         self.input.restore(buffer)
@@ -205,7 +205,7 @@ class Harness:
             reader.restore(data)
         self.operator.restore(state)
         self.operator.output.promise = passed
-        self.output.passed = passed
+        self.output.punctuation_us = passed
         self.operator.counts.errors = errors
         assert self.input.promise == wanted
         assert pack(self.operator.save()) == pack(state)
@@ -458,7 +458,7 @@ def test_a_window_closes_when_the_mark_is_at_its_end_and_not_before() -> None:
     assert harness.rows == [(2,)]
     assert harness.times == [9]
     assert harness.operator.need() == 20  # type: ignore[attr-defined]
-    assert harness.output.passed == 19
+    assert harness.output.punctuation_us == 19
 
 
 def test_texts_are_forgotten_with_their_panes() -> None:

@@ -27,7 +27,7 @@ def batch(*values: int, at: int | None = None) -> Batch:
 
 def buffer(*, ordered: bool = False) -> Buffer:
     made = Buffer(V, ordered=ordered, gauge=Gauge())
-    made.wanted = True
+    made.punctuates = True
     return made
 
 
@@ -69,7 +69,7 @@ class Arcs(RuleBasedStateMachine):
     @rule(which=st.integers(0, 3))
     def skip(self, which: int) -> None:
         reader, expected = self.readers[which % len(self.readers)]
-        reader.skip()
+        reader.discard()
         expected.clear()
 
     @precondition(lambda self: self.readers)
@@ -150,10 +150,10 @@ def test_a_reader_passes_a_punctuation_with_the_tuples_before_it() -> None:
     arc.punctuate(7)
     taken(reader, 1)
     reader.pass_punctuations()
-    assert reader.passed == MIN_TIME
+    assert reader.punctuation_us == MIN_TIME
     taken(reader, 1)
     reader.pass_punctuations()
-    assert reader.passed == 7
+    assert reader.punctuation_us == 7
 
 
 def test_on_an_ordered_arc_the_newest_tuple_promises_as_much_as_a_punctuation() -> None:
@@ -170,14 +170,14 @@ def test_on_an_ordered_arc_the_newest_tuple_promises_as_much_as_a_punctuation() 
 
 def test_nobody_gets_punctuation_that_nobody_wants_until_somebody_does() -> None:
     arc = buffer()
-    arc.want(None)
+    arc.carry(None)
     reader = arc.attach()
     assert not arc.punctuate(9)
     assert not reader.punctuations
-    arc.want(EVERY)
+    arc.carry(EVERY)
     assert list(reader.punctuations) == [(0, 9)]
     reader.pass_punctuations()
-    assert reader.passed == 9
+    assert reader.punctuation_us == 9
 
 
 def test_a_reader_that_comes_back_has_skipped_what_it_missed() -> None:

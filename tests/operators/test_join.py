@@ -90,7 +90,7 @@ class Harness:
 
     def _buffer(self) -> Buffer:
         buffer = Buffer(self.schema, ordered=self.ordered, gauge=Gauge())
-        buffer.wanted = True
+        buffer.punctuates = True
         return buffer
 
     def start(self) -> None:
@@ -98,7 +98,7 @@ class Harness:
         operator = build("q.join1", self.spec, readers, Gauge(), self.clock)
         assert isinstance(operator, Join)
         self.operator = operator
-        self.operator.output.wanted = True
+        self.operator.output.punctuates = True
         self.output = self.operator.output.attach()
 
     def put(self, at: int, rows: Sequence[oracle.Timed]) -> None:
@@ -120,7 +120,7 @@ class Harness:
         self.collect()
 
     def collect(self) -> None:
-        floor = self.output.passed
+        floor = self.output.punctuation_us
         batch = self.output.take(1 << 30)
         if batch is not None:
             assert all(ts >= floor for ts in batch.ts.tolist()), "below its own promise"
@@ -133,7 +133,7 @@ class Harness:
         operator = self.operator
         saved = pack([[b.save(), r.save()] for b, r in zip(self.inputs, operator.inputs, strict=True)])
         state = pack(operator.save())
-        passed, promise = self.output.passed, operator.output.promise
+        passed, promise = self.output.punctuation_us, operator.output.promise
         held = [operator.queue_tuples(at) for at in range(len(self.inputs))]
         counts = operator.state_tuples, operator.state_bytes, operator.numbers(), operator.counts.errors
         self.inputs = [self._buffer() for _ in self.inputs]
@@ -144,7 +144,7 @@ class Harness:
         self.operator.restore(unpack(state))
         self.operator.counts.errors = counts[3]
         self.operator.output.promise = promise
-        self.output.passed = passed
+        self.output.punctuation_us = passed
         assert pack(self.operator.save()) == state
         assert [self.operator.queue_tuples(at) for at in range(len(self.inputs))] == held
         assert (self.operator.state_tuples, self.operator.numbers()) == (counts[0], counts[2])
@@ -672,7 +672,7 @@ def test_a_measuring_period_ends_though_nobody_wants_punctuation(valid: Any) -> 
     """Ten rows a second for ten seconds, then one: the rate is the rate of the last periods."""
     harness = Harness(keyed(Band(0, 1, -1_000_000, 1_000_000), order="arrival"), 2, ordered=True)
     operator = harness.operator
-    operator.output.wanted = False
+    operator.output.punctuates = False
     for time in [*range(0, 10_000_000, 100_000), *range(10_000_000, 100_000_000, 1_000_000)]:
         row = Batch.from_rows(SCHEMA, [blank(i=1)], [time], arrival=7)
         masks = [valid, *(None for _ in SCHEMA.fields[1:])]

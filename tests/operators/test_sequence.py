@@ -135,12 +135,12 @@ class Harness:
         schemas = (FIRST, SECOND)
         self.inputs = [Buffer(schemas[at], ordered=self.ordered[at], gauge=self.gauge) for at in (0, 1)]
         for buffer in self.inputs:
-            buffer.wanted = True
+            buffer.punctuates = True
         readers = [buffer.attach() for buffer in self.inputs]
         made = build("q.sequence1", self.spec, readers, self.gauge, StepClock())
         assert isinstance(made, sequence.FollowedBy)
         self.operator = made
-        self.operator.output.wanted = True
+        self.operator.output.punctuates = True
         self.output = self.operator.output.attach()
 
     def put(self, at: int, rows: Sequence[tuple[int, tuple[Any, ...]]]) -> None:

@@ -108,7 +108,7 @@ async def test_what_waits_in_the_query_breaks_the_promise_too(daemon, tmp_path):
     )
     reader = daemon.engine.graph.operators["board.project1"].inputs[0]
     long_ago = daemon.runner.now_us() - 10_000_000
-    reader.queue.enqueue(Batch.from_rows(reader.home.schema, [("a", 1), ("b", 2)], [5, 6]), long_ago)
+    reader.queue.enqueue(Batch.from_rows(reader.arc.schema, [("a", 1), ("b", 2)], [5, 6]), long_ago)
     (shown,) = daemon.catalog.sinks()
     assert (shown["freshness"]["breaches"], shown["freshness"]["waiting"]) == (2, 2)
     assert shown["delivered"] == 0

@@ -60,7 +60,7 @@ async def test_the_staleness_of_a_stream_is_shown_with_its_worst_keys(daemon):
 )
 async def test_keys_that_wait_are_shown_as_json_can_say_them(daemon):
     reader = daemon.engine.graph.operators["q.project1"].inputs[0]
-    rows = Batch.from_rows(reader.home.schema, [(b"\x01\xff", float("nan"), 1)], [5])
+    rows = Batch.from_rows(reader.arc.schema, [(b"\x01\xff", float("nan"), 1)], [5])
     reader.queue.enqueue(rows, 5)
     (found,) = await get(daemon, "/api/v1/streams/s/stale?worst=1")
     assert found["worst"][0]["key"] == {"k": "\\x01ff", "x": "nan"}

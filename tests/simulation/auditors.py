@@ -191,7 +191,7 @@ class Books:
 
     def began(self, operator: Operator) -> None:
         """A new operator, before anything has reached it."""
-        self._starts[operator.name] = [reader.taken for reader in operator.inputs]
+        self._starts[operator.name] = [reader.position for reader in operator.inputs]
 
     def ended(self, query: str) -> None:
         """A query is gone, and with it what was known of it."""
@@ -214,7 +214,7 @@ class Books:
     @contextmanager
     def editing(self, engine: Engine) -> Iterator[None]:
         """While this holds, operators are put in or taken out: those that stay have taken what they had before."""
-        before = {one: [reader.home for reader in one.inputs] for one in engine.graph.operators.values()}
+        before = {one: [reader.arc for reader in one.inputs] for one in engine.graph.operators.values()}
         yield
         there = engine.graph.operators
         self._starts = {name: starts for name, starts in self._starts.items() if name in there}
@@ -226,10 +226,10 @@ class Books:
                 continue
             starts = self._starts[operator.name]
             for at, (reader, home) in enumerate(zip(operator.inputs, before[operator], strict=True)):
-                if reader.home is not home:
+                if reader.arc is not home:
                     # It counts on from where the other arc stood; what it has taken in all is what it makes of it.
                     others = sum(_taken(one, starts[i]) for i, one in enumerate(operator.inputs) if i != at)
-                    starts[at] = reader.taken - reader.skipped - (_had(operator) - others)
+                    starts[at] = reader.position - reader.skipped - (_had(operator) - others)
 
     def begins_anew(self, query: str) -> None:
         """The query's rows are about something else from now on; their numbers go on."""
@@ -313,7 +313,7 @@ def _had(operator: Operator) -> int:
 
 
 def _taken(reader: Inlet, start: int) -> int:
-    return reader.taken - start - reader.skipped
+    return reader.position - start - reader.skipped
 
 
 def ask(engine: Engine) -> None:
@@ -341,7 +341,7 @@ def restful(engine: Engine, wake_us: int | None) -> None:
     if wake_us is None:
         return
     for stream in engine.streams_by_name.values():
-        if stream.definition.ets == "periodic" and stream.source.output.wanted:
+        if stream.definition.ets == "periodic" and stream.source.output.punctuates:
             return
         if any(feed.request is not None or feed.leaves_us is not None for feed in stream.source.feeds):
             return

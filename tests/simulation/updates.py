@@ -494,7 +494,7 @@ class UpdatePlay:
         consumer.times.clear()  # what begins anew knows nothing of the rows before it
         for operator in self.engine.queries_by_name[query.name].operators:
             if operator not in before:
-                self._starts[operator.name] = sum(reader.home.end - reader.waiting for reader in operator.inputs)
+                self._starts[operator.name] = sum(reader.arc.end - reader.waiting for reader in operator.inputs)
         self._audit()
 
     def _save_and_restore(self) -> None:
@@ -523,9 +523,9 @@ class UpdatePlay:
     def _conserves(self, operator: Any) -> None:
         """Given = processed + superseded + shed + skipped + waiting, over all its inputs."""
         readers = [reader for reader in operator.inputs if isinstance(reader, QueueInlet)]
-        if any(isinstance(reader.queue, WindowQueue) or reader.buffer is not reader.home for reader in readers):
+        if any(isinstance(reader.queue, WindowQueue) or reader.buffer is not reader.arc for reader in readers):
             return  # windows are counted otherwise; in a pause, what passes is counted when it ends
-        given = sum(reader.home.end for reader in operator.inputs) - self._starts.get(operator.name, 0)
+        given = sum(reader.arc.end for reader in operator.inputs) - self._starts.get(operator.name, 0)
         lost = [(reader.superseded, reader.shed, reader.queue.waiting) for reader in readers]
         waiting = sum(reader.waiting for reader in operator.inputs if reader not in readers)
         skipped = sum(reader.skipped for reader in operator.inputs)

@@ -149,7 +149,7 @@ def _restore(query: Query, saved: dict[str, Any], now_us: int) -> int:
                 reader.restore(data)
     result = query.sink.inputs[0].arc
     for reader in result.readers:
-        reader.jump()
+        reader.move_to_end()
     for operator in query.operators:
         operator.output.release()
     rows = saved["rows"]

@@ -69,7 +69,7 @@ class Snapshot:
             empty,
             definitions(engine),
             {name: sharing.saved(engine, query) for name, query in engine.queries_by_name.items()},
-            [(one.decision(), None if isinstance(one, Sink) else one.output.standing()) for one in operators],
+            [(one.decision(), None if isinstance(one, Sink) else one.output.progress()) for one in operators],
             {one.name: one.state_tuples for one in operators if _remembers(one)},
             {name: (query.paused, query.failed) for name, query in engine.queries_by_name.items()},
             engine.graph.decisions(),

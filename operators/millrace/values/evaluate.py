@@ -61,7 +61,7 @@ def compile_expression(expression: Expression, library: Library = LIBRARY) -> Ca
 
     def compute(batch: Batch) -> Computed:
         values, valid, faults = run(batch)
-        return Computed(values, valid, None if faults is None else _errors(faults))
+        return Computed(values, valid, errors_of(faults))
 
     return compute
 
@@ -80,7 +80,7 @@ def compile_columns(expressions: Sequence[Expression], library: Library = LIBRAR
             masks.append(valid)
             if failed is not None:
                 faults = first_fault(faults, failed)
-        return columns, masks, None if faults is None else _errors(faults)
+        return columns, masks, errors_of(faults)
 
     return compute
 
@@ -94,7 +94,7 @@ def compile_predicate(expression: Expression, library: Library = LIBRARY) -> Pre
     def test(batch: Batch) -> tuple[Bools | None, Errors | None]:
         # Null is not true: its filler is false.
         values, _, faults = run(batch)
-        if faults is not None and (errors := _errors(faults)) is not None:
+        if (errors := errors_of(faults)) is not None:
             return values & ~errors.rows, errors
         count = len(values)
         everywhere = values.item() if count == 1 else count_true(values) == count
@@ -114,7 +114,10 @@ def without(errors: Errors, rows: Bools) -> Errors | None:
     return Errors(left, errors.reason) if left.any() else None
 
 
-def _errors(faults: Faults) -> Errors | None:
+def errors_of(faults: Faults | None) -> Errors | None:
+    """The errors of rows with these faults, if there are any."""
+    if faults is None:
+        return None
     rows = faults != 0
     first = int(rows.argmax()) if len(rows) else 0
     if not len(rows) or not rows[first]:

@@ -526,7 +526,7 @@ class Graph:
             if isinstance(operator, Sink):
                 continue
             declared = self._declared(operator.output.readers)
-            operator.output.want(union_of(declared) if declared else None)
+            operator.output.carry(union_of(declared) if declared else None)
 
     def _declared(self, readers: Iterable[Inlet]) -> list[PunctuationGrain]:
         declared: list[PunctuationGrain] = []
@@ -649,11 +649,11 @@ class Graph:
         changed = {operator: list(added) for operator, added in readers.items()}
         for operator in reversed(above):
             output = operator.output
-            before = [output.grain] if output.wanted else []
+            before = [output.grain] if output.punctuates else []
             declared = self._declared(changed.get(operator, ()))
             if not declared or before == [union := union_of(before + declared)]:
                 continue
-            output.want(union)
+            output.carry(union)
             for reader in operator.inputs:
                 changed.setdefault(self.producer(reader), []).append(reader)
 

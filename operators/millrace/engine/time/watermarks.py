@@ -352,7 +352,7 @@ class WatermarkCoordinator:
         """Set the heartbeats of periodic streams that somebody below wants, and of no others."""
         for found in self._engine.streams_by_name.values():
             definition, source = found.definition, found.source
-            if definition.ets != "periodic" or not source.output.wanted:
+            if definition.ets != "periodic" or not source.output.punctuates:
                 self.timers.unset("beat", definition.name)
             elif not self.timers.is_set("beat", definition.name):
                 self.timers.set(self._engine.clock.now_us + definition.ets_interval_us, "beat", definition.name)

@@ -22,14 +22,14 @@ from millrace.operators.aggregate.sessionrows import SessionRows
 from millrace.operators.aggregate.sessions import Sessions
 from millrace.operators.aggregate.spec import AggregateSpec
 from millrace.operators.frame.buffer import Buffer
-from millrace.operators.frame.idle_waiting import IdleWaiting
+from millrace.operators.frame.idle_waiting import IdleWaiting, WindowWaiting
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import StepClock
 from millrace.operators.frame.punctuation_grain import PunctuationGrain, union_of
 from millrace.operators.frame.windows import SessionWindow
 from millrace.values.batch import Batch
-from millrace.values.eventtime import LATENT, MAX_TIME, MIN_TIME, stamped
+from millrace.values.eventtime import LATENT, MAX_TIME, stamped
 
 
 def make_windows(spec: AggregateSpec, schema: Any, since_us: int | None) -> Windows:
@@ -69,7 +69,7 @@ class Pace:
         return min(rows, limit)
 
 
-class WindowAggregate(IdleWaiting):
+class WindowAggregate(WindowWaiting):
     """Groups per window, from tuples in any order. The output is in order of time."""
 
     kind: ClassVar[str] = "aggregate"
@@ -87,7 +87,6 @@ class WindowAggregate(IdleWaiting):
     ) -> None:
         super().__init__(name, inputs, output, clock)
         self.windows = make_windows(spec, output.schema, since_us)
-        self.newest = MIN_TIME
         self._pace = Pace(spec)
 
     # -- time ----------------------------------------------------------------------------------------------------------
@@ -107,13 +106,6 @@ class WindowAggregate(IdleWaiting):
     def _clocked(self, promise_us: int) -> int:
         """Tuples without a time are stamped here, with the clock: no more than that is promised of them."""
         return self.clock.now_us if promise_us == LATENT else promise_us
-
-    def blocked(self) -> bool:
-        need = self.need()
-        return need is not None and self.newest >= need
-
-    def idle(self) -> list[int]:
-        return self.holding() if self.blocked() else []
 
     def stamps(self) -> bool:
         return self.inputs[0].latent
@@ -144,7 +136,7 @@ class WindowAggregate(IdleWaiting):
         windows = self.windows
         if not self._pace.urgent(windows):
             self._take(limit)
-        self.inputs[0].look()
+        self.inputs[0].mark_seen()
         windows.reached = max(windows.reached, self._clocked(self._promised()))
         rows, self.state_scanned = windows.flush(self._pace.allowance(windows, self.taken, limit))
         if rows is not None:
@@ -169,7 +161,7 @@ class WindowAggregate(IdleWaiting):
         if failed:
             self.failed(failed, reason)
         if len(rows.ts):
-            self.newest = max(self.newest, int(rows.ts.max()))
+            self.newest_us = max(self.newest_us, int(rows.ts.max()))
             self.windows.take(rows, rows.ts)
 
     # -- state ---------------------------------------------------------------------------------------------------------
@@ -183,13 +175,13 @@ class WindowAggregate(IdleWaiting):
         return self.windows.nbytes
 
     def save(self) -> Any:
-        return [super().save(), self.newest, self._pace.credit, self.windows.save()]
+        return [super().save(), self.newest_us, self._pace.credit, self.windows.save()]
 
     def essence(self) -> Any:
-        return [self.newest, self.windows.save()]
+        return [self.newest_us, self.windows.save()]
 
     def restore(self, data: Any) -> None:
-        idle, self.newest, self._pace.credit, windows = data
+        idle, self.newest_us, self._pace.credit, windows = data
         super().restore(idle)
         self.windows.restore(windows)
 
@@ -225,7 +217,7 @@ class RowAggregate(WindowAggregate):
 
     def declares(self) -> PunctuationGrain | None:
         own = self.windows.grain()
-        return union_of((own, self.output.grain)) if self.output.wanted else own
+        return union_of((own, self.output.grain)) if self.output.punctuates else own
 
     def demand(self, need_us: int) -> int:
         return need_us

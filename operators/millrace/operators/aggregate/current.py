@@ -137,6 +137,8 @@ class CurrentTotals(State):
     A row whose group or arguments cannot be computed replaces its key's all the same, and counts nowhere.
     """
 
+    _newest: Newest
+
     def __init__(self, spec: AggregateSpec, operator: Operator) -> None:
         assert spec.replaces is not None
         self._spec = spec
@@ -162,7 +164,6 @@ class CurrentTotals(State):
 
     def consume(self, batch: Batch) -> Batch | None:
         kept, slots = self._newest.kept(batch)
-        self.superseded = self._newest.superseded
         if not len(kept):
             return None
         batch = batch.take(kept)
@@ -371,7 +372,6 @@ class CurrentTotals(State):
     def restore(self, data: Any) -> None:
         newest, numbers, groups, members, rows, (times, order, self._taken), said, calls = data
         self._newest.restore(newest)
-        self.superseded = self._newest.superseded
         self._groups.restore(numbers)
         self._rows.restore(rows)
         self._times, self._order = times.copy(), order.copy()

@@ -15,7 +15,7 @@ import numpy as np
 from millrace.operators.aggregate.groups import UNTOUCHED, ComputedRows, Grouping, Table
 from millrace.operators.aggregate.spec import AggregateSpec
 from millrace.operators.frame.buffer import Buffer
-from millrace.operators.frame.idle_waiting import IdleWaiting
+from millrace.operators.frame.idle_waiting import WindowWaiting
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import StepClock
@@ -25,9 +25,9 @@ from millrace.operators.queues.inlet import QueueInlet
 from millrace.operators.queues.queue import Key
 from millrace.operators.queues.windows import FinishedWindow, WindowQueue, update_keys
 from millrace.values.batch import DTYPES, FILLERS, Batch, Int64s, object_array
+from millrace.values.evaluate import errors_of
 from millrace.values.eventtime import HORIZON_US, MAX_TIME, saturated
 from millrace.values.expression import Column, Expression
-from millrace.values.functions.faults import REASONS, Fault
 
 
 class Over(NamedTuple):
@@ -39,7 +39,7 @@ class Over(NamedTuple):
     end_us: int
 
 
-class NewestWindowAggregate(IdleWaiting):
+class NewestWindowAggregate(WindowWaiting):
     """One group per key, the aggregates of its newest window.
 
     open   the windows that are being processed: their slot and where they end, by key
@@ -90,12 +90,9 @@ class NewestWindowAggregate(IdleWaiting):
         queue = self._queue
         return None if queue.pending else queue.next_end()
 
-    def blocked(self) -> bool:
-        need = self.need()
-        return need is not None and self._queue.newest_us >= need
-
-    def idle(self) -> list[int]:
-        return self.holding() if self.blocked() else []
+    @property
+    def newest_us(self) -> int:  # type: ignore[override]
+        return self._queue.newest_us
 
     def declares(self) -> PunctuationGrain | None:
         """The ends of windows: between two of them nothing is decided."""
@@ -130,7 +127,7 @@ class NewestWindowAggregate(IdleWaiting):
         rows = self._process(batch, queue.last.marks, queue.last.finished)
         if rows is not None:
             self.emit(rows)
-        self._reader.look()
+        self._reader.mark_seen()
 
     def _process(self, batch: Batch | None, marks: Int64s, finished: Sequence[FinishedWindow]) -> Batch | None:
         """Let tuples count in their windows; the rows of those that are over."""
@@ -189,18 +186,14 @@ class NewestWindowAggregate(IdleWaiting):
         columns, valid, faults = self._states.finish(slots)
         keys, masks = self._key_columns(over)
         bounds = [start if which == "start" else end for _, which in self.spec.bounds]
-        made = Batch(
+        rows = Batch(
             self.output.schema,
             np.minimum(end - 1, HORIZON_US),
             [*keys, *columns, *bounds],
             [*masks, *valid, *(None for _ in bounds)],
             self._states.arrived[slots],
         )
-        if faults is None:
-            return made
-        failed = faults != 0
-        self.failed(int(failed.sum()), REASONS[Fault(int(faults[failed][0]))])
-        return made.take(~failed) if not failed.all() else None
+        return self.without_failed(rows, errors_of(faults))
 
     def _key_columns(self, over: Sequence[Over]) -> tuple[list[Any], list[Any]]:
         columns, masks = [], []

@@ -25,8 +25,8 @@ from millrace.operators.frame.operator import Operator, StepClock
 from millrace.operators.frame.punctuation_grain import EVERY, PunctuationGrain
 from millrace.operators.updates.updates import State, Stateful, first_time
 from millrace.values.batch import Batch, Int64s
+from millrace.values.evaluate import errors_of
 from millrace.values.eventtime import MAX_TIME, MIN_TIME
-from millrace.values.functions.faults import REASONS, Fault
 from millrace.values.functions.vectors import Faults
 from millrace.values.kernels import accumulating
 
@@ -106,13 +106,9 @@ class Totals(State):
     def _given(self, parts: list[tuple[Batch, Faults | None]]) -> Batch | None:
         batches = []
         for batch, faults in parts:
-            if faults is not None:
-                failed = faults != 0
-                self._operator.failed(int(failed.sum()), REASONS[Fault(int(faults[failed][0]))])
-                batch = batch.take(~failed)
-            batches.append(batch)
-        made = Batch.concat(batches)
-        return made if len(made) else None
+            batches.append(self._operator.without_failed(batch, errors_of(faults)))
+        rows = Batch.concat(batches)
+        return rows if len(rows) else None
 
     @property
     def tuples(self) -> int:

@@ -36,6 +36,8 @@ class Filter(Stateful):
 class Shown(State):
     """The keys, and which of them have been given a row that has not been taken back."""
 
+    _newest: Newest
+
     def __init__(self, spec: FilterSpec, operator: Operator) -> None:
         self._spec = spec
         self._operator = operator
@@ -45,7 +47,6 @@ class Shown(State):
 
     def consume(self, batch: Batch) -> Batch | None:
         rows, slots = self._newest.kept(batch)
-        self.superseded = self._newest.superseded
         if not len(rows):
             return None
         batch = batch.take(rows)
@@ -97,5 +98,4 @@ class Shown(State):
     def restore(self, data: Any) -> None:
         newest, shown = data
         self._newest.restore(newest)
-        self.superseded = self._newest.superseded
         self._shown = shown.copy()

@@ -1,13 +1,13 @@
-"""The arcs of the graph: what an operator has given and its readers have not taken.
+"""The arcs of the graph: tuples that an operator has emitted and its readers have not taken.
 
-A buffer stores batches once, however many operators read it; each reader has a head pointer of its own (the papers'
-dummy buffers), and a tuple is freed when the slowest reader has passed it. Punctuation is not a row: every reader has
-a queue of `(position, value)` beside the tuples, where a position counts the tuples put before it. A punctuation
-directly behind another makes the first void, so at most one stands between any two tuples. A promise that is of no
-use to any reader (`grain`) holds like any other, but nobody is woken for it and none is put.
+A buffer stores batches once, however many operators read it. Each reader has a head pointer (the papers' dummy
+buffers), and a tuple is freed when the slowest reader has passed it. Punctuation is not a row: every reader has a
+queue of `(position, value)`, where a position counts the tuples put before it. A punctuation that directly follows
+another replaces it, so at most one is between any two tuples. If no reader has a use for a promise (`grain`), it holds
+like any other, but no operator is scheduled for it.
 
-`ordered` says that tuples come in order of time. Then each of them promises as much as a punctuation of its own time
-would, and `promise` (what holds for every tuple still to come) follows the newest tuple by itself.
+If an arc is `ordered`, its tuples are in order of time: each promises as much as a punctuation of its time, and
+`promise` follows the newest tuple.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ class Buffer:
     end        how many tuples have ever been put
     promise    no tuple put from now on is below it
     width      bytes of a tuple, without those of its `texts`, if it has any
-    wanted     whether any reader has a use for punctuation: if none has, none is put
-    grain      for which: no punctuation tells the readers less, or the same again
-    held       how many tuples the operator that fills it keeps in line (only a sort says so)
-    floor      a promise that another operator made here before, above this one's own; `left_out` counts what came below
-    _due       no promise below this is of use; it may lag behind the least that is
-    absorbers  the readers that take at once what is put: nothing is kept for them here
-    entries    the operators to mark in `ready` when something is put (their scheduler's business)
+    punctuates whether any reader has a use for punctuation: if none has, none is put
+    grain      for which punctuation: none is put that repeats a promise or rounds to an earlier one
+    held       how many tuples the operator that fills it holds in line (only a sort sets it)
+    floor      a promise of an operator that filled it before, above the present one's; `left_out` counts tuples below
+    _due       no promise below this is of use; it may lag
+    absorbers  the readers with a queue: no tuples are stored for them here
+    entries    the operators to mark in `ready` when something is put; their scheduler sets both
     """
 
     __slots__ = (
@@ -85,12 +85,12 @@ class Buffer:
         "left_out",
         "ordered",
         "promise",
+        "punctuates",
         "readers",
         "ready",
         "schema",
         "segments",
         "texts",
-        "wanted",
         "width",
     )
 
@@ -108,7 +108,7 @@ class Buffer:
         self.first = 0
         self.end = 0
         self.promise = MIN_TIME
-        self.wanted = False
+        self.punctuates = False
         self.grain = EVERY
         self._due = MIN_TIME
         self.held = 0
@@ -120,48 +120,46 @@ class Buffer:
     # -- readers -------------------------------------------------------------------------------------------------------
 
     def attach(self, since_us: int | None = None, columns: tuple[int, ...] | None = None) -> Inlet:
-        """A new reader, which begins at the end."""
+        """A new reader, at the end."""
         reader = Inlet(self, since_us, columns)
         self.admit(reader)
         return reader
 
     def empty(self) -> Buffer:
-        """An arc like this one that nothing is ever put into."""
+        """An arc like this one that stays empty."""
         return Buffer(self.schema, ordered=self.ordered, gauge=self.gauge)
 
     def admit(self, reader: Inlet) -> None:
-        """Let a reader read that was made for this buffer, or has been away."""
+        """Add a reader that was built for this buffer, or has been away."""
         self.readers.append(reader)
         if reader.absorbs:
             self.absorbers = (*self.absorbers, reader)
         self._count()
 
     def detach(self, reader: Inlet) -> None:
-        """Take a reader away; what it alone had still to read is freed."""
+        """Remove a reader, and free the tuples that only it had not read."""
         self.part_from(reader)
-        reader.let_go()
+        reader.clear()
         self.release()
 
     def part_from(self, reader: Inlet) -> None:
-        """The reader goes, with what it holds itself."""
+        """Remove a reader, which keeps its own queue."""
         self.readers.remove(reader)
         if reader.absorbs:
             self.absorbers = tuple(other for other in self.absorbers if other is not reader)
         self._count()
 
     def succeed(self, old: Buffer, readers: Sequence[Inlet]) -> None:
-        """Take over readers of another arc: what they have not read there yet they find here, before all else.
-
-        Nothing has been put here so far. Positions are counted on from the old arc's.
-        """
+        """Take over readers of another arc, with the tuples that they have not read there, and its positions. This arc
+        is empty so far."""
         self.segments = deque(old.segments)
         self.first, self.end = old.first, old.end
         self.gauge.add(sum(map(len, self.segments)), self.width)
         for reader in self.readers:
-            reader.jump()
+            reader.move_to_end()
         for reader in readers:
-            away = reader.buffer is not reader.home
-            reader.home = self
+            away = reader.buffer is not reader.arc
+            reader.arc = self
             if not away:
                 old.part_from(reader)
                 reader.buffer = self
@@ -170,7 +168,7 @@ class Buffer:
         self.release()
 
     def widen(self, schema: Schema) -> None:
-        """More fields from now on; what lies here gets them too, and they are null."""
+        """Add fields, which are null in the queued tuples."""
         self.segments = deque(batch.widened(schema) for batch in self.segments)
         queued = sum(map(len, self.segments))
         self.gauge.add(-queued, self.width)
@@ -179,30 +177,30 @@ class Buffer:
 
     @property
     def latent(self) -> bool:
-        """Whether tuples have no time until an operator gives them one."""
+        """Whether tuples have no time until an operator stamps them."""
         return self.promise == LATENT
 
     def keep_above(self, floor_us: int) -> None:
-        """Keep a promise that was made before: tuples below it are left out and counted. LATENT promises nothing."""
+        """Honour an earlier promise: tuples below it are left out and counted. LATENT promises nothing."""
         if floor_us > self.promise and floor_us != LATENT:
             self.promise = self.floor = floor_us
 
     def disorder(self) -> None:
-        """From now on tuples come in any order; none of them is below what is promised."""
+        """Accept tuples in any order from now on, none below the promise."""
         self.ordered = False
 
-    def standing(self) -> tuple[bool, int]:
-        """Whether the arc's tuples are in order, and the promise about them."""
+    def progress(self) -> tuple[bool, int]:
+        """Whether the arc's tuples are in order, and the promise."""
         return self.ordered, self.promise
 
     def inherit_progress(self, ordered: bool, promise: int) -> None:
-        """Take over the order and promise of another arc, and none of its tuples."""
+        """Take over the `progress` of another arc."""
         self.ordered, self.promise = ordered, promise
 
     def _above_floor(self, batch: Batch) -> Batch:
-        kept = batch.take(batch.ts >= self.floor)
-        self.left_out += len(batch) - len(kept)
-        return kept
+        rows = batch.take(batch.ts >= self.floor)
+        self.left_out += len(batch) - len(rows)
+        return rows
 
     # -- putting -------------------------------------------------------------------------------------------------------
 
@@ -238,13 +236,13 @@ class Buffer:
             self.awake = self.everyone
         for reader in readers:
             reader.unseen = True
-            if end - reader.taken > reader.peak:
-                reader.peak = end - reader.taken
+            if end - reader.position > reader.peak:
+                reader.peak = end - reader.position
         for entry in self.entries:
             self.ready[entry] = None
 
     def _absorbed(self, batch: Batch) -> bool:
-        """Give the readers that take at once what is put; say whether that was all of them."""
+        """Pass tuples to the readers with a queue; say whether that is all readers."""
         for reader in self.absorbers:
             reader.absorb(batch)
         if len(self.absorbers) < len(self.readers):
@@ -258,28 +256,25 @@ class Buffer:
         return True
 
     def punctuate(self, value_us: int) -> bool:
-        """Promise that no later tuple is below this time; say whether the readers are told.
-
-        A promise that says nothing new is not kept, and one that is of no use to any reader is kept and not told.
-        """
+        """Promise that no later tuple is below this time; say whether the readers get a punctuation."""
         before = self.promise
         if value_us <= before:
             return False
         self.promise = value_us
         self.floor = MIN_TIME
-        if not self.wanted or value_us < self._due:
+        if not self.punctuates or value_us < self._due:
             return False
         if self.grain.every:
-            self._tell(value_us)
+            self._queue_punctuation(value_us)
             return True
         self._due = self.grain.above(before)
         if value_us < self._due:
             return False
         self._due = self.grain.above(value_us)
-        self._tell(self.grain.rounded(value_us))
+        self._queue_punctuation(self.grain.rounded(value_us))
         return True
 
-    def _tell(self, value_us: int) -> None:
+    def _queue_punctuation(self, value_us: int) -> None:
         self.awake = self.everyone
         for reader in self.readers:
             queue = reader.punctuations
@@ -291,18 +286,16 @@ class Buffer:
         for entry in self.entries:
             self.ready[entry] = None
 
-    def want(self, grain: PunctuationGrain | None) -> None:
-        """Carry what the readers declare from now on, or nothing.
-
-        If that is more than before, they are given the promise in force, of which they may not have been told.
-        """
-        before, self.wanted = (self.grain if self.wanted else None), grain is not None
+    def carry(self, grain: PunctuationGrain | None) -> None:
+        """Carry the punctuation that readers declare, or none. If that is more than before, they get the promise in
+        force, for which they may have got none."""
+        before, self.punctuates = (self.grain if self.punctuates else None), grain is not None
         self._due = MIN_TIME
         if grain is None:
             return
         self.grain = grain
-        if before != grain and any(self.promise > reader.last_told() for reader in self.readers):
-            self._tell(self.promise)
+        if before != grain and any(self.promise > reader.newest_punctuation() for reader in self.readers):
+            self._queue_punctuation(self.promise)
 
     def passed(self, start: int, stop: int) -> None:
         """A reader has passed these segments, counted from the oldest: free those that every reader has passed."""
@@ -356,14 +349,14 @@ class Buffer:
         """Tuples that the slowest reader has not taken."""
         if not self.segments and not self.absorbers:
             return 0
-        return self.end - min((reader.taken for reader in self.readers), default=self.end)
+        return self.end - min((reader.position for reader in self.readers), default=self.end)
 
     @property
     def pressing(self) -> int:
         """The same, without readers whose queues are bounded by themselves."""
         if not self.segments and not self.absorbers:
             return 0
-        return self.end - min((reader.taken for reader in self.readers if reader.presses), default=self.end)
+        return self.end - min((reader.position for reader in self.readers if reader.presses), default=self.end)
 
     def queued_bytes(self, most: int, *, pressing: bool = False) -> int:
         """Bytes of the tuples that the slowest reader has not taken; counted no further than `most`.
@@ -376,24 +369,24 @@ class Buffer:
         if not readers:
             return 0
         if not self.texts:
-            return self.width * (self.end - min([reader.taken for reader in readers]))
-        found = 0
+            return self.width * (self.end - min([reader.position for reader in readers]))
+        queued = 0
         for batch in islice(self.segments, min([reader.segment for reader in readers]) - self.first, None):
-            found += batch.weight
-            if found >= most:
+            queued += batch.weight
+            if queued >= most:
                 break
-        return found
+        return queued
 
     # -- saving --------------------------------------------------------------------------------------------------------
 
     def save(self) -> list[Any]:
-        wish = [self.wanted, self.grain.save()]
+        punctuation = [self.punctuates, self.grain.save()]
         floor = [self.floor, self.left_out]
-        held = [batch.save() for batch in self.segments]
-        return [held, self.first, self.end, self.promise, wish, floor, self.ordered]
+        segments = [batch.save() for batch in self.segments]
+        return [segments, self.first, self.end, self.promise, punctuation, floor, self.ordered]
 
     def restore(self, data: Sequence[Any]) -> None:
-        segments, self.first, self.end, self.promise, (self.wanted, grain), floor, self.ordered = data
+        segments, self.first, self.end, self.promise, (self.punctuates, grain), floor, self.ordered = data
         self.floor, self.left_out = floor
         self.grain = PunctuationGrain.restore(grain)
         self._due = MIN_TIME

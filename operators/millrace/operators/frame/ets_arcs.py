@@ -37,7 +37,7 @@ def announce(value_us: int, output: Buffer, arcs: Iterable[Arc]) -> bool:
         if arc.register.promise >= value_us:
             continue
         if arc.drained():
-            told |= arc.register.tell(value_us)
+            told |= arc.register.set_register(value_us)
         else:
             blocked = True
     if blocked:

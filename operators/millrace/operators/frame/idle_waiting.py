@@ -15,6 +15,7 @@ from millrace.operators.frame.ets_arcs import Arc, announce
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import Operator, StepClock
 from millrace.operators.frame.punctuation_grain import EVERY, PunctuationGrain
+from millrace.values.eventtime import MIN_TIME
 
 
 class IdleWaiting(Operator):
@@ -96,7 +97,7 @@ class IdleWaiting(Operator):
     def reach(self) -> bool:
         """Promise what the clock allows now; say whether that was news to anyone."""
         self.emitted = 0
-        return self.output.wanted and self.announce()
+        return self.output.punctuates and self.announce()
 
     def clear(self) -> None:
         """Let go of what waits, when the operator leaves the graph."""
@@ -129,3 +130,17 @@ class IdleWaiting(Operator):
 
     def restore(self, data: Any) -> None:
         self.idle_since, self.idle_us, self.awaited = data
+
+
+class WindowWaiting(IdleWaiting):
+    """An operator that needs the end of a window. Until a tuple at or past that end has arrived, the window is not
+    over, so the operator is not idle-waiting."""
+
+    newest_us: int = MIN_TIME
+
+    def blocked(self) -> bool:
+        need = self.need()
+        return need is not None and self.newest_us >= need
+
+    def idle(self) -> list[int]:
+        return self.holding() if self.blocked() else []

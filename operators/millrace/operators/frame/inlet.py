@@ -1,6 +1,6 @@
-"""An operator's input: what an arc holds for it and it has not taken, and what is promised about the rest.
+"""An operator's input: the tuples that an arc holds for it, and the promise about later ones.
 
-Operators read arcs through inlets alone. Where an edge has a queue of its own, the inlet holds it (`queues/inlet.py`),
+Operators read arcs through inlets alone. An edge may have a separate queue: then the inlet owns it (`queues/inlet.py`),
 and the operator sees no difference.
 """
 
@@ -23,37 +23,37 @@ if TYPE_CHECKING:
 class Inlet:
     """One operator's head pointer on a buffer.
 
-    `unseen` is the papers' yield, seen from below: something lies here that its operator has not looked at. `told` is
-    the last value that an ETS arc has set here, past the operators in between (the papers' register with its active
-    flag). `grain` is what its operator, and whoever reads that one, declares to have a use for.
-
-    absorbs   whether it takes what is put at once, into a queue of its own (queues/inlet.py)
-    columns   positions of the fields that it reads, if the arc has got more since its operator was made
-    schema    of what it takes
-    place     among the readers that take turns at a fork
-    took      how many tuples of the arc the last `take` passed, those that it ignored too
-    skipped   tuples that it has not taken: those it ignored, and those that passed while it was away
-    ignored   tuples that came after it did and are older than `since_us`
+    arc             the buffer that it reads when it is not away; `buffer` is an empty one meanwhile
+    position        how many of the arc's tuples are before its head; `took`: how many the last `take` passed
+    unseen          the papers' yield, seen by the successor: its operator has not looked at something here
+    register        the last value that an ETS arc has set, past the operators in between (the papers' register)
+    punctuations    queued ones, as (position, value); `punctuation_us` is the last that the head has passed
+    grain           the promises that its operator declares a use for, or a reader of that one
+    absorbs         whether it takes tuples as soon as they are put, into a separate queue (queues/inlet.py)
+    columns         positions of the fields that it reads, if the arc has more since its operator was built
+    place           among the readers that take turns at a fork
+    skipped         tuples that it has not taken: those it ignored, and those that passed while it was away
+    ignored         tuples older than `since_us`
     """
 
     __slots__ = (
         "_offset",
         "_segment",
+        "arc",
         "buffer",
         "columns",
         "consumer",
         "grain",
-        "home",
         "ignored",
-        "passed",
         "peak",
         "place",
+        "position",
+        "punctuation_us",
         "punctuations",
+        "register",
         "schema",
         "since_us",
         "skipped",
-        "taken",
-        "told",
         "took",
         "unseen",
     )
@@ -61,7 +61,7 @@ class Inlet:
     absorbs: ClassVar[bool] = False
 
     def __init__(self, buffer: Buffer, since_us: int | None = None, columns: tuple[int, ...] | None = None) -> None:
-        self.home = buffer
+        self.arc = buffer
         self.buffer = buffer
         self.schema = buffer.schema
         self.columns: tuple[int, ...] | None = None
@@ -69,150 +69,137 @@ class Inlet:
             self.narrow(columns)
         self.consumer: Operator | None = None
         self.grain = EVERY
-        self.passed = self.told = MIN_TIME
+        self.punctuation_us = self.register = MIN_TIME
         self.peak = self.place = self.took = 0
         self.skipped = self.ignored = 0
         self.since_us = since_us
-        self.jump()
+        self.move_to_end()
 
     def narrow(self, columns: tuple[int, ...]) -> None:
-        """Read these fields of the arc and no other."""
-        fields = self.home.schema.fields
+        """Read only these fields of the arc."""
+        fields = self.arc.schema.fields
         self.columns = columns
         self.schema = Schema(tuple(fields[at] for at in columns))
 
-    def jump(self) -> None:
-        """To the end of the buffer: nothing that is there now will be read, its promise holds."""
-        self.taken = self.buffer.end
+    def move_to_end(self) -> None:
+        """Read nothing of what the buffer holds now; its promise stays."""
+        self.position = self.buffer.end
         self._segment = self.buffer.first + len(self.buffer.segments)
         self._offset = 0
         self.punctuations: deque[tuple[int, int]] = deque()
-        self.passed = max(self.passed, self.buffer.promise)
+        self.punctuation_us = max(self.punctuation_us, self.buffer.promise)
         self.unseen = False
 
     def detach(self) -> None:
-        """Read nothing more until it comes back. Meanwhile it reads a buffer in which nothing ever happens."""
-        home = self.home
-        home.detach(self)
-        self.buffer = home.empty()
-        self._stand_still(self.taken, home.promise)
+        """Leave the arc until `resume`. The promise at this time stays."""
+        arc = self.arc
+        arc.detach(self)
+        self.buffer = arc.empty()
+        self._freeze(self.position, arc.promise)
         self._segment = self._offset = 0
         self.punctuations.clear()
         self.unseen = False
 
     def remove(self) -> None:
-        """Leave the arc for good; what it alone had still to read is freed."""
+        """Leave the arc forever."""
         if not self.away:
-            self.home.detach(self)
+            self.arc.detach(self)
 
-    def skip(self) -> None:
-        """Take nothing of what is queued."""
-        self.jump()
+    def discard(self) -> None:
+        """Skip all queued tuples."""
+        self.move_to_end()
         self.buffer.release()
 
     def account(self, count: int) -> None:
-        """So many more (or fewer) taken tuples wait in line at the operator: they count as queued here."""
+        """Count so many more (or fewer) tuples as queued: those that the operator has taken and holds in line."""
         self.buffer.gauge.add(count, self.buffer.width)
 
-    @property
-    def arc(self) -> Buffer:
-        """The arc that it reads, also while it is away."""
-        return self.home
-
-    @property
-    def position(self) -> int:
-        """How many of the arc's tuples are before its head."""
-        return self.taken
-
-    def absent_since(self, taken: int) -> None:
-        """It left when so many tuples had been put: what the arc has received since then counts as missed."""
-        self.taken = self.buffer.end = taken
+    def absent_since(self, position: int) -> None:
+        """Count as missed what the arc has received since this position."""
+        self.position = self.buffer.end = position
 
     def resume(self) -> None:
-        """Go on at the end of the arc; what was missed is counted as skipped."""
-        self.skipped += self.home.end - self.taken
-        self.buffer = self.home
-        self.jump()
-        self.wake()  # its operator has to pass on what was promised meanwhile
-        self.home.admit(self)
+        """Continue at the end of the arc. The tuples missed count as skipped."""
+        self.skipped += self.arc.end - self.position
+        self.buffer = self.arc
+        self.move_to_end()
+        self.wake()  # its operator passes on the promises made meanwhile
+        self.arc.admit(self)
 
     def change_arc(self, arc: Buffer) -> None:
         """Continue at the end of another arc, to which the same tuples will be put. Nothing waits here."""
         self._leave_for_good()
-        self.home = self.buffer = arc
-        self.jump()
+        self.arc = self.buffer = arc
+        self.move_to_end()
         arc.admit(self)
 
     def _leave_for_good(self) -> None:
         """Leave the arc; what it promised still holds."""
-        if self.home.promise != LATENT:
-            self.told = self.promise
-        self.home.part_from(self)
+        if self.arc.promise != LATENT:
+            self.register = self.promise
+        self.arc.part_from(self)
 
     @property
     def away(self) -> bool:
-        """Whether it has left its arc, to come back."""
-        return self.buffer is not self.home
+        """Whether it has left its arc until `resume`."""
+        return self.buffer is not self.arc
 
     @property
     def missed(self) -> int:
-        """What it has skipped so far, with what goes by while it is away."""
-        return self.skipped + self.home.end - self.taken if self.away else self.skipped
+        """Tuples skipped so far, with those that pass while it is away."""
+        return self.skipped + self.arc.end - self.position if self.away else self.skipped
 
     def absorb(self, batch: Batch) -> None:
-        """Take what was put, at once (those that absorb do)."""
-        raise AssertionError("a head pointer reads what the buffer holds")
+        """Queue tuples that were put (only if it `absorbs`)."""
+        raise AssertionError("a head pointer has no queue")
 
-    def let_go(self) -> None:
-        """Let go of what it alone holds, when it leaves the arc."""
+    def clear(self) -> None:
+        """Empty its own queue, if it has one."""
 
     @property
     def ordered(self) -> bool:
-        """Whether what it takes comes in order of time."""
-        return self.home.ordered
+        """Whether its tuples are in order of time."""
+        return self.arc.ordered
 
     @property
     def latent(self) -> bool:
-        """Whether its tuples have no time until an operator gives them one."""
+        """Whether its tuples have no time until an operator stamps them."""
         return self.promise == LATENT
 
     @property
     def drained(self) -> bool:
         """Whether nothing is queued here, not even tuples that cannot be taken yet."""
-        return self.taken == self.buffer.end
+        return self.position == self.buffer.end
 
     @property
     def presses(self) -> bool:
-        """Whether what waits for it is a reason to slow feeds down."""
+        """Whether its queued tuples are a reason to slow feeds down."""
         return True
 
-    def _stand_still(self, taken: int, promise: int) -> None:
-        self.buffer.end = taken
+    def _freeze(self, end: int, promise: int) -> None:
+        self.buffer.end = end
         self.buffer.promise = promise
 
     @property
     def waiting(self) -> int:
         """Tuples queued for this reader."""
-        return self.buffer.end - self.taken
+        return self.buffer.end - self.position
 
     @property
     def promise(self) -> int:
-        """What holds behind everything that is queued: no later tuple is below it."""
+        """No tuple after the queued ones is below this time."""
         promise = self.buffer.promise
-        return promise if promise > self.told else self.told
+        return promise if promise > self.register else self.register
 
-    def forget(self) -> None:
-        """Nobody has asked what was promised here, and another operator will promise anew."""
-        self.passed = self.told = MIN_TIME
+    def reset_promise(self) -> None:
+        """Drop promises that nothing depends on: another operator will fill the arc."""
+        self.punctuation_us = self.register = MIN_TIME
         self.punctuations.clear()
 
-    def tell(self, value_us: int) -> bool:
-        """Set the register from an ETS arc; say whether that is of any use here.
-
-        Whoever calls it knows that nothing is under way to here.
-        """
+    def set_register(self, value_us: int) -> bool:
+        """Set the register from an ETS arc on which nothing is under way; say whether the operator has a use for it."""
         of_use = value_us >= self.grain.above(self.promise)
-        self.told = value_us
+        self.register = value_us
         if of_use:
             self.wake()
             assert self.consumer is not None
@@ -220,14 +207,14 @@ class Inlet:
         return of_use
 
     def wake(self) -> None:
-        """Let its operator have a turn, although nothing was put."""
+        """Schedule its operator although nothing was put."""
         self.unseen = True
         self.buffer.awake |= 1 << self.place
 
     def take(self, limit: int) -> Batch | None:
         """The next tuples, at most `limit`; small batches come out as one."""
         buffer = self.buffer
-        count = buffer.end - self.taken
+        count = buffer.end - self.position
         if count > limit:
             count = limit
         self.took = count
@@ -238,9 +225,9 @@ class Inlet:
         batch = segments[index]
         left = len(batch.ts) - self._offset
         if count == left and not self._offset:
-            # One whole batch: the way of nearly every tuple of a stream that is not in a hurry.
+            # One whole batch: nearly every tuple of a slow stream.
             self._segment += 1
-            self.taken += count
+            self.position += count
             if len(buffer.readers) == 1:
                 segments.popleft()
                 buffer.first += 1
@@ -252,7 +239,7 @@ class Inlet:
         if count < left:
             batch = batch.slice(self._offset, self._offset + count)
             self._offset += count
-            self.taken += count
+            self.position += count
             return self._admitted(batch)
         pieces = [batch.slice(self._offset, len(batch)) if self._offset else batch]
         self._offset = 0
@@ -269,12 +256,12 @@ class Inlet:
             pieces.append(batch)
             missing -= len(batch)
         self._segment = buffer.first + index
-        self.taken += count
+        self.position += count
         buffer.passed(start, index)
         return self._admitted(pieces[0] if len(pieces) == 1 else Batch.concat(pieces))
 
     def _admitted(self, batch: Batch) -> Batch:
-        """Without the tuples older than the reader's own beginning, and without the fields that it does not know."""
+        """The tuples from `since_us` on, with the fields that it reads."""
         if self.columns is not None:
             batch = batch.narrowed(self.schema, self.columns)
         if self.since_us is None:
@@ -282,67 +269,68 @@ class Inlet:
         fresh = batch.ts >= self.since_us
         if fresh.all():
             return batch
-        kept = batch.take(fresh)
-        self.ignored += len(batch) - len(kept)
-        self.skipped += len(batch) - len(kept)
-        return kept
+        admitted = batch.take(fresh)
+        ignored = len(batch) - len(admitted)
+        self.ignored += ignored
+        self.skipped += ignored
+        return admitted
 
     def pass_punctuations(self) -> None:
         """Take the punctuation that the head pointer has reached."""
-        while self.punctuations and self.punctuations[0][0] <= self.taken:
-            self.passed = self.punctuations.popleft()[1]
+        while self.punctuations and self.punctuations[0][0] <= self.position:
+            self.punctuation_us = self.punctuations.popleft()[1]
 
-    def look(self) -> None:
-        """Its operator has looked at all that lies here. What it left is unseen again."""
-        self.unseen = self.taken != self.buffer.end
+    def mark_seen(self) -> None:
+        """Its operator has looked at everything here. What it has not taken is unseen again."""
+        self.unseen = self.position != self.buffer.end
         if self.punctuations:
             self.pass_punctuations()
             self.unseen = self.unseen or bool(self.punctuations)
 
-    def last_told(self) -> int:
-        """The last punctuation that it was given."""
-        return self.punctuations[-1][1] if self.punctuations else self.passed
+    def newest_punctuation(self) -> int:
+        """The last punctuation that was put."""
+        return self.punctuations[-1][1] if self.punctuations else self.punctuation_us
 
     def older(self, now_us: int, than_us: int) -> list[tuple[tuple[Any, ...], int]]:
-        """What has waited for longer, by update key if one is known here: the age of the oldest."""
-        if self.buffer.end == self.taken:
+        """The age of the oldest queued tuple if it is above this, by update key if there is one."""
+        if self.buffer.end == self.position:
             return []
         arrival = self.buffer.segments[self._segment - self.buffer.first].arrival
         age = now_us - int(arrival[self._offset])
         return [((), age)] if age > than_us else []
 
     def low_water(self) -> int:
-        """What holds for every tuple that this reader has not taken."""
+        """No tuple that it has not taken is below this time."""
         buffer = self.buffer
-        if buffer.end == self.taken:
+        if buffer.end == self.position:
             promise = buffer.promise
-            return promise if promise > self.told else self.told
+            return promise if promise > self.register else self.register
         if buffer.ordered:
             return buffer.segments[self._segment - buffer.first].ts.item(self._offset)
-        return self.passed
+        return self.punctuation_us
 
     def save(self) -> list[Any]:
         return [
-            self.taken,
+            self.position,
             self._segment,
             self._offset,
-            self.passed,
+            self.punctuation_us,
             [list(item) for item in self.punctuations],
             self.unseen,
             self.since_us,
             self.skipped,
             self.ignored,
             self.peak,
-            self.told,
+            self.register,
             self.buffer.promise if self.away else None,
         ]
 
     def restore(self, data: Sequence[Any]) -> None:
-        (self.taken, self._segment, self._offset, self.passed, punctuations, self.unseen, *rest) = data
+        (self.position, self._segment, self._offset, self.punctuation_us, punctuations, self.unseen, *rest) = data
         self.punctuations = deque((position, value) for position, value in punctuations)
-        self.since_us, self.skipped, self.ignored, self.peak, self.told, still = rest
+        self.since_us, self.skipped, self.ignored, self.peak, self.register, still = rest
         if still is not None:
-            self._stand_still(self.taken, still)
+            self._freeze(self.position, still)
 
     @property
     def segment(self) -> int:

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.punctuation_grain import PunctuationGrain
 from millrace.values.batch import Batch
+
+if TYPE_CHECKING:
+    from millrace.values.evaluate import Errors
 
 
 class StepClock:
@@ -99,8 +102,8 @@ class Operator(ABC):
         counts.output_tuples += self.emitted
         for reader in self.inputs:
             if reader.unseen:
-                reader.look()
-        if self.output.wanted:
+                reader.mark_seen()
+        if self.output.punctuates:
             self.announce(low_us)
         return self.taken
 
@@ -148,9 +151,16 @@ class Operator(ABC):
         """Take over what was decided of another operator of the same plan; nothing else goes over."""
 
     def failed(self, count: int, reason: str) -> None:
-        """Count rows that could not be computed, of the input or of the result; they are dropped, the others go on."""
+        """Count rows that could not be computed, of the input or of the result; they are dropped."""
         self.counts.errors += count
         self.counts.last_error = reason
+
+    def without_failed(self, batch: Batch, errors: Errors | None) -> Batch:
+        """The rows that could be computed; the others are counted."""
+        if errors is None:
+            return batch
+        self.failed(int(errors.rows.sum()), errors.reason)
+        return batch.take(~errors.rows)
 
     @property
     def state_tuples(self) -> int:
@@ -173,7 +183,7 @@ class Operator(ABC):
 
     def declares(self) -> PunctuationGrain | None:
         """Which promises of its inputs are of use here, or to those that read it; None if none is."""
-        return self.output.grain if self.output.wanted else None
+        return self.output.grain if self.output.punctuates else None
 
     def demand(self, need_us: int) -> int:
         """The least that its inputs must promise for it to promise this."""
@@ -235,8 +245,8 @@ class RowWise(Operator):
             counts.output_tuples += emitted
             output.put(rows)
         self.emitted = emitted
-        reader.look()
-        if output.wanted:
+        reader.mark_seen()
+        if output.punctuates:
             output.punctuate(self.promised(reader.low_water()))
         return taken
 

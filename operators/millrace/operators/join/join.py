@@ -268,7 +268,7 @@ class Join(Lines):
         elif works:
             self._take(limit)
         for reader in self.inputs:
-            reader.look()
+            reader.mark_seen()
         lows = self._outside()
         if self.rest:
             if works:
@@ -294,7 +294,7 @@ class Join(Lines):
             self.matcher.failed.clear()
         if self.pacing.turned() and self.order == "adaptive":
             self._turn_to(self.pacing.choose(self.mode))
-        return self._low_water(lows) if self.output.wanted else None
+        return self._low_water(lows) if self.output.punctuates else None
 
     def _run_row(self, position: int, reader: Inlet, other: Inlet) -> int | None:
         """`run`, for a row that comes when nothing else waits: every row of streams that are not in a hurry."""
@@ -331,7 +331,7 @@ class Join(Lines):
         if given:
             self._release(lows, given)
         self.paced = False
-        if over or matcher.failed or self.output.wanted:
+        if over or matcher.failed or self.output.punctuates:
             return self._close(lows)
         return None
 

@@ -41,7 +41,4 @@ class Map(RowWise):
                 filler = FILLERS[self.output.schema.fields[at].type]
                 columns[at], valid[at] = blanked(columns[at], valid[at], gone, filler)
         rows = Batch(self.output.schema, batch.ts, columns, valid, batch.arrival)
-        if errors is None:
-            return rows
-        self.failed(int(errors.rows.sum()), errors.reason)
-        return rows.take(~errors.rows)
+        return self.without_failed(rows, errors)

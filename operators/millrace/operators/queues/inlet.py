@@ -1,11 +1,8 @@
-"""A reader with a queue of its own: it takes what an arc is given at once, and keeps what its edge is to keep.
+"""An input with a separate queue: it takes tuples as soon as they are put, and keeps those that its edge retains.
 
-To its operator it is a reader like any other, and to the arc one that is never behind: a fork's other readers lose
-nothing by it, and nobody waits for it. `taken` is kept so that `buffer.end - taken` tuples can be taken, which is how
-operators look at readers; superseded tuples count as taken.
-
-Tuples come out as the queue serves them, so they are not in order of time. `promise` is what holds behind everything
-that is queued, as for any reader; `low_water` is the lower of that and of what is queued.
+To its operator it is an inlet like any other, and to the arc a reader that is never behind. `position` follows the
+queue, so that `waiting` is right; superseded tuples count as taken. Tuples come out as the queue serves them, in any
+order of time: the low water is the least of the promise and of the queued times.
 """
 
 from __future__ import annotations
@@ -27,8 +24,8 @@ from millrace.values.batch import Batch
 class QueueInlet(Inlet):
     """One operator's queue on an arc.
 
-    edge      what it keeps
-    timed     whether readings of a stopwatch say when results are out; without one they are out at once
+    edge      which tuples it retains
+    timed     whether a stopwatch reports when results are out; without one they are out at once
     """
 
     __slots__ = ("_gone_shed", "_gone_superseded", "clock", "edge", "queue", "seed", "timed")
@@ -50,10 +47,10 @@ class QueueInlet(Inlet):
         self.timed = timed
         self.seed = seed
         self._gone_superseded = self._gone_shed = 0
-        self.queue = self._made(edge, buffer, since_us)
+        self.queue = self._build(edge, buffer, since_us)
         super().__init__(buffer, since_us, edge.columns)
 
-    def _made(self, edge: EdgeSpec, buffer: Buffer, since_us: int | None) -> Queue:
+    def _build(self, edge: EdgeSpec, buffer: Buffer, since_us: int | None) -> Queue:
         queue = build_queue(edge, edge.reads(buffer.schema), begin_us=since_us, seed=self.seed)
         if isinstance(queue, UpdateQueue | WindowQueue):
             queue.timed = self.timed
@@ -71,7 +68,7 @@ class QueueInlet(Inlet):
 
     @property
     def ordered(self) -> bool:
-        return self.home.ordered and not self.edge.updates
+        return self.arc.ordered and not self.edge.updates
 
     @property
     def drained(self) -> bool:
@@ -79,32 +76,32 @@ class QueueInlet(Inlet):
 
     @property
     def presses(self) -> bool:
-        """Whether its feeds have to be slowed down when much waits here: what is bounded by itself does not grow."""
+        """A bounded queue is not a reason to slow feeds down."""
         return not self.queue.bounded
 
     @property
     def segment(self) -> int:
-        """It holds no batch of the arc back."""
-        return self.home.first + len(self.home.segments)
+        """It retains no batch of the arc."""
+        return self.arc.first + len(self.arc.segments)
 
     # -- tuples --------------------------------------------------------------------------------------------------------
 
     def absorb(self, batch: Batch) -> None:
-        """Take in what the arc has just been given."""
+        """Queue tuples that were just put."""
         batch = self._admitted(batch)
         if len(batch.ts):
             self._take_in(batch)
-        self.taken = self.home.end - self.queue.waiting
+        self.position = self.arc.end - self.queue.waiting
 
     def _take_in(self, batch: Batch) -> None:
         queue, now_us = self.queue, self.clock.now_us
         before = queue.waiting
-        if isinstance(queue, WindowQueue) and not self.home.ordered:
-            queue.by_tuples = False  # a queue above may have taken the order since
+        if isinstance(queue, WindowQueue) and not self.arc.ordered:
+            queue.by_tuples = False  # a queue upstream may have changed the order since
         queue.promised(self.promise, now_us)
         queue.enqueue(batch, now_us)
         waiting = queue.waiting
-        self.home.gauge.add(waiting - before, self.home.width)
+        self.arc.gauge.add(waiting - before, self.arc.width)
         if waiting > self.peak:
             self.peak = waiting
 
@@ -125,28 +122,28 @@ class QueueInlet(Inlet):
         return batch
 
     def refresh(self) -> None:
-        """Let the queue know what the arc promises: windows may be over by it, and their tuples ready to be taken."""
+        """Pass the arc's promise to the queue: it may end windows, whose tuples can be taken then."""
         before = self.queue.waiting
         self.queue.promised(self.promise, self.clock.now_us)
         self._served(before)
 
     def _served(self, before: int) -> None:
-        """Count what waits now, and waited before."""
+        """Count the tuples that wait now instead of these."""
         self.queue.tighten()
         waiting = self.queue.waiting
-        self.home.gauge.add(waiting - before, self.home.width)
-        self.taken = self.home.end - waiting
+        self.arc.gauge.add(waiting - before, self.arc.width)
+        self.position = self.arc.end - waiting
 
     def older(self, now_us: int, than_us: int) -> list[tuple[tuple[Any, ...], int]]:
         return self.queue.older(now_us, than_us)
 
     def pass_punctuations(self) -> None:
-        """Take all punctuation: where it stood between the tuples says nothing when those are served in any order."""
+        """Take all punctuation: its position says nothing about tuples that are served in any order."""
         if self.punctuations:
-            self.passed = self.punctuations[-1][1]
+            self.punctuation_us = self.punctuations[-1][1]
             self.punctuations.clear()
 
-    def look(self) -> None:
+    def mark_seen(self) -> None:
         self.pass_punctuations()
         self.unseen = self.queue.pending
 
@@ -156,38 +153,36 @@ class QueueInlet(Inlet):
 
     # -- coming and going ----------------------------------------------------------------------------------------------
 
-    def jump(self) -> None:
-        self.let_go()
-        super().jump()
+    def move_to_end(self) -> None:
+        self.clear()
+        super().move_to_end()
 
     def detach(self) -> None:
         self.skipped += self.queue.waiting
         super().detach()
 
-    def let_go(self) -> None:
-        """Empty the queue. What it knows of keys stays: what is older than they had is still superseded at once."""
+    def clear(self) -> None:
+        """Empty the queue. It still supersedes tuples older than those it had of their key."""
         if isinstance(self.queue, TupleQueue):
-            self.home.gauge.add(-self.queue.waiting, self.home.width)
+            self.arc.gauge.add(-self.queue.waiting, self.arc.width)
             self.queue.drain()
             self.queue.tighten()
         else:
             self._retire()
-            self.queue = self._made(self.edge, self.home, self.since_us)
-        self.taken = self.home.end
+            self.queue = self._build(self.edge, self.arc, self.since_us)
+        self.position = self.arc.end
 
     def _retire(self) -> None:
-        """Keep the counts of a queue that goes."""
+        """Add up the counts of a queue that is dropped."""
         self._gone_superseded += self.queue.superseded
         self._gone_shed += self.queue.shed
-        self.home.gauge.add(-self.queue.waiting, self.home.width)
+        self.arc.gauge.add(-self.queue.waiting, self.arc.width)
 
     # -- exchange ------------------------------------------------------------------------------------------------------
 
     def exchange(self, edge: EdgeSpec) -> None:
-        """Go on with another kind of queue: what waits goes over, in order of service, as far as the new kind keeps it.
-
-        Between two schedulers everybody keeps the place in line.
-        """
+        """Continue with another kind of queue, which takes over the queued tuples in order of service, as far as it
+        retains them. Between two update queues every key keeps its place in line."""
         queue = self.queue
         self.edge = edge
         if isinstance(queue, UpdateQueue | WindowQueue) and edge.updates:
@@ -198,11 +193,11 @@ class QueueInlet(Inlet):
         waiting = queue.drain()
         self._gone_superseded += queue.superseded
         self._gone_shed += queue.shed
-        self.queue = self._made(edge, self.home, self.since_us)
+        self.queue = self._build(edge, self.arc, self.since_us)
         if waiting is not None:
             self.queue.enqueue(waiting, self.clock.now_us)
-            self.home.gauge.add(self.queue.waiting - len(waiting), self.home.width)
-        self.taken = self.home.end - self.queue.waiting
+            self.arc.gauge.add(self.queue.waiting - len(waiting), self.arc.width)
+        self.position = self.arc.end - self.queue.waiting
 
     def change_arc(self, arc: Buffer) -> None:
         """Continue at the end of another arc, with what waits in the queue."""
@@ -210,31 +205,32 @@ class QueueInlet(Inlet):
         self.move(arc, self.since_us, None)
 
     def move(self, buffer: Buffer, since_us: int | None, columns: tuple[int, ...] | None) -> None:
-        """Go on at another arc, with what waits here: its fields are these of the other's."""
-        self.home = self.buffer = buffer
+        """Continue at another arc, of which its fields are these columns. Queued tuples stay."""
+        self.arc = self.buffer = buffer
         self.since_us = since_us
         if columns is not None:
             self.narrow(columns)
         self.punctuations.clear()
         buffer.admit(self)
-        self.taken = buffer.end - self.queue.waiting
+        self.position = buffer.end - self.queue.waiting
 
     @classmethod
     def instead_of(cls, reader: Inlet, edge: EdgeSpec, clock: StepClock, *, timed: bool) -> QueueInlet:
-        """A reader that goes on where a plain one stands, with what that one has not taken yet."""
-        home = reader.home
-        made = cls(home, edge, clock, timed=timed)
-        waiting = reader.take(reader.waiting)  # as it would have been taken: without what is older than its beginning
-        made.since_us, made.skipped, made.peak = reader.since_us, reader.skipped, reader.peak
-        made.ignored = reader.ignored
-        made.told, made.passed, made.punctuations = reader.told, reader.passed, reader.punctuations
-        made.consumer, made.unseen = reader.consumer, reader.unseen
-        home.detach(reader)
-        home.admit(made)
+        """An input that replaces a plain one, with the tuples that it has not taken yet."""
+        arc = reader.arc
+        inlet = cls(arc, edge, clock, timed=timed)
+        waiting = reader.take(reader.waiting)  # without those older than its start
+        inlet.since_us, inlet.skipped, inlet.peak = reader.since_us, reader.skipped, reader.peak
+        inlet.ignored = reader.ignored
+        inlet.register, inlet.punctuation_us = reader.register, reader.punctuation_us
+        inlet.punctuations = reader.punctuations
+        inlet.consumer, inlet.unseen = reader.consumer, reader.unseen
+        arc.detach(reader)
+        arc.admit(inlet)
         if waiting is not None and len(waiting):
-            made._take_in(waiting)
-        made.taken = home.end - made.queue.waiting
-        return made
+            inlet._take_in(waiting)
+        inlet.position = arc.end - inlet.queue.waiting
+        return inlet
 
     # -- saving --------------------------------------------------------------------------------------------------------
 
@@ -245,4 +241,4 @@ class QueueInlet(Inlet):
         own, self.seed, self._gone_superseded, self._gone_shed, queue = data
         super().restore(own)
         self.queue.restore(queue)
-        self.home.gauge.add(self.queue.waiting, self.home.width)
+        self.arc.gauge.add(self.queue.waiting, self.arc.width)

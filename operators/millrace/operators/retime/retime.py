@@ -46,7 +46,7 @@ class Retime(RowWise):
 
     def declares(self) -> PunctuationGrain | None:
         """What readers need at their boundaries is needed `lag_us` above them here."""
-        return EVERY if self.output.wanted else None
+        return EVERY if self.output.punctuates else None
 
     def promised(self, low_us: int) -> int:
         return before(low_us, self._lag_us)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 import numpy as np
 
 from millrace.operators.frame.buffer import Buffer
-from millrace.operators.frame.idle_waiting import IdleWaiting
+from millrace.operators.frame.idle_waiting import WindowWaiting
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import Operator, StepClock
@@ -144,7 +144,6 @@ class PlacedRows(State):
         if self._newest is None:
             return np.arange(len(batch)), _NONE
         kept, slots = self._newest.kept(batch)
-        self.superseded = self._newest.superseded
         return kept, slots
 
     def _computed(self, batch: Batch) -> RankedRows:
@@ -412,7 +411,6 @@ class PlacedRows(State):
         order, self._taken, self._arrived, self._count, free = taken
         if self._newest is not None:
             self._newest.restore(newest)
-            self.superseded = self._newest.superseded
         self._rows.restore(rows)
         self._order, self._free = order.copy(), free.copy()
         self._partitions.restore(numbers)
@@ -424,7 +422,7 @@ class PlacedRows(State):
 # -- windows -----------------------------------------------------------------------------------------------------------
 
 
-class FinalTop(IdleWaiting):
+class FinalTop(WindowWaiting):
     """Places of the rows of windows, given when their window is over. The output is in order of time.
 
     The places of each window are kept apart, so that nothing is left of it when it has been given.
@@ -438,7 +436,6 @@ class FinalTop(IdleWaiting):
         super().__init__(name, inputs, output, clock)
         self._spec = spec
         self._windows: dict[int, PlacedRows] = {}
-        self._newest = MIN_TIME
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
@@ -452,13 +449,6 @@ class FinalTop(IdleWaiting):
         if reader.waiting or least is None or least <= reader.promise:
             return None
         return least
-
-    def blocked(self) -> bool:
-        need = self.need()
-        return need is not None and self._newest >= need
-
-    def idle(self) -> list[int]:
-        return self.holding() if self.blocked() else []
 
     def low_water(self) -> int:
         least = self._least()
@@ -480,9 +470,9 @@ class FinalTop(IdleWaiting):
     def run(self, limit: int) -> None:
         batch = self.take(self.inputs[0], limit)
         if batch is not None:
-            self._newest = max(self._newest, int(batch.ts.max()))
+            self.newest_us = max(self.newest_us, int(batch.ts.max()))
             self._put(batch)
-        self.inputs[0].look()
+        self.inputs[0].mark_seen()
         self._flush(limit)
         self.state_scanned = self.emitted
 
@@ -522,10 +512,10 @@ class FinalTop(IdleWaiting):
 
     def save(self) -> Any:
         windows = [[close, window.save()] for close, window in self._windows.items()]
-        return [super().save(), self._newest, windows]
+        return [super().save(), self.newest_us, windows]
 
     def restore(self, data: Any) -> None:
-        idle, self._newest, windows = data
+        idle, self.newest_us, windows = data
         super().restore(idle)
         for close, saved in windows:
             window = self._windows[close] = PlacedRows(self._spec, self)

@@ -190,12 +190,17 @@ class Members:
 class State(ABC):
     """What an operator remembers, and what it says to new rows.
 
-    superseded   rows that were older than what their key had when they came
-    owes         whether it has a row over no rows (an aggregate of all rows, without groups) and has not given any yet
+    _newest   the keys, if the input is an update stream
+    owes      whether it still has to emit the row over no rows (an aggregate of all rows, without groups)
     """
 
-    superseded: int = 0
+    _newest: Newest | None = None
     owes: bool = False
+
+    @property
+    def superseded(self) -> int:
+        """Rows older than the one that their key had when they arrived."""
+        return 0 if self._newest is None else self._newest.superseded
 
     @abstractmethod
     def consume(self, batch: Batch) -> Batch | None:
@@ -238,7 +243,7 @@ class Stateful(Operator):
         if rows is not None:
             self.emit(rows)
         if self.state.owes:
-            self.inputs[0].look()
+            self.inputs[0].mark_seen()
             self.begin()
 
     def begin(self) -> None:

@@ -253,7 +253,7 @@ def _move(engine: Engine, reader: Inlet, own: Inlet, waiting: Batch | None) -> I
         moved.skipped += own.skipped
         moved.ignored += own.ignored
     if promise != LATENT:
-        moved.told = max(moved.told, promise)
+        moved.register = max(moved.register, promise)
     moved.wake()
     return moved
 

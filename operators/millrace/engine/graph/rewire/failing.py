@@ -37,7 +37,7 @@ def broken(engine: Engine, component: Component, effects: Effects) -> None:
         raise error  # a source broke: that is nobody's query
     reason = f"{operator.name} failed: {type(error).__name__}: {error}"
     if isinstance(operator, Sink):
-        operator.inputs[0].skip()
+        operator.inputs[0].discard()
     for query in owners:
         fail(engine, query, reason, effects, "".join(traceback.format_exception(error)))
 
@@ -126,7 +126,7 @@ def _renew(engine: Engine, query: Query) -> None:
             old.clear()
         for reader in old.inputs:
             if reader in inner:
-                reader.skip()
+                reader.discard()
         output = old.output
         new = build(node.name, node.spec, old.inputs, engine.gauge, engine.clock, engine.graph.beginning(old))
         new.output = output

@@ -137,7 +137,7 @@ def _agree(engine: Engine, first: Operator, other: Operator) -> bool:
     return (
         all(_read_the_same(engine, *inlets) for inlets in zip(first.inputs, other.inputs, strict=True))
         and after.ordered == before.ordered
-        and (after.promise == before.promise or not before.wanted)
+        and (after.promise == before.promise or not before.punctuates)
         and max(after.floor, before.floor) <= MIN_TIME
         and all(reader.absorbs or not (reader.waiting or reader.unseen) for reader in before.readers)
         and first.decision() == other.decision()
@@ -148,7 +148,7 @@ def _read_the_same(engine: Engine, one: Inlet, other: Inlet) -> bool:
     """Whether two inlets have taken the same tuples of an arc, and will both accept whatever arrives there."""
     if any(inlet.away or inlet.waiting or inlet.unseen for inlet in (one, other)):
         return False
-    if one.promise != other.promise and one.arc.wanted:
+    if one.promise != other.promise and one.arc.punctuates:
         return False
     starts = [inlet.since_us for inlet in (one, other) if inlet.since_us is not None]
     return one.since_us == other.since_us or (not one.latent and max(starts) <= _least(engine, one))

@@ -231,7 +231,7 @@ def _hand_over(
         MIN_TIME,
     )
     if not sink.watched:
-        sink.inputs[0].forget()
+        sink.inputs[0].reset_promise()
     if fresh:
         change.handed.append((old, new, [*sink.inputs, *inlets]))
     else:

@@ -247,7 +247,7 @@ def _twin(engine: Engine, node: Node, operator: Operator, remembering: bool) -> 
     twin = build(node.name, node.spec, inlets, engine.gauge, engine.clock)
     if remembering:
         twin.restore(unpack(pack(operator.save())))
-    twin.output.inherit_progress(*operator.output.standing())
+    twin.output.inherit_progress(*operator.output.progress())
     twin.output.floor = operator.output.floor
     return twin
 
