@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from millrace.operators.spec import SelectSpec
 
 from millrace.engine.engine import Engine
 from millrace.engine.events import (
@@ -21,6 +22,7 @@ from millrace.engine.events import (
     Deliver,
     DropQuery,
     HoldQuery,
+    InsertOperator,
     Late,
     PauseQuery,
     Progressed,
@@ -29,13 +31,16 @@ from millrace.engine.events import (
     Rejected,
     ReplaceQuery,
     ResumeQuery,
+    SetOrder,
+    SetQueue,
     WatchProgress,
 )
 from millrace.engine.seam import Bootstrap, gated
-from millrace.protocol import Refuse
+from millrace.protocol import Refuse, Type
 from millrace.sql import Catalog, parse, plan, plan_all
 from millrace.values.batch import Batch
 from millrace.values.eventtime import MIN_TIME
+from millrace.values.expression import Constant
 from tests.depth import examples
 
 STREAMS = """
@@ -331,9 +336,9 @@ def last_rows(rows):
 # -- commands ----------------------------------------------------------------------------------------------------------
 
 
-def catching_up():
+def catching_up(name="tumble"):
     live = Live()
-    live.obey(AddQuery(gated(planned("tumble", "arrival"))))
+    live.obey(AddQuery(gated(planned(name, "arrival"))))
     return live
 
 
@@ -386,6 +391,24 @@ def test_what_cannot_be_done_meanwhile(held):
     assert shown(live) == ("catching up", "catching_up")
     live.obey(DropQuery("q"))
     assert not live.engine.queries()
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_the_operators_of_a_query_that_catches_up_are_not_changed(held):
+    """Its past has the operators with which it was created, and would be refused."""
+    live = catching_up("range join")
+    if held:
+        live.obey(HoldQuery("q"))
+    everything = SelectSpec(Constant(Type.BOOLEAN, False, True))
+    for command in (InsertOperator("q.join1", everything), SetQueue("q.join1", "append"), SetOrder("q", "arrival")):
+        with pytest.raises(Refuse, match="is catching up with its history"):
+            live.obey(command)
+    if not held:
+        live.obey(HoldQuery("q"))
+    live.obey(
+        AdoptBootstrap("q", Bootstrap(list(CATALOG.streams.values()), planned("range join", "arrival")).finish().state)
+    )
+    live.obey(InsertOperator("q.join1", everything))
 
 
 def test_a_past_of_another_query_is_refused():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from millrace.engine.events import SetBreak, SetOrder, SetStrategy, SetWeight, WatchProgress
+from millrace.engine.queries import refuse_catching_up
 from millrace.engine.scheduler.table import Strategy
 from millrace.operators.join.join import Join
 from millrace.protocol import Refuse
@@ -34,7 +35,9 @@ def set_weight(engine: Engine, command: SetWeight) -> dict[str, Any]:
 
 
 def set_order(engine: Engine, command: SetOrder) -> dict[str, Any]:
-    joins = [operator for operator in engine.query(command.query).operators if isinstance(operator, Join)]
+    query = engine.query(command.query)
+    refuse_catching_up(query)
+    joins = [operator for operator in query.operators if isinstance(operator, Join)]
     if not joins:
         raise Refuse(f"query {command.query} has no join whose order could be changed", code="no_join")
     for join in joins:

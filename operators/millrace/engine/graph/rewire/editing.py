@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from millrace.engine.events import InsertOperator, RemoveOperator, ReplaceOperator
 from millrace.engine.graph.rewire.rewiring import Rewiring, carry_out
 from millrace.engine.plan import Edit, Node, QueryPlan
-from millrace.engine.queries import Query
+from millrace.engine.queries import Query, refuse_catching_up
 from millrace.operators.build import build
 from millrace.operators.filter.spec import FilterSpec, SelectSpec
 from millrace.operators.frame.idle_waiting import IdleWaiting
@@ -61,6 +61,8 @@ def _find(engine: Engine, name: str, *, looking: bool = False) -> tuple[Operator
         )
     assert looking or len(engine.owners(operator)) == 1, f"{name} was to be its query's own before it is changed"
     query = owners[0]
+    if not looking:
+        refuse_catching_up(query)
     if query.paused is not None:
         raise Refuse(f"query {query.plan.name} is paused: resume it before you change its operators", code="paused")
     return operator, query, next(node for node in query.plan.nodes if node.name == name)

@@ -9,6 +9,7 @@ from millrace.engine.events import SetQueue
 from millrace.engine.graph.edges import find
 from millrace.engine.graph.rewire.rewiring import Rewiring, carry_out
 from millrace.engine.plan import names
+from millrace.engine.queries import refuse_catching_up
 from millrace.operators.filter.select import Select
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import Operator
@@ -26,6 +27,7 @@ def exchange(engine: Engine, command: SetQueue) -> dict[str, Any]:
     """Give an operator's input another kind of queue."""
     name, position, kind = command.operator, command.input, command.kind
     operator, node, query = find(engine, name, position)
+    refuse_catching_up(query)
     if query.paused is not None:
         raise Refuse(f"query {query.plan.name} is paused: resume it before you change its queue", code="paused")
     before = node.edge(position)
