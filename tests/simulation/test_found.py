@@ -7,6 +7,8 @@ import pytest
 from millrace.engine.engine import Engine
 from millrace.engine.events import (
     AddQuery,
+    AlterStream,
+    Command,
     DropQuery,
     DropStream,
     FeedClosed,
@@ -27,7 +29,7 @@ from millrace.operators.join.bands import Band
 from millrace.operators.join.spec import JoinSpec
 from millrace.operators.queues.windows import WindowQueue
 from millrace.operators.sequence.spec import SequenceSpec
-from millrace.protocol import Type
+from millrace.protocol import Field, Type
 from millrace.values.eventtime import MAX_TIME, MIN_TIME
 from tests.engine.graphs import (
     TV,
@@ -306,3 +308,29 @@ def test_a_feed_that_gets_credit_again_is_looked_at_again():
     bench.do(WithholdCredit("u", False, False))
     assert [order.at_us for order in bench.run(at=570).orders if isinstance(order, WakeAt)] == [710]
     assert times(bench.run(at=710), "u") == [550]
+
+
+def test_what_waits_off_an_arc_counts_as_much_when_its_stream_gets_a_field():
+    # What an update queue held counted as so many bytes when it came, and as more when it left; a restored engine that
+    # found it there counted more from the beginning.
+    bench = Bench(ticks())
+    bench.query(dashboard())
+    bench.step(tick(("a", 1, 1), ("b", 2, 2)), budget=0)
+    restored = Engine.restore(bench.engine.save())
+    for engine in (bench.engine, restored):
+        before = engine.gauge.bytes
+        engine.step(1, [Command(1, AlterStream("s", (), fields=(Field("more", Type.BIGINT),)))], budget=0)
+        assert engine.gauge.bytes == before == Engine.restore(engine.save()).gauge.bytes
+        engine.step(2)
+        assert (engine.gauge.tuples, engine.gauge.bytes) == (0, 0)
+
+
+def test_what_waits_in_line_counts_as_much_when_its_stream_gets_a_field():
+    bench = Bench(external("a"), external("b"))
+    bench.query(plan("u", ("U", union(ordered=True), ["a.source", "b.source"]), schema=TV, ordered=True))
+    bench.run(give_tv("a", 5, 6))
+    before = bench.engine.gauge.bytes
+    bench.do(AlterStream("a", (), fields=(Field("more", Type.BIGINT),)))
+    assert bench.engine.gauge.bytes == before == Engine.restore(bench.engine.save()).gauge.bytes
+    bench.run(punctuate("b", 10))
+    assert (bench.engine.gauge.tuples, bench.engine.gauge.bytes) == (0, 0)

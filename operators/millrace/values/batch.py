@@ -62,6 +62,11 @@ ARRAY_BYTES: Final = 112
 BATCH_BYTES: Final = 500
 
 
+def tuple_width(fields: int) -> int:
+    """Bytes of a tuple in a batch, without its texts: its two times and a value per field."""
+    return 16 + 8 * fields
+
+
 def constant_int64(value: int, count: int) -> Int64s:
     """An array of `count` equal integers that stores one: eight bytes however long it is."""
     one = np.empty(1, _INT64)
@@ -255,7 +260,7 @@ class Batch:
         except AttributeError:
             count, width = len(self.ts), len(self.columns)
             texts = [_text_bytes(values) for values in self.columns if values.dtype.hasobject]
-            self._weight = BATCH_BYTES + ARRAY_BYTES * (width + len(texts)) + count * (16 + 8 * width) + sum(texts)
+            self._weight = BATCH_BYTES + ARRAY_BYTES * (width + len(texts)) + count * tuple_width(width) + sum(texts)
             return self._weight
 
     @property

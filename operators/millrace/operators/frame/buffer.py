@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.punctuation_grain import EVERY, PunctuationGrain
 from millrace.protocol import Schema, Type
-from millrace.values.batch import Batch
+from millrace.values.batch import Batch, tuple_width
 from millrace.values.eventtime import LATENT, MIN_TIME
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Buffer:
         self.schema = schema
         self.ordered = ordered
         self.gauge = gauge if gauge is not None else Gauge()
-        self.width = 16 + 8 * len(schema)
+        self.width = tuple_width(len(schema))
         self.texts = has_texts(schema)
         self.readers: list[Inlet] = []
         self.absorbers: tuple[Inlet, ...] = ()
@@ -172,7 +172,7 @@ class Buffer:
         self.segments = deque(batch.widened(schema) for batch in self.segments)
         queued = sum(map(len, self.segments))
         self.gauge.add(-queued, self.width)
-        self.schema, self.width, self.texts = schema, 16 + 8 * len(schema), has_texts(schema)
+        self.schema, self.width, self.texts = schema, tuple_width(len(schema)), has_texts(schema)
         self.gauge.add(queued, self.width)
 
     @property

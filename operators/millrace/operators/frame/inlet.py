@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from millrace.operators.frame.punctuation_grain import EVERY
 from millrace.protocol import Schema
-from millrace.values.batch import Batch
+from millrace.values.batch import Batch, tuple_width
 from millrace.values.eventtime import LATENT, MIN_TIME
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class Inlet:
     grain           the promises that its operator declares a use for, or a reader of that one
     absorbs         whether it takes tuples as soon as they are put, into a separate queue (queues/inlet.py)
     columns         positions of the fields that it reads, if the arc has more since its operator was built
+    width           roughly the bytes of a tuple that waits for its operator off the arc
     place           among the readers that take turns at a fork
     skipped         tuples that it has not taken: those it ignored, and those that passed while it was away
     ignored         tuples older than `since_us`
@@ -56,6 +57,7 @@ class Inlet:
         "skipped",
         "took",
         "unseen",
+        "width",
     )
 
     absorbs: ClassVar[bool] = False
@@ -64,6 +66,7 @@ class Inlet:
         self.arc = buffer
         self.buffer = buffer
         self.schema = buffer.schema
+        self.width = tuple_width(len(self.schema))
         self.columns: tuple[int, ...] | None = None
         if columns is not None:
             self.narrow(columns)
@@ -80,6 +83,7 @@ class Inlet:
         fields = self.arc.schema.fields
         self.columns = columns
         self.schema = Schema(tuple(fields[at] for at in columns))
+        self.width = tuple_width(len(self.schema))
 
     def move_to_end(self) -> None:
         """Read nothing of what the buffer holds now; its promise stays."""
@@ -112,7 +116,7 @@ class Inlet:
 
     def account(self, count: int) -> None:
         """Count so many more (or fewer) tuples as queued: those that the operator has taken and holds in line."""
-        self.buffer.gauge.add(count, self.buffer.width)
+        self.buffer.gauge.add(count, self.width)
 
     def absent_since(self, position: int) -> None:
         """Count as missed what the arc has received since this position."""

@@ -101,7 +101,7 @@ class QueueInlet(Inlet):
         queue.promised(self.promise, now_us)
         queue.enqueue(batch, now_us)
         waiting = queue.waiting
-        self.arc.gauge.add(waiting - before, self.arc.width)
+        self.arc.gauge.add(waiting - before, self.width)
         if waiting > self.peak:
             self.peak = waiting
 
@@ -131,7 +131,7 @@ class QueueInlet(Inlet):
         """Count the tuples that wait now instead of these."""
         self.queue.tighten()
         waiting = self.queue.waiting
-        self.arc.gauge.add(waiting - before, self.arc.width)
+        self.arc.gauge.add(waiting - before, self.width)
         self.position = self.arc.end - waiting
 
     def older(self, now_us: int, than_us: int) -> list[tuple[tuple[Any, ...], int]]:
@@ -164,7 +164,7 @@ class QueueInlet(Inlet):
     def clear(self) -> None:
         """Empty the queue. It still supersedes tuples older than those it had of their key."""
         if isinstance(self.queue, TupleQueue):
-            self.arc.gauge.add(-self.queue.waiting, self.arc.width)
+            self.arc.gauge.add(-self.queue.waiting, self.width)
             self.queue.drain()
             self.queue.tighten()
         else:
@@ -176,7 +176,7 @@ class QueueInlet(Inlet):
         """Add up the counts of a queue that is dropped."""
         self._gone_superseded += self.queue.superseded
         self._gone_shed += self.queue.shed
-        self.arc.gauge.add(-self.queue.waiting, self.arc.width)
+        self.arc.gauge.add(-self.queue.waiting, self.width)
 
     # -- exchange ------------------------------------------------------------------------------------------------------
 
@@ -196,7 +196,7 @@ class QueueInlet(Inlet):
         self.queue = self._build(edge, self.arc, self.since_us)
         if waiting is not None:
             self.queue.enqueue(waiting, self.clock.now_us)
-            self.arc.gauge.add(self.queue.waiting - len(waiting), self.arc.width)
+            self.arc.gauge.add(self.queue.waiting - len(waiting), self.width)
         self.position = self.arc.end - self.queue.waiting
 
     def change_arc(self, arc: Buffer) -> None:
@@ -241,4 +241,4 @@ class QueueInlet(Inlet):
         own, self.seed, self._gone_superseded, self._gone_shed, queue = data
         super().restore(own)
         self.queue.restore(queue)
-        self.arc.gauge.add(self.queue.waiting, self.arc.width)
+        self.arc.gauge.add(self.queue.waiting, self.width)
