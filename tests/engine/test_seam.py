@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from millrace.operators.spec import SelectSpec
 
 from millrace.engine.engine import Engine
 from millrace.engine.events import (
@@ -36,6 +35,7 @@ from millrace.engine.events import (
     WatchProgress,
 )
 from millrace.engine.seam import Bootstrap, gated
+from millrace.operators.filter.spec import SelectSpec
 from millrace.protocol import Refuse, Type
 from millrace.sql import Catalog, parse, plan, plan_all
 from millrace.values.batch import Batch

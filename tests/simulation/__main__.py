@@ -15,6 +15,7 @@ from tests.simulation.clocks import simulate_clocks
 from tests.simulation.joined import joined_world_of
 from tests.simulation.odds import printed
 from tests.simulation.simulator import simulate
+from tests.simulation.sqlplay import simulate_sql
 from tests.simulation.updates import simulate_updates
 from tests.simulation.world import world_of
 
@@ -23,6 +24,7 @@ KINDS = {
     "joins": "worlds of joins and sequences alone",
     "clocks": "worlds of clocks",
     "updates": "worlds of update streams",
+    "sql": "worlds of SQL",
 }
 
 
@@ -63,6 +65,8 @@ def play(seed: int, styles: int, *, kind: str = "") -> int:
             return simulate_clocks(seed, styles)
         case "updates":
             return simulate_updates(seed, styles)
+        case "sql":
+            return simulate_sql(seed, styles)
     return simulate(world_of(seed), styles) + simulate(joined_world_of(seed), styles)
 
 

@@ -198,6 +198,11 @@ class Books:
         for name in [name for name in self._starts if name.startswith(f"{query}.")]:
             del self._starts[name]
 
+    def forget(self, query: str) -> None:
+        """Another query gets the name: its rows are numbered anew."""
+        self._next.pop(query, None)
+        self.delivered.pop(query, None)
+
     @contextmanager
     def replacing(self, engine: Engine, query: str) -> Iterator[None]:
         """While this holds, the query gets another plan: operators go on under the same name or another, or begin."""

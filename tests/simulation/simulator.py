@@ -251,6 +251,7 @@ class Play:
             executions = draw(self.rng, "play.executions")
         if self.wild:
             self.engine = self.twin.parted(self.engine, events)
+        self._about_to_step()
         effects = self.engine.step(self._now, events, budget=budget, executions=executions)
         self.twin.obeyed(events, effects)
         self.twin.check(self.engine, self._now, events, effects, budget=budget, executions=executions)
@@ -274,7 +275,7 @@ class Play:
                 case RowsFailed(count=count):
                     self.outcome.impossible += count
                 case QueryFailed():
-                    raise Broken(f"query {order.query} failed: {order.reason}\n{order.detail}")
+                    self._failed(order)
                 case Rejected(refused=refused):
                     raise Broken(f"the engine rejected an event: {refused.text}")
                 case Answer(refused=refused) if refused is not None:
@@ -282,11 +283,16 @@ class Play:
         if work != 0:
             self.books.step(self.engine, effects, self.ordered)
 
+    def _about_to_step(self) -> None:
+        """For plays that do something to the engine."""
+
     def _took(self, effects: Effects) -> None:
         """For plays that react to what the engine orders."""
 
-    @staticmethod
-    def _refused(events: Sequence[Event], text: str) -> None:
+    def _failed(self, order: QueryFailed) -> None:
+        raise Broken(f"query {order.query} failed: {order.reason}\n{order.detail}")
+
+    def _refused(self, events: Sequence[Event], text: str) -> None:
         body = events[-1].body if isinstance(events[-1], Command) else None
         if not isinstance(body, SetBreak | SetStrategy):
             raise Broken(f"{body} was refused: {text}")
@@ -654,7 +660,7 @@ def compare(expected: Expected, checkpoints: Sequence[Mapping[str, Rows | None]]
 # -- queries that share ------------------------------------------------------------------------------------------------
 
 
-class _SharingBooks(Books):
+class LooseBooks(Books):
     """Operators come and go in the middle of their lives when queries share them and part: rows are looked at, and what
     lies on arcs, but not what each operator has taken."""
 
@@ -677,7 +683,7 @@ class Sharing(Play):
     def __init__(self, world: World, style: int | None, *, rough: bool = False) -> None:
         super().__init__(world, style, rough=rough)
         self.engine = Engine(trace=True, share=True)
-        self.books = _SharingBooks()
+        self.books = LooseBooks()
         self.shared = self.merged = 0
 
     def _add(self, query: QueryModel) -> None:

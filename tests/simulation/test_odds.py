@@ -48,6 +48,8 @@ def test_odds_outside_the_table_are_noticed(text):
 def test_each_row_is_drawn_and_has_options():
     source = "".join(path.read_text() for path in MODULES)
     names = set(re.findall(r'"([a-z]+\.[^"{}]+)"', source)) | set(re.findall(r"draw\(rng, '([^']+)'\)", source))
+    sql = ast.walk(ast.parse((Path(__file__).parent / "sql.py").read_text()))
+    names |= {f"sql.{node.value!s}" for node in sql if isinstance(node, ast.Constant)}
     rooms = [maker.ODDS for maker in (_Maker, _JoinMaker, _WindowMaker)]
     names |= {
         f"{room}.{what}" for room, what in itertools.product(rooms, re.findall(r'f"{self.ODDS}\.([^"]+)"', source))

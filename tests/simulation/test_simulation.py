@@ -9,23 +9,31 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from millrace.engine.graph.rewire import replacing
+from millrace.engine import seam
+from millrace.engine.graph.rewire import failing, replacing
 from millrace.engine.time.watermarks import WatermarkCoordinator
 from millrace.operators.aggregate.aggregate import WindowAggregate
+from millrace.operators.aggregate.sessionrows import SessionRows
+from millrace.operators.aggregate.sessions import Sessions
+from millrace.operators.deduplicate.deduplicate import Deduplicate
 from millrace.operators.frame.ets_arcs import Arc
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.punctuation_grain import PunctuationGrain
 from millrace.operators.frame.waiting import Waiting
+from millrace.operators.gate.gate import Gate
 from millrace.operators.join.bands import Bands
 from millrace.operators.join.join import Join
 from millrace.operators.join.matching import Matcher
 from millrace.operators.queues.update import UpdateQueue
 from millrace.operators.queues.windows import WindowQueue
 from millrace.operators.queues.windows.arrivals import LazyArrivals
+from millrace.operators.retime.retime import Retime
 from millrace.operators.sink.sink import Sink
 from millrace.operators.source.feeds import Feed
 from millrace.operators.source.source import Source
+from millrace.operators.top.top import FinalTop
 from millrace.operators.updates.updates import Newest
+from millrace.protocol import Refuse, Type
 from millrace.values.eventtime import MAX_TIME, MIN_TIME
 from tests.simulation.__main__ import again, play
 from tests.simulation.auditors import Broken
@@ -33,6 +41,8 @@ from tests.simulation.clocks import Live, clocks_of
 from tests.simulation.joined import joined_world_of, running
 from tests.simulation.odds import draw
 from tests.simulation.simulator import Expected, Play, compare, compare_untouched, simulate, simulate_sharing
+from tests.simulation.sql import sql_world_of
+from tests.simulation.sqlplay import SqlPlay, expected, simulate_sql
 from tests.simulation.updates import UpdatePlay, simulate_updates, updates_of
 from tests.simulation.world import windowed_world_of, world_of
 
@@ -52,7 +62,7 @@ FIXED_PLAYS = [
 ]
 
 # So many worlds of each kind are new in each run.
-FRESH = {"graphs": 2, "joins": 1, "clocks": 1, "updates": 3}
+FRESH = {"graphs": 2, "joins": 1, "clocks": 1, "updates": 3, "sql": 3}
 
 
 @pytest.mark.parametrize(("kind", "seed", "styles"), FIXED_SEEDS)
@@ -416,6 +426,73 @@ def test_broken_queues_are_noticed(monkeypatch, first, owner, name, broken):
     monkeypatch.setattr(owner, name, broken)
     with pytest.raises((Broken, AssertionError)):
         update_many(60, first)
+
+
+@pytest.mark.parametrize("first", range(0, 12, 4))
+def test_worlds_of_sql(first):
+    for seed in range(first, first + 4):
+        playing(seed, styles=1, kind="sql")
+
+
+TEXTS = ("SESSION(", "[ROWS", "EAGER", "LAZY", "place <=", "JOIN LATEST", "CHRONICLE", "FOLLOWED BY NO")
+
+
+def test_worlds_of_sql_are_worth_playing():
+    """Every clause, key, queue and trouble is in some of the first worlds, and gives rows that are compared."""
+    words: Counter = Counter()
+    done: Counter = Counter()
+    rows = failed = 0
+    for seed in range(80):
+        world = sql_world_of(seed)
+        played = SqlPlay(world, 0, rough=True)
+        for query in world.queries:
+            plan = played.plans[query.name]
+            words.update(node.spec.word for node in plan.nodes)
+            words.update(type for node in plan.nodes for type in key_types(node.spec))
+            words.update(f"USING {edge.kind}" for node in plan.nodes for edge in node.edges)
+            words.update(text for text in TEXTS if text in query.text)
+        rows += sum(found.total() for found in expected(world).values())
+        if seed < 16:
+            played.run()
+            done += played.done
+            failed += sum(played.failed.values())
+    wanted = {"aggregate", "window", "top", "join", "followed_by", "deduplicate", "retime", "union", "sort"}
+    wanted |= {*TEXTS, "USING fifo", "USING inplace", "USING linecutting"}
+    assert [word for word in [*wanted, *Type] if words[word] < 3] == [], words
+    troubles = {"pause", "resume", "drop", "add", "replace", "fail", "drop stream", "past", "widen", "queue"}
+    assert [trouble for trouble in troubles if done[trouble] < 3] == [], done
+    assert rows > 1_500
+    assert failed > 5
+
+
+def key_types(spec):
+    """The types by which an operator groups, joins or ranks rows."""
+    keys = [key[-1] if isinstance(key, tuple) else key for key in getattr(spec, "keys", ())]
+    return [key.type for key in [*keys, *(key.left_key for key in getattr(spec, "equal", ()))]]
+
+
+def sql_many(worlds, first):
+    for seed in (first, *range(worlds)):
+        simulate_sql(seed, 1)
+
+
+@pytest.mark.parametrize(
+    ("first", "owner", "name", "broken"),
+    [
+        (0, Deduplicate, "_forget", lambda self, low_us: self._last.fill(MIN_TIME)),
+        (6, Retime, "promised", lambda self, low_us: low_us),
+        (10, FinalTop, "low_water", lambda self: self.inputs[0].low_water()),
+        (7, SessionRows, "next_end", lambda self: Sessions.next_end(self)),
+        (0, seam, "_restore", lambda query, saved, now_us: 0),
+        (8, failing, "_renew", lambda engine, query: None),
+        (0, Gate, "save", lambda self: False),
+    ],
+    ids=["duplicates", "times", "final places", "rows of sessions", "past", "failure", "gate"],
+)
+def test_broken_clauses_are_noticed(monkeypatch, first, owner, name, broken):
+    monkeypatch.setattr(owner, name, broken)
+    with pytest.raises((Broken, AssertionError, Refuse)):
+        sql_many(60, first)
 
 
 def test_under_chain_who_has_more_gets_another_turn():

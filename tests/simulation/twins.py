@@ -19,7 +19,7 @@ from tests.simulation.odds import draw
 
 
 class Twin:
-    """The engine that was saved last, as long as it is looked at.
+    """The engine that was saved last (`engine`), as long as it is looked at.
 
     `chance` decides after which commands the engine is saved, and for how many steps the two are compared: it differs
     from a play's, so that seeds play as they did however often they save.
@@ -29,7 +29,7 @@ class Twin:
         self.commands = 0  # after which the engine was saved
         self._chance = random.Random(f"twins {seed}")
         self._options = options
-        self._engine: Engine | None = None
+        self.engine: Engine | None = None
         self._left = 0
         self._due = False
 
@@ -57,16 +57,16 @@ class Twin:
         restored = Engine.restore(saved, trace=True, **self._options)
         if restored.save() != saved:
             raise Broken("a restored engine, saved again, gives other bytes")
-        self._engine, self._left = engine, steps
+        self.engine, self._left = engine, steps
         return restored
 
     def check(
         self, engine: Engine, now: int, events: Sequence[Event], effects: Effects, *, budget: int, executions: int
     ) -> None:
         """Let it take the step that the restored one has taken with these effects."""
-        if self._engine is None:
+        if self.engine is None:
             return
-        its = self._engine.step(now, events, budget=budget, executions=executions)
+        its = self.engine.step(now, events, budget=budget, executions=executions)
         if described(its) != described(effects):
             raise Broken(f"a restored engine did otherwise than the saved one:\n{effects}\n{its}")
         self._left -= 1
@@ -75,10 +75,10 @@ class Twin:
 
     def _compare(self, saved: bytes) -> None:
         """End the comparison: both have the same state."""
-        if self._engine is not None and self._engine.save() != saved:
-            found = differences(unpack(self._engine.save()), unpack(saved))
+        if self.engine is not None and self.engine.save() != saved:
+            found = differences(unpack(self.engine.save()), unpack(saved))
             raise Broken("\n".join(["a restored engine has another state than the one that was saved:", *found]))
-        self._engine = None
+        self.engine = None
 
 
 def _commands(events: Sequence[Event]) -> bool:

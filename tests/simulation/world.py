@@ -110,7 +110,9 @@ def moved(plan: QueryPlan, name: str) -> QueryPlan:
 
 def _with_names(plan: QueryPlan, names: Mapping[str, str]) -> QueryPlan:
     nodes = tuple(
-        Node(names.get(node.name, node.name), node.spec, tuple(names.get(one, one) for one in node.inputs))
+        replace(
+            node, name=names.get(node.name, node.name), inputs=tuple(names.get(one, one) for one in node.inputs), id=0
+        )
         for node in plan.nodes
     )
     return replace(plan, nodes=nodes, output=names.get(plan.output, plan.output))
