@@ -18,11 +18,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from bench.race import inengine, inmemory, overfiles, page
+from bench.race import inengine, inmemory, overfiles, page, served
 from bench.race.lines import Line, Sample, Scale, race
 from bench.race.peers import ROOT, Peers, install
 
-LINES: Final[Sequence[Line]] = [*inmemory.LINES, *overfiles.LINES, *inengine.LINES]
+LINES: Final[Sequence[Line]] = [*inmemory.LINES, *overfiles.LINES, *inengine.LINES, *served.LINES]
 
 
 def main(words: Sequence[str]) -> int:

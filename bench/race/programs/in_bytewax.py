@@ -8,7 +8,7 @@ every item, take several times as long.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import bytewax.operators as op
@@ -18,6 +18,11 @@ from bytewax.testing import TestingSink, run_main
 from exchange import SECOND_US, WINDOW_US, Alternating, Rows, Streams, by_pane, main, score
 
 BATCH = 10_000
+THREE = ("ts", "k", "v")
+FOUR = ("ts", "a", "b", "v")
+
+
+Sources = Mapping[str, DynamicSource[Any]]
 
 
 class Batches(StatelessSourcePartition[Any]):
@@ -44,15 +49,14 @@ class Columns(DynamicSource[Any]):
         return Batches(self._columns)
 
 
-def reduced(
-    name: str, streams: Streams, names: tuple[str, ...], keep: Any, partial: Callable[[list[Any]], Any], merge: Any
-) -> Any:
+def columns_of(streams: Streams, names: tuple[str, ...]) -> Sources:
+    return {stream: Columns([columns[field] for field in names]) for stream, columns in streams.items()}
+
+
+def reduced(name: str, sources: Sources, keep: Any, partial: Callable[[list[Any]], Any], merge: Any) -> Any:
     """All streams, filtered and united, each batch reduced by `partial`, the partial results merged per window."""
     flow = Dataflow(name)
-    inputs = [
-        op.input(f"in-{stream}", flow, Columns([columns[field] for field in names]))
-        for stream, columns in streams.items()
-    ]
+    inputs = [op.input(f"in-{stream}", flow, source) for stream, source in sources.items()]
     if keep is not None:
         inputs = [
             op.flat_map_batch(f"filter{at}", one, lambda rows: [row for row in rows if keep(row)])
@@ -79,8 +83,8 @@ def _summed(left: Any, right: Any) -> Any:
     return left
 
 
-def w1(streams: Streams) -> Rows:
-    done = reduced("w1", streams, ("ts", "k", "v"), lambda row: row[2] < 500, _counted, _summed)
+def w1(sources: Sources) -> Rows:
+    done = reduced("w1", sources, lambda row: row[2] < 500, _counted, _summed)
     return [(k, n, (int(window) + 1) * SECOND_US) for window, counts in done for k, n in counts.items()]
 
 
@@ -100,8 +104,8 @@ def _paired(left: Any, right: Any) -> Any:
     return left
 
 
-def w2(streams: Streams) -> Rows:
-    done = reduced("w2", streams, ("ts", "a", "b", "v"), None, _grouped, _paired)
+def w2(sources: Sources) -> Rows:
+    done = reduced("w2", sources, None, _grouped, _paired)
     return [
         (a, b, n, total, (int(window) + 1) * WINDOW_US)
         for window, groups in done
@@ -119,7 +123,7 @@ def _panes(rows: list[Any]) -> Iterable[tuple[str, Any]]:
 
 
 def w4(streams: Streams) -> Rows:
-    done = reduced("w4", streams, ("ts", "k", "v"), None, _panes, _paired)
+    done = reduced("w4", columns_of(streams, THREE), None, _panes, _paired)
     return by_pane({(k, int(window)): pane for window, groups in done for k, pane in groups.items()})
 
 
@@ -142,7 +146,7 @@ def w3(streams: Streams) -> Rows:
         stream: {"side": [side] * len(columns["ts"]), **columns}
         for side, (stream, columns) in enumerate(streams.items())
     }
-    done = reduced("w3", tagged, ("side", *names), None, join, lambda left, right: left + right)
+    done = reduced("w3", columns_of(tagged, ("side", *names)), None, join, lambda left, right: left + right)
     return [(n, (int(window) + 1) * WINDOW_US) for window, n in done]
 
 
@@ -154,7 +158,7 @@ def _scored(rows: list[Any]) -> Iterable[tuple[str, int]]:
 
 
 def function(streams: Streams) -> Rows:
-    done = reduced("function", streams, ("ts", "k", "v"), None, _scored, lambda left, right: left + right)
+    done = reduced("function", columns_of(streams, THREE), None, _scored, lambda left, right: left + right)
     return [(total, (int(window) + 1) * WINDOW_US) for window, total in done]
 
 
@@ -169,10 +173,18 @@ def aggregate(streams: Streams) -> Rows:
             states[key] = Alternating.iterate(Alternating.init() if state is None else state, v)
         return []
 
-    reduced("aggregate", streams, ("ts", "k", "v"), None, iterate, lambda left, right: left + right)
+    reduced("aggregate", columns_of(streams, THREE), None, iterate, lambda left, right: left + right)
     return [(k, Alternating.terminate(state), (window + 1) * WINDOW_US) for (k, window), state in states.items()]
 
 
 if __name__ == "__main__":
-    own = {"function": function, "aggregate": aggregate}
-    main(own | {"w1": w1, "w1-ordered": w1, "w2": w2, "w2-260000": w2, "w3": w3, "w4": w4})
+    main(
+        {
+            "w1": lambda streams: w1(columns_of(streams, THREE)),
+            "w2": lambda streams: w2(columns_of(streams, FOUR)),
+            "w3": w3,
+            "w4": w4,
+            "function": function,
+            "aggregate": aggregate,
+        }
+    )
