@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from millrace.engine.events import Effects, FeedOpened, Grant, WithholdCredit
+from millrace.engine.faults import ask
 from millrace.engine.graph.rewire import failing
 from millrace.engine.plan import origin_of
 from millrace.engine.scheduler.component import Component
@@ -85,7 +86,7 @@ def _awaited(engine: Engine, component: Component, source: Source) -> bool:
     return any(
         source in engine.time.holders(waiter, need)
         for waiter in component.waiters
-        if (need := waiter.need()) is not None
+        if (need := ask(waiter, waiter.need)) is not None
     )
 
 
@@ -136,8 +137,8 @@ def _awaited_by_others(engine: Engine, source: Source) -> bool:
     for waiter in engine.graph.component_of(source).waiters:
         if len(waiter.inputs) < 2 or all(query.plan.name in engine.slow for query in engine.owners(waiter)):
             continue
-        need = waiter.need()
-        if need is not None and waiter.blocked() and source in engine.time.holders(waiter, need):
+        need = ask(waiter, waiter.need)
+        if need is not None and ask(waiter, waiter.blocked) and source in engine.time.holders(waiter, need):
             return True
     return False
 

@@ -9,14 +9,26 @@ changed nothing. What an event or a command does is in the file that `EVENTS` (s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from millrace.engine import credit, events, saving, seam, shadow, streams, views
 from millrace.engine.events import Answer, Change, Command, CommandBody, Effects, Event, Rejected, WakeAt
+from millrace.engine.faults import OperatorError
 from millrace.engine.graph import edges
 from millrace.engine.graph.alike import Alike
 from millrace.engine.graph.graph import Graph
-from millrace.engine.graph.rewire import adding, editing, merging, pausing, queues, renaming, replacing, sharing
+from millrace.engine.graph.rewire import (
+    adding,
+    editing,
+    failing,
+    merging,
+    pausing,
+    queues,
+    renaming,
+    replacing,
+    sharing,
+)
 from millrace.engine.plan import QueryPlan
 from millrace.engine.queries import Query
 from millrace.engine.scheduler import deciding, turns
@@ -116,6 +128,11 @@ class Engine:
                     self.time.keep_beating()
                 else:
                     EVENTS[type(event)](self, event, effects)
+            except OperatorError as raised:
+                failing.stop(self, raised.operator, raised.error, effects)
+                if isinstance(event, Command):
+                    reason = failing.reason_of(raised.operator, raised.error)
+                    effects.orders.append(Answer(event.id, refused=Refuse(reason, code="query_failed")))
             except Refuse as refused:
                 if isinstance(event, Command):
                     effects.orders.append(Answer(event.id, refused=refused))
@@ -124,11 +141,13 @@ class Engine:
         self.time.ring(effects)
         if self.graph.chained:
             self.chains.decide(self, effects)
+        if self.graph.faults:
+            failing.stop_faulty(self, effects)
         turns.work(self, effects, budget, executions)
         if can_merge:
-            merging.look(self)
+            failing.contain(self, effects, partial(merging.look, self))
         if self.owing:
-            credit.grant(self, effects)
+            failing.contain(self, effects, partial(credit.grant, self, effects))
         wake_us = self.time.timers.first()
         if wake_us is not None:
             effects.orders.append(WakeAt(wake_us))

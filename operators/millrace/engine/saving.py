@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgpack
 import numpy as np
 
+from millrace.engine.events import Effects
 from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.engine.scheduler.component import Component
 from millrace.engine.scheduler.table import Link, Strategy
@@ -107,6 +108,7 @@ def save(engine: Engine) -> bytes:
     from millrace.engine.graph.rewire import sharing
 
     graph = engine.graph
+    operators, faults = _operators(graph.operators)
     return pack(
         {
             "version": VERSION,
@@ -137,7 +139,8 @@ def save(engine: Engine) -> bytes:
             "links": [[name, *astuple(link)] for name, link in graph.links.items()],
             "chains": engine.chains.save(),
             "forks": [[operator.name, fork.name, fork.turn] for operator, fork in graph.all_forks().items()],
-            "operators": [[operator.name, save_operator(operator)] for operator in graph.operators.values()],
+            "operators": operators,
+            "faults": faults,
             "components": [component.save() for component in graph.components],
         }
     )
@@ -152,6 +155,17 @@ def definitions(engine: Engine) -> list[StreamDefinition | QueryPlan]:
         elif isinstance(operator, Sink):
             found.append(engine.queries_by_name[operator.query].plan)
     return found
+
+
+def _operators(operators: Mapping[str, Operator]) -> tuple[list[list[Any]], list[list[str]]]:
+    """What each operator saves, and why some cannot be saved: their queries stop when the state is restored."""
+    saved, faults = [], []
+    for name, operator in operators.items():
+        try:
+            saved.append([name, save_operator(operator)])
+        except Exception as error:
+            faults.append([name, f"{name} failed: {type(error).__name__}: {error}"])
+    return saved, faults
 
 
 def save_operator(operator: Operator) -> list[Any]:
@@ -240,6 +254,9 @@ def _restore_graph(engine: Engine, saved: dict[str, Any]) -> None:
         component.strategy = Strategy.parse(state[1])  # rows without one of their own have it
     for component, state in zip(graph.components, saved["components"], strict=True):
         _restore_component(component, graph.operator, state)
+    for name, reason in saved.get("faults", ()):
+        for query in engine.owners(graph.operators[name]):
+            failing.fail(engine, query, reason, Effects())
 
 
 def _restore_component(component: Component, find: Any, state: list[Any]) -> None:

@@ -8,13 +8,14 @@ It is built from a snapshot, which holds values only: a driver may build it, and
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from millrace.engine import streams
+from millrace.engine.faults import ask_quietly
 from millrace.engine.graph.graph import GraphDecisions
 from millrace.engine.graph.rewire import adding, pausing, sharing
 from millrace.engine.plan import QueryPlan, StreamDefinition
@@ -58,7 +59,7 @@ class Snapshot:
     @staticmethod
     def of(engine: Engine) -> Snapshot:
         operators = list(engine.graph.operators.values())
-        empty = functools.partial(
+        empty = partial(
             type(engine),
             thin=engine.graph.thin,
             credit=engine.credit,
@@ -69,8 +70,8 @@ class Snapshot:
             empty,
             definitions(engine),
             {name: sharing.saved(engine, query) for name, query in engine.queries_by_name.items()},
-            [(one.decision(), None if isinstance(one, Sink) else one.output.progress()) for one in operators],
-            {one.name: one.state_tuples for one in operators if _remembers(one)},
+            [_known(one) for one in operators],
+            {one.name: ask_quietly(partial(getattr, one, "state_tuples"), 0) for one in operators if _remembers(one)},
             {name: (query.paused, query.failed) for name, query in engine.queries_by_name.items()},
             engine.graph.decisions(),
             engine.last_id,
@@ -88,7 +89,8 @@ class Snapshot:
         made.tried = True
         made.last_id = self.last_id
         for operator, (decision, standing) in zip(made.graph.operators.values(), self.operators, strict=True):
-            operator.decide(decision)
+            if decision is not None:
+                operator.decide(decision)
             if standing is not None:
                 operator.output.inherit_progress(*standing)
         for name, (paused, failed) in self.pauses.items():
@@ -102,6 +104,10 @@ class Snapshot:
 
 def shadow_of(engine: Engine) -> Engine:
     return Snapshot.of(engine).shadow()
+
+
+def _known(operator: Operator) -> tuple[object, tuple[bool, int] | None]:
+    return ask_quietly(operator.decision, None), None if isinstance(operator, Sink) else operator.output.progress()
 
 
 def _remembers(operator: Operator) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from millrace.engine import credit
@@ -30,6 +31,7 @@ from millrace.engine.events import (
     Punctuated,
     TooFar,
 )
+from millrace.engine.faults import ask
 from millrace.engine.graph import edges
 from millrace.engine.graph.rewire import widening
 from millrace.engine.graph.rewire.rewiring import Rewiring, carry_out
@@ -104,8 +106,8 @@ def _measured(engine: Engine, event: Measured, effects: Effects) -> None:
     if operator is not None:
         tuples, us = engine.costs.get(event.operator, (0, 0.0))
         engine.costs[event.operator] = (tuples + event.tuples, us + event.us)
-        edges.measured(engine, event)
-        operator.measured(event.tuples, event.us)
+        ask(operator, partial(edges.measured, engine, event))
+        ask(operator, partial(operator.measured, event.tuples, event.us))
         engine.graph.component_of(operator).worked_us += event.us
 
 

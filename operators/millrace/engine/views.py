@@ -3,8 +3,10 @@ metrics."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from millrace.engine.faults import ask_quietly
 from millrace.engine.fieldnames import with_old_names
 from millrace.engine.graph.edges import queue_of
 from millrace.engine.graph.rewire import editing, sharing
@@ -113,7 +115,7 @@ def query(engine: Engine, found: Query) -> dict[str, Any]:
         "start": plan.options.start,
         "ignored": ignored(engine, found),
         "lost": found.lost,
-        "state_tuples": state_tuples(found),
+        "state_tuples": ask_quietly(partial(state_tuples, found), 0),
         "max_state": plan.options.max_state,
         "progress_us": time_or_none(found.sink.progress_us),
         "reads_streams": list(plan.reads_streams),
@@ -145,8 +147,8 @@ def component(engine: Engine, found: Component) -> dict[str, Any]:
         "strategies": {row.operator.name: str(row.strategy) for row in found.table.values()},
         "weight": found.weight,
         "steps": found.steps,
-        "queued": found.queued(),
-        "queued_bytes": found.queued_bytes(SHOWN_BYTES),
+        "queued": ask_quietly(found.queued, 0),
+        "queued_bytes": ask_quietly(partial(found.queued_bytes, SHOWN_BYTES), 0),
         "ready": found.busy(),
         "chain": _chain(found),
         "operators": [operator.name for operator in found.table] + [sink.name for sink in found.sinks],
@@ -224,8 +226,33 @@ def operator_named(engine: Engine, name: str) -> dict[str, Any]:
     return operator(engine, found, readers or [query.plan.name for query in engine.owners(found)])
 
 
+class _Unknown:
+    """Answers in the place of an operator that raises when it is asked."""
+
+    superseded = shed = state_tuples = state_bytes = 0
+
+    def queue_tuples(self, position: int) -> int:
+        return 0
+
+    def registers(self) -> None:
+        return None
+
+    def blocked(self) -> bool:
+        return False
+
+    def numbers(self) -> None:
+        return None
+
+
 def operator(engine: Engine, found: Operator, queries: list[str]) -> dict[str, Any]:
+    return ask_quietly(partial(_operator, engine, found, queries, found), None) or _operator(
+        engine, found, queries, _Unknown()
+    )
+
+
+def _operator(engine: Engine, found: Operator, queries: list[str], asked: Any) -> dict[str, Any]:
     waiting = isinstance(found, IdleWaiting)
+    registers = asked.registers() if waiting else None
     now_us = engine.clock.now_us
     busy = engine.costs.get(found.name, (0, 0.0))
     plans = [query.plan for query in engine.owners(found)]
@@ -243,8 +270,8 @@ def operator(engine: Engine, found: Operator, queries: list[str]) -> dict[str, A
         "input_tuples": found.counts.input_tuples,
         "output_tuples": found.counts.output_tuples,
         "executions": found.counts.executions,
-        "superseded": found.superseded,
-        "shed": found.shed,
+        "superseded": asked.superseded,
+        "shed": asked.shed,
         "inserted": edit is not None and edit.change == "insert",
         "where": None if edit is None else edit.where,
         "sample": edit.spec.share if edit is not None and isinstance(edit.spec, SampleSpec) else None,
@@ -255,20 +282,20 @@ def operator(engine: Engine, found: Operator, queries: list[str]) -> dict[str, A
         "inputs": [
             {
                 "from": engine.graph.producer(reader).name,
-                "queue_tuples": found.queue_tuples(position),
+                "queue_tuples": asked.queue_tuples(position),
                 "peak_queue_tuples": reader.peak,
                 "skipped": reader.missed,
                 "idle_wait_us": idle_us(found, position, now_us) if waiting else 0,
-                "register_us": time_or_none(found.registers()[position]) if isinstance(found, IdleWaiting) else None,
-                "queue": queue_of(reader, now_us),
+                "register_us": time_or_none(registers[position]) if registers is not None else None,
+                "queue": queue_of(reader, now_us) if asked is found else None,
             }
             for position, reader in enumerate(found.inputs)
         ],
         "waits": waiting,
-        "blocked": isinstance(found, IdleWaiting) and found.blocked(),
-        "state_tuples": found.state_tuples,
-        "state_bytes": found.state_bytes,
-        "join": found.numbers() if isinstance(found, Join) else None,
+        "blocked": isinstance(found, IdleWaiting) and asked.blocked(),
+        "state_tuples": asked.state_tuples,
+        "state_bytes": asked.state_bytes,
+        "join": asked.numbers() if isinstance(found, Join) else None,
         "low_water_us": time_or_none(found.output.promise),
     }
     return with_old_names(view)

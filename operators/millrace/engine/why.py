@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from millrace.engine.faults import OperatorError
 from millrace.engine.plan import origin_of
 from millrace.engine.queries import Query
 from millrace.engine.views import ignored
@@ -19,6 +20,7 @@ from millrace.operators.frame.idle_waiting import IdleWaiting
 from millrace.operators.frame.operator import Operator
 from millrace.operators.source.feeds import Feed
 from millrace.operators.source.source import Source
+from millrace.protocol import Refuse
 from millrace.protocol.timestamps import format_timestamp
 from millrace.protocol.words import counted
 from millrace.values.eventtime import MIN_TIME
@@ -59,10 +61,23 @@ def why(engine: Engine, name: str, now_us: int | None = None) -> dict[str, Any]:
     now_us = max(now_us or 0, engine.clock.now_us)
     kept, waiting = partial(_kept_waiting, now_us=now_us), partial(_waiting, now_us=now_us)
     for look in (_catching_up, _paused, kept, _working, waiting, _nothing_came, _gathering, _last_tuple):
-        found = look(engine, query)
+        try:
+            found = look(engine, query)
+        except Refuse:
+            raise
+        except Exception as error:
+            return _unknown(name, error).to_data()
         if found is not None:
             return replace(found, text=found.text + _ignored(engine, query)).to_data()
     raise AssertionError(f"nothing is known of {name}")
+
+
+def _unknown(name: str, error: Exception) -> Why:
+    """An operator of the query, or one that it reads from, raised when it was asked."""
+    fault = error.error if isinstance(error, OperatorError) else error
+    at = f" {error.operator.name}" if isinstance(error, OperatorError) else ""
+    text = f"{name} cannot be examined, because an operator failed:{at} {type(fault).__name__}: {fault}."
+    return Why(text, "unknown", try_=f"millrace query show {name}")
 
 
 def _ignored(engine: Engine, query: Query) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import zlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from millrace.engine.events import Measured
+from millrace.engine.faults import ask_quietly
 from millrace.engine.plan import Node, QueryPlan
 from millrace.engine.queries import Query
 from millrace.operators.frame.buffer import Buffer
@@ -178,7 +180,7 @@ def older(engine: Engine, query: str, now_us: int, than_us: int) -> list[tuple[t
         for reader in operator.inputs:
             edge = reader.edge if isinstance(reader, QueueInlet) else None
             names = [reader.schema.fields[at].name for at in edge.key] if edge is not None else []
-            for key, age in reader.older(now_us, than_us):
+            for key, age in ask_quietly(partial(reader.older, now_us, than_us), []):
                 found.append((tuple(zip(names, key, strict=False)), age))
     return found
 

@@ -56,6 +56,7 @@ class Graph:
     links        by operator, what `chain` has decided of those that it schedules
     punctuating  the sources whose promises on demand go through the operators, not by arcs
     resting      forks of which a pause has left fewer than two readers: they keep their names, turns and strategies
+    faults       the operators that raised while the graph was derived
     stopped      the operators of failed queries: they have rows, but no turn and no need
     thin         whether arcs carry only the punctuation that their readers declare, or all there is (to compare)
     """
@@ -69,6 +70,7 @@ class Graph:
         self.punctuating: dict[Source, None] = {}
         self.resting: dict[Operator, Fork] = {}
         self.stopped: dict[Operator, None] = {}
+        self.faults: dict[Operator, Exception] = {}
         self._components: list[Component] = []
         self._forks: dict[Operator, Fork] = {}
         self._component_of: dict[Operator, Component] = {}
@@ -531,11 +533,19 @@ class Graph:
     def _declared(self, readers: Iterable[Inlet]) -> list[PunctuationGrain]:
         declared: list[PunctuationGrain] = []
         for reader in readers:
-            grain = self._consumers[reader].declares()
+            grain = self._grain(self._consumers[reader])
             if grain is not None:
                 reader.grain = grain if self.thin else EVERY
                 declared.append(reader.grain)
         return declared
+
+    def _grain(self, operator: Operator) -> PunctuationGrain | None:
+        """What an operator declares. One that raises needs everything, until its queries have been stopped."""
+        try:
+            return operator.declares()
+        except Exception as error:
+            self.faults[operator] = error
+            return EVERY
 
     def _draw_arcs(self, operators: Sequence[Operator]) -> None:
         """An ETS arc from each source or idle-waiting operator to each next register below it (EQG, section 4).
@@ -552,7 +562,7 @@ class Graph:
     def _arcs_from(self, readers: Iterable[Inlet], between: tuple[Inlet, ...]) -> Iterator[Arc]:
         for reader in readers:
             consumer = self._consumers[reader]
-            if consumer.declares() is None:
+            if self._grain(consumer) is None:
                 continue
             if isinstance(consumer, Sink) or consumer.waits or consumer.shifts_time or len(consumer.inputs) > 1:
                 yield Arc(reader, consumer, between)

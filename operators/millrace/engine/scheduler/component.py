@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from millrace.engine.events import Deliver, Effects, Execution, Progressed, RowsFailed
+from millrace.engine.faults import OperatorError, ask
 from millrace.engine.scheduler.table import Role, Row, Strategy, StrategyKind
 from millrace.operators.fork.fork import Fork
 from millrace.operators.frame.idle_waiting import IdleWaiting
@@ -33,14 +34,6 @@ class Stopwatch(Protocol):
     def start(self) -> None: ...
 
     def stop(self, operator: str, tuples: int) -> None: ...
-
-
-class OperatorError(Exception):
-    """An operator raised when it was asked, rather than executed."""
-
-    def __init__(self, operator: Operator, error: Exception) -> None:
-        super().__init__(str(error))
-        self.operator, self.error = operator, error
 
 
 class Ready:
@@ -298,7 +291,10 @@ class Component:
             if following.execute:
                 return following.operator
             row = self.table[following.operator]
-            row.operator.settle()
+            try:
+                row.operator.settle()
+            except Exception as error:
+                raise OperatorError(row.operator, error) from error
 
     def _drain(self, row: Row, effects: Effects) -> None:
         for sink in row.sinks:
@@ -314,22 +310,26 @@ class Component:
         if reached is not None:
             effects.orders.append(Progressed(sink.query, reached))
 
+    def _held(self) -> int:
+        """Tuples that operators took and keep in line."""
+        return sum(ask(waiter, waiter.held_tuples) for waiter in self.waiters)
+
     def queued(self) -> int:
         """Tuples that wait anywhere in the component, shared ones once."""
         on_arcs = sum(row.operator.output.queued for row in self.table.values() if row.role is not Role.FORK)
-        return on_arcs + sum(waiter.held_tuples() for waiter in self.waiters)
+        return on_arcs + self._held()
 
     def pressing(self) -> int:
         """The same, without update queues: those cannot grow beyond their keys, and what comes makes nothing longer."""
         on_arcs = sum(row.operator.output.pressing for row in self.table.values() if row.role is not Role.FORK)
-        return on_arcs + sum(waiter.held_tuples() for waiter in self.waiters)
+        return on_arcs + self._held()
 
     def queued_bytes(self, most: int, *, pressing: bool = False) -> int:
         """Bytes of the tuples that wait anywhere in the component, counted no further than `most`.
 
         Those in line at an operator are estimated by the largest that the sources took of late.
         """
-        found = sum(waiter.held_tuples() for waiter in self.waiters)
+        found = self._held()
         found *= max((source.tuple_bytes for source in self.sources), default=0)
         for row in self.table.values():
             if found >= most:

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from millrace.engine.events import Effects, JoinTurned
+from millrace.engine.faults import OperatorError
 from millrace.engine.graph.rewire import failing
-from millrace.engine.scheduler.component import Component, OperatorError
+from millrace.engine.scheduler.component import Component
 
 if TYPE_CHECKING:
     from millrace.engine.engine import Engine

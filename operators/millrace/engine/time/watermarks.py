@@ -20,8 +20,9 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 from millrace.engine.events import Answered, AskEnded, AskTimestamp, Effects
+from millrace.engine.faults import OperatorError, ask
 from millrace.engine.plan import StreamDefinition
-from millrace.engine.scheduler.component import Component, OperatorError
+from millrace.engine.scheduler.component import Component
 from millrace.operators.frame.idle_waiting import IdleWaiting
 from millrace.operators.frame.operator import Operator
 from millrace.operators.source.feeds import Feed
@@ -141,6 +142,8 @@ class WatermarkCoordinator:
         for need, waiter in sorted(needs, key=itemgetter(0)) if len(needs) > 1 else needs:
             try:
                 helped |= self._carry(waiter, need, effects, busy=busy)
+            except OperatorError:
+                raise
             except Exception as error:
                 raise OperatorError(waiter, error) from error
         for source in () if busy else component.sources:
@@ -184,31 +187,33 @@ class WatermarkCoordinator:
 
         It is a source, or an operator that stamps latent tuples: it promises no more than the clock.
         """
-        if waiter.stamps():
-            return {waiter: need_us}
-        graph = self._engine.graph
-        found: dict[Source | IdleWaiting, int] = {}
-        todo: list[tuple[Operator, int]] = [
-            (graph.producer(waiter.inputs[position]), need_us) for position in waiter.holding()
-        ]
-        while todo:
-            operator, need = todo.pop(0)
-            if isinstance(operator, Source):
-                found[operator] = max(need, found.get(operator, need))
-                continue
-            enough = operator.demand(need)
-            above = [(graph.producer(reader), enough) for reader in operator.lacking(enough)]
-            if not above and isinstance(operator, IdleWaiting):
-                found[operator] = max(need, enough, found.get(operator, need))
-            todo.extend(above)
-        return found
+        asked: Operator = waiter
+        try:
+            if waiter.stamps():
+                return {waiter: need_us}
+            graph = self._engine.graph
+            found: dict[Source | IdleWaiting, int] = {}
+            todo = [(graph.producer(waiter.inputs[position]), need_us) for position in waiter.holding()]
+            while todo:
+                asked, need = todo.pop(0)
+                if isinstance(asked, Source):
+                    found[asked] = max(need, found.get(asked, need))
+                    continue
+                enough = asked.demand(need)
+                above = [(graph.producer(reader), enough) for reader in asked.lacking(enough)]
+                if not above and isinstance(asked, IdleWaiting):
+                    found[asked] = max(need, enough, found.get(asked, need))
+                todo.extend(above)
+            return found
+        except Exception as error:
+            raise OperatorError(asked, error) from error
 
     def _ask_stamper(self, waiter: IdleWaiting, need_us: int) -> bool:
         now_us = self._engine.clock.now_us
         if now_us < need_us:
             self._try_again(need_us, self._engine.graph.component_of(waiter).sources[0])
             return False
-        if not waiter.reach():
+        if not ask(waiter, waiter.reach):
             return False
         self._engine.graph.component_of(waiter).ready.add(waiter)
         return True

@@ -26,9 +26,10 @@ class QueueInlet(Inlet):
 
     edge      which tuples it retains
     timed     whether a stopwatch reports when results are out; without one they are out at once
+    fault     what the queue raised when tuples arrived; the operator that reads it raises it, not the one upstream
     """
 
-    __slots__ = ("_gone_shed", "_gone_superseded", "clock", "edge", "queue", "seed", "timed")
+    __slots__ = ("_gone_shed", "_gone_superseded", "clock", "edge", "fault", "queue", "seed", "timed")
 
     absorbs: ClassVar[bool] = True
 
@@ -43,6 +44,7 @@ class QueueInlet(Inlet):
         seed: int = 0,
     ) -> None:
         self.edge = edge
+        self.fault: Exception | None = None
         self.clock = clock
         self.timed = timed
         self.seed = seed
@@ -88,10 +90,15 @@ class QueueInlet(Inlet):
 
     def absorb(self, batch: Batch) -> None:
         """Queue tuples that were just put."""
-        batch = self._admitted(batch)
-        if len(batch.ts):
-            self._take_in(batch)
-        self.position = self.arc.end - self.queue.waiting
+        if self.fault is not None:
+            return
+        try:
+            batch = self._admitted(batch)
+            if len(batch.ts):
+                self._take_in(batch)
+            self.position = self.arc.end - self.queue.waiting
+        except Exception as error:
+            self.fault = error
 
     def _take_in(self, batch: Batch) -> None:
         queue, now_us = self.queue, self.clock.now_us
@@ -113,6 +120,9 @@ class QueueInlet(Inlet):
         self.took = 0
         if self.away:
             return None
+        if self.fault is not None:
+            fault, self.fault = self.fault, None
+            raise fault
         queue, now_us = self.queue, self.clock.now_us
         before = queue.waiting
         queue.promised(self.promise, now_us)

@@ -8,10 +8,12 @@ the then current end of its inputs.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from millrace.engine.events import Effects, QueryFailed
+from millrace.engine.faults import OperatorError, ask, ask_quietly
 from millrace.engine.graph.rewire import sharing
 from millrace.engine.graph.rewire.rewiring import Rewiring, carry_out
 from millrace.engine.queries import Query
@@ -32,29 +34,61 @@ def broken(engine: Engine, component: Component, effects: Effects) -> None:
     assert component.failed is not None
     operator, error = component.failed
     component.failed = None
+    stop(engine, operator, error, effects)
+
+
+def stop(engine: Engine, operator: Operator, error: Exception, effects: Effects) -> None:
+    """Stop the queries of an operator that raised."""
     owners = engine.owners(operator)
     if not owners:
         raise error  # a source broke: that is nobody's query
-    reason = f"{operator.name} failed: {type(error).__name__}: {error}"
     if isinstance(operator, Sink):
         operator.inputs[0].discard()
+    detail = "".join(traceback.format_exception(error))
     for query in owners:
-        fail(engine, query, reason, effects, "".join(traceback.format_exception(error)))
+        fail(engine, query, reason_of(operator, error), effects, detail)
+
+
+def reason_of(operator: Operator, error: Exception) -> str:
+    return f"{operator.name} failed: {type(error).__name__}: {error}"
+
+
+def contain(engine: Engine, effects: Effects, phase: Callable[[], None]) -> None:
+    """Carry out a part of a step. Queries whose operators raise in it stop, and it is carried out without them."""
+    while True:
+        try:
+            return phase()
+        except OperatorError as raised:
+            stop(engine, raised.operator, raised.error, effects)
+
+
+def stop_faulty(engine: Engine, effects: Effects) -> None:
+    """Stop the queries of the operators that raised while the graph was derived."""
+    while engine.graph.faults:
+        operator, error = engine.graph.faults.popitem()
+        if not all(query.failed for query in engine.owners(operator)):
+            stop(engine, operator, error, effects)
 
 
 def check_states(engine: Engine, worked: Sequence[Component], effects: Effects) -> None:
     """Stop the queries that remember more than they may, unless they are to wait until it has become less."""
     for query in list(engine.remembering.values()):
-        held = state_tuples(query)
-        most = query.plan.options.max_state
-        if held <= most or engine.graph.component_of(query.operators[0]) not in worked:
+        if query.failed or engine.graph.component_of(query.operators[0]) not in worked:
             continue
-        if query.plan.options.on_max_state == "fail":
-            fail(engine, query, f"its state grew to {held} tuples, and max_state is {most}", effects)
-        elif held > 2 * (most + engine.credit):
-            # What clients were allowed to send has come, and more with it: no stream that waits will free this.
-            reason = f"its state grew to {held} tuples although its streams waited, and max_state is {most}"
-            fail(engine, query, reason, effects)
+        contain(engine, effects, partial(_check_state, engine, query, effects))
+
+
+def _check_state(engine: Engine, query: Query, effects: Effects) -> None:
+    most = query.plan.options.max_state
+    held = 0 if query.failed else state_tuples(query)
+    if held <= most:
+        return
+    if query.plan.options.on_max_state == "fail":
+        fail(engine, query, f"its state grew to {held} tuples, and max_state is {most}", effects)
+    elif held > 2 * (most + engine.credit):
+        # What clients were allowed to send has come, and more with it: no stream that waits will free this.
+        reason = f"its state grew to {held} tuples although its streams waited, and max_state is {most}"
+        fail(engine, query, reason, effects)
 
 
 def withheld(engine: Engine) -> dict[Source, None]:
@@ -62,7 +96,7 @@ def withheld(engine: Engine) -> dict[Source, None]:
     found: dict[Source, None] = {}
     for query in engine.remembering.values():
         options = query.plan.options
-        if options.on_max_state != "backpressure" or state_tuples(query) <= options.max_state:
+        if query.failed or options.on_max_state != "backpressure" or state_tuples(query) <= options.max_state:
             continue
         sources = engine.graph.sources(*query.operators)
         least = min((source.mark for source in sources), default=MIN_TIME)
@@ -74,18 +108,19 @@ def state_tuples(query: Query) -> int:
     """What a query's operators remember together."""
     held = 0
     for operator in query.operators:
-        held += operator.state_tuples
+        held += ask(operator, lambda: operator.state_tuples)  # noqa: B023 (called at once)
     return held
 
 
 def fail(engine: Engine, query: Query, reason: str, effects: Effects, detail: str = "") -> None:
     """Stop a query and forget what it held."""
-    held = state_tuples(query)
-    held += sum(operator.queue_tuples(at) for operator in query.operators for at in range(len(operator.inputs)))
+    held = ask_quietly(lambda: state_tuples(query), 0)
+    for operator in query.operators:
+        held += sum(ask_quietly(partial(operator.queue_tuples, at), 0) for at in range(len(operator.inputs)))
     sharing.unshare(engine, query, remembering=False)
     # What still lies on the arcs that it shares with others is skipped, like in a pause, and counted there.
     entries = engine.entries(query)
-    lost = held - sum(inlet.waiting for inlet in entries)
+    lost = max(held - sum(inlet.waiting for inlet in entries), 0)
     if query.paused is None:
         for inlet in entries:
             inlet.detach()
@@ -123,7 +158,7 @@ def _renew(engine: Engine, query: Query) -> None:
     renewed: dict[Operator, Operator] = {}
     for node, old in zip(query.plan.nodes, query.operators, strict=True):
         if isinstance(old, IdleWaiting):
-            old.clear()
+            ask_quietly(old.clear, None)
         for reader in old.inputs:
             if reader in inner:
                 reader.discard()
@@ -131,7 +166,9 @@ def _renew(engine: Engine, query: Query) -> None:
         new = build(node.name, node.spec, old.inputs, engine.gauge, engine.clock, engine.graph.beginning(old))
         new.output = output
         new.counts = old.counts
-        new.decide(old.decision())
+        decision = ask_quietly(old.decision, None)
+        if decision is not None:
+            new.decide(decision)
         if isinstance(new, IdleWaiting) and isinstance(old, IdleWaiting):
             new.idle_us = old.idle_us
         renewed[old] = new

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from millrace.engine.faults import ask
 from millrace.engine.graph.alike import Member
 from millrace.engine.graph.rewire.rewiring import Rewiring, carry_out
 from millrace.engine.saving import pack
@@ -117,16 +118,16 @@ class _Search:
 
     def _same_state(self, first: Operator, other: Operator) -> bool:
         """Whether both will do the same with the same input. For how long they have been waiting does not matter."""
-        held = first.state_tuples
-        if held != other.state_tuples or held > LARGEST:
+        held = ask(first, lambda: first.state_tuples)
+        if held != ask(other, lambda: other.state_tuples) or held > LARGEST:
             return False
         self.work += held
         if not isinstance(first, IdleWaiting) or not isinstance(other, IdleWaiting):
-            return pack(first.essence()) == pack(other.essence())
+            return pack(ask(first, first.essence)) == pack(ask(other, other.essence))
         idle = IdleWaiting.save(other)
         try:
             IdleWaiting.restore(other, IdleWaiting.save(first))
-            return pack(first.essence()) == pack(other.essence())
+            return pack(ask(first, first.essence)) == pack(ask(other, other.essence))
         finally:
             IdleWaiting.restore(other, idle)
 
@@ -140,7 +141,7 @@ def _agree(engine: Engine, first: Operator, other: Operator) -> bool:
         and (after.promise == before.promise or not before.punctuates)
         and max(after.floor, before.floor) <= MIN_TIME
         and all(reader.absorbs or not (reader.waiting or reader.unseen) for reader in before.readers)
-        and first.decision() == other.decision()
+        and ask(first, first.decision) == ask(other, other.decision)
     )
 
 

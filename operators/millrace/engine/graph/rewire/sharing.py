@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from millrace.engine import events as e
+from millrace.engine.faults import ask
 from millrace.engine.graph.alike import Member, sharable
 from millrace.engine.graph.rewire.rewiring import Rewiring, carry_out
 from millrace.engine.plan import Node, QueryPlan
@@ -246,7 +247,8 @@ def _twin(engine: Engine, node: Node, operator: Operator, remembering: bool) -> 
         inlet.restore(unpack(pack(first.save())))
     twin = build(node.name, node.spec, inlets, engine.gauge, engine.clock)
     if remembering:
-        twin.restore(unpack(pack(operator.save())))
+        state = ask(operator, operator.save)
+        ask(operator, lambda: twin.restore(unpack(pack(state))))
     twin.output.inherit_progress(*operator.output.progress())
     twin.output.floor = operator.output.floor
     return twin
