@@ -695,17 +695,15 @@ class Graph:
 
     def _above(self, operators: Iterable[Operator]) -> list[Operator]:
         """These and all that they read, an operator after those that it reads."""
-        found: dict[Operator, None] = {}
-
-        def find(operator: Operator) -> None:
-            if operator not in found:
-                for reader in operator.inputs:
-                    find(self.producer(reader))
-                found[operator] = None
-
-        for operator in operators:
-            find(operator)
-        return list(found)
+        above: dict[Operator, None] = {}
+        todo = [*operators]
+        while todo:
+            missing = [one for reader in todo[-1].inputs if (one := self.producer(reader)) not in above]
+            if missing:
+                todo += missing
+            else:
+                above[todo.pop()] = None
+        return list(above)
 
     def _leaps(self, operator: Operator) -> tuple[tuple[Inlet, Next], ...]:
         """The moves along an operator's ETS arcs; a register at a sink is nobody's turn."""
