@@ -180,7 +180,7 @@ def older(engine: Engine, query: str, now_us: int, than_us: int) -> list[tuple[t
         for reader in operator.inputs:
             edge = reader.edge if isinstance(reader, QueueInlet) else None
             names = [reader.schema.fields[at].name for at in edge.key] if edge is not None else []
-            for key, age in ask_quietly(partial(reader.older, now_us, than_us), []):
+            for key, age in ask_quietly(partial(reader.older, now_us, than_us), list[tuple[tuple[Any, ...], int]]()):
                 found.append((tuple(zip(names, key, strict=False)), age))
     return found
 
