@@ -2,7 +2,8 @@
 
 Callgrind counts the same on a busy machine as on a quiet one, so this is the guard of changes to the engine: a path may
 not take more than 3 % more instructions than before. The counts depend on the interpreter, its libraries and the
-compiler, so the baseline is compared only where these are the same; `--against REVISION` counts both on this machine.
+compiler, so there is a baseline per version of Python, numpy and the compiler in `baselines/`, and the first run with
+other versions records one. `--against REVISION` counts both on this machine.
 
 Python looks attributes up in a cache whose collisions depend on addresses: they change the counts by up to 4 % from
 one environment to another. Callgrind therefore leaves the slow way of a lookup out, and every run has another layout;
@@ -32,7 +33,7 @@ from bench import engine, paths
 from millrace.values import kernels
 
 ROOT: Final = Path(__file__).parents[1]
-BASELINE: Final = Path(__file__).with_suffix(".json")
+BASELINES: Final = Path(__file__).with_name("baselines")
 # Layouts of memory move the counts by 0.4 %, the runs of one layout by nothing.
 TOLERANCE: Final = 1.03
 # `_PyType_Lookup` calls it where the cache of attributes has no entry.
@@ -186,18 +187,31 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     ]
 
 
-# -- the baseline, and another commit ----------------------------------------------------------------------------------
+# -- the baselines, and another commit ---------------------------------------------------------------------------------
 
 
-def save(counts: Counts, file: Path) -> None:
+def baseline_of(build: Mapping[str, str]) -> Path:
+    """The file for counts of these versions of Python, numpy and the compiler."""
+    versions = {name: build.get(name, "none").split() for name in ("python", "numpy", "compiler")}
+    python, numpy, compiler = versions["python"][0], versions["numpy"][0], versions["compiler"]
+    return BASELINES / f"python-{python}-numpy-{numpy}-{compiler[0]}-{compiler[-1]}.json"
+
+
+def save(counts: Counts) -> Path:
+    """Write the baseline of this build."""
+    file = baseline_of(counts.build)
+    file.parent.mkdir(exist_ok=True)
     rounded = {
         name: {"instructions": round(count.instructions, 1), "tuples": count.tuples, "rows": count.rows}
         for name, count in counts.paths.items()
     }
     file.write_text(json.dumps({"build": counts.build, "paths": rounded}, indent=2) + "\n")
+    return file
 
 
-def load(file: Path) -> Counts:
+def load(build: Mapping[str, str]) -> Counts:
+    """The baseline of a build; empty if there is none for its versions."""
+    file = baseline_of(build)
     if not file.exists():
         return Counts({}, {})
     content = json.loads(file.read_text())
@@ -231,7 +245,7 @@ def main(words: Sequence[str]) -> int:
     )
     parser.add_argument("--runs", type=int, default=2, help="runs of callgrind, of which the least counts (default 2)")
     before = parser.add_mutually_exclusive_group()
-    before.add_argument("--save", action="store_true", help=f"write {BASELINE.name}")
+    before.add_argument("--save", action="store_true", help="write the baseline of this build")
     before.add_argument("--against", metavar="REVISION", help="compare with this commit, counted now, on this machine")
     options = parser.parse_args(words)
     if unknown := set(options.paths) - set(paths.PATHS):
@@ -241,26 +255,32 @@ def main(words: Sequence[str]) -> int:
     try:
         return _save(options) if options.save else _compare(options)
     except CountError as error:
-        print(f"bench: {error}", file=sys.stderr)
+        print(f"bench: instructions were not counted: {error}", file=sys.stderr)
         return 2
 
 
 def _save(options: argparse.Namespace) -> int:
-    before, counts = load(BASELINE), measure(ROOT, runs=options.runs)
-    print(table(compare(before.paths, counts.paths), "baseline"))
-    save(counts, BASELINE)
-    print(f"saved in {BASELINE.relative_to(Path.cwd()) if BASELINE.is_relative_to(Path.cwd()) else BASELINE}")
+    counts = measure(ROOT, runs=options.runs)
+    print(table(compare(load(counts.build).paths, counts.paths), "baseline"))
+    print(f"saved in {_shown(save(counts))}")
     return 0
+
+
+def _shown(file: Path) -> Path:
+    return file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
 
 
 def _compare(options: argparse.Namespace) -> int:
     now = measure(ROOT, options.paths, options.runs)
-    before, name = load(BASELINE), "baseline"
+    before, name = load(now.build), "baseline"
     if options.against:
         with checkout(options.against) as root:
             before, name = measure(root, options.paths, options.runs), options.against[:14]
     rows = compare(before.paths, now.paths)
     print(table(rows, name))
+    if not (before.paths or options.paths or options.against):
+        print(f"no baseline for this build: recorded in {_shown(save(now))}; commit it to have later changes checked")
+        return 0
     if "single" in now.paths:
         print(engine.single_tuple(20_000)[0].line())
     if before.paths and (lines := differences(before.build, now.build)):

@@ -13,11 +13,12 @@ import pytest
 
 from bench import instructions
 from bench.__main__ import main
-from bench.instructions import BASELINE, ROOT, TOLERANCE, Count, Counts
+from bench.instructions import ROOT, TOLERANCE, Count, Counts
 from bench.paths import PATHS
 from millrace.values import kernels
 
-BUILD = {"python": "3", "numpy": "2"}
+BUILD = {"python": "3.11.7 (main)", "numpy": "2.4", "compiler": "gcc (Debian) 12.2.0", "machine": "x86_64"}
+OTHER = BUILD | {"machine": "aarch64"}
 
 
 def counts(build: dict[str, str] = BUILD, **by_path: float) -> Counts:
@@ -26,11 +27,9 @@ def counts(build: dict[str, str] = BUILD, **by_path: float) -> Counts:
 
 @pytest.fixture
 def baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A baseline of one path, in place of the stored one."""
-    file = tmp_path / "instructions.json"
-    instructions.save(counts(join=1_000.0), file)
-    monkeypatch.setattr(instructions, "BASELINE", file)
-    return file
+    """A baseline of one path, in place of the stored ones."""
+    monkeypatch.setattr(instructions, "BASELINES", tmp_path)
+    return instructions.save(counts(join=1_000.0))
 
 
 @pytest.fixture
@@ -61,7 +60,9 @@ def test_every_path_is_counted(real: Counts) -> None:
 
 def test_no_path_takes_more_instructions_than_the_baseline(real: Counts) -> None:
     """After a change that is worth more instructions: `python -m bench instructions --save`."""
-    stored = instructions.load(BASELINE)
+    stored = instructions.load(real.build)
+    if not stored.paths:
+        pytest.skip(f"no baseline for this build:\n{instructions.table(instructions.compare({}, real.paths), '')}")
     if lines := instructions.differences(stored.build, real.build):
         pytest.skip("the baseline is of another build:\n" + "\n".join(lines))
     rows = instructions.compare(stored.paths, real.paths)
@@ -73,7 +74,7 @@ def test_a_lower_baseline_fails_the_check(
 ) -> None:
     lower = dict(real.paths)
     lower["join"] = dataclasses.replace(lower["join"], instructions=lower["join"].instructions / 1.04)
-    instructions.save(Counts(real.build, lower), baseline)
+    instructions.save(Counts(real.build, lower))
     counted(real)
     assert main(["instructions", "--check"]) == 1
     _, _, *lines = capsys.readouterr().out.splitlines()
@@ -106,11 +107,25 @@ def test_a_path_without_a_baseline_and_another_number_of_rows_fail_the_check(
 def test_a_baseline_of_another_build_is_not_compared(
     baseline: Path, counted: Callable[[Counts], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    counted(counts({"python": "3", "numpy": "3"}, join=2_000.0))
+    counted(counts(OTHER, join=2_000.0))
     assert main(["instructions", "--check"]) == 0
     out = capsys.readouterr().out
-    assert "  numpy: 2 before, 3 now" in out
+    assert "  machine: x86_64 before, aarch64 now" in out
     assert "--against REVISION" in out
+
+
+@pytest.mark.parametrize("versions", [{"python": "3.12.1 (main)"}, {"numpy": "2.5"}, {"compiler": "clang 19.1"}])
+def test_other_versions_get_a_baseline_of_their_own(
+    versions: dict[str, str], baseline: Path, counted: Callable[[Counts], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    counted(counts(BUILD | versions, join=2_000.0))
+    assert main(["instructions", "--check"]) == 0
+    assert "no baseline for this build: recorded in" in capsys.readouterr().out
+    counted(counts(BUILD | versions, join=2_100.0))
+    assert main(["instructions", "--check"]) == 1
+    counted(counts(join=1_000.0))
+    assert main(["instructions", "--check"]) == 0
+    assert len(list(baseline.parent.glob("*.json"))) == 2
 
 
 def test_counts_are_saved(baseline: Path, counted: Callable[[Counts], None]) -> None:
