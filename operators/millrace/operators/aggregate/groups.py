@@ -8,7 +8,7 @@ index of texts has a number for it, and the other nullable columns share one mor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -200,8 +200,7 @@ class Keys:
         self._stored = np.zeros(0, np.int64)
         self._index = np.zeros(0, np.int32)
         self._row = np.zeros(self._width, np.int64)
-        self._low = np.zeros(self._width, np.int64)
-        self._bits, self._packs = np.full(self._width, MIX, np.int64), False
+        self._packing, self._packs = np.full(2 * self._width, MIX, np.int64), False
         # Whether the key is a single value that takes no thought; and the null bits in the row at hand.
         self._whole = len(types) == 1 and types[0] is not Type.DOUBLE
         self._null_row = 0
@@ -215,25 +214,38 @@ class Keys:
         count = len(columns[0])
         if not self.room:
             self._grow()
-        keys, hashes = self._encode(columns, valid, count)
+        coded = self._encode(columns, valid, count)
+        if count < FEW:
+            return self._find_or_add(_side_by_side(coded))
         slots, rest = np.empty(count, np.int64), np.empty(count, np.int64)
-        rows = keys.reshape(-1)
+        hashes = self._hashes(coded, count)
         if self._packs:
             rest = rest[: grouping.look_packed(hashes, self._index, slots, rest)]
+            keys = _side_by_side([column[rest] for column in coded])
         else:
-            rest = rest[: grouping.look(rows, self._width, hashes, self._index, self._stored, slots, rest)]
+            keys = _side_by_side(coded)
+            flat = keys.reshape(-1)
+            rest = rest[: grouping.look(flat, self._width, hashes, self._index, self._stored, slots, rest)]
+            keys = keys[rest]
+        if len(rest):
+            slots[rest] = self._find_or_add(keys)
+        return slots
+
+    def _find_or_add(self, keys: Int64s) -> Int64s:
+        """The numbers of rows of keys; new ones get the next numbers."""
+        slots = np.empty(len(keys), np.int64)
+        flat = keys.reshape(-1)
         done = 0
-        while len(rest):
+        while True:
             done, self.count = grouping.find_or_add(
-                rows, self._low, self._bits, rest, self._index, self._stored, slots, done, self.count, self.room
+                flat, self._packing, self._index, self._stored, slots, done, self.count, self.room
             )
-            if done == len(rest):
-                break
+            if done == len(keys):
+                return slots
             if self.count == self.room:
                 self._grow()
             else:
-                self._include(keys[rest[done:]])
-        return slots
+                self._include(keys[done:].T)
 
     def find_one(self, columns: Sequence[Values], valid: Sequence[Bools | None], positions: Sequence[int]) -> int:
         """What `find` gives for a single row whose key stands at these positions, for those in a hurry with each."""
@@ -250,16 +262,12 @@ class Keys:
             self._fill(row, columns, valid, positions)
         if self.count == self.room:
             self._grow()
-        found: int = self._find_row()
+        found: int = grouping.find_or_add_one(row, self._packing, self._index, self._stored, self.count)
         if found < 0:
-            self._include(row.reshape(1, -1))
-            found = self._find_row()
+            self._include(row.reshape(-1, 1))
+            found = grouping.find_or_add_one(row, self._packing, self._index, self._stored, self.count)
         if found == self.count:
             self.count += 1
-        return found
-
-    def _find_row(self) -> int:
-        found: int = grouping.find_or_add_one(self._row, self._low, self._bits, self._index, self._stored, self.count)
         return found
 
     def _fill(
@@ -293,10 +301,10 @@ class Keys:
         """Fill an empty index."""
         if self.count < FEW:
             self._packs = False
-            self._bits[:] = MIX
+            self._packing[:] = MIX
         else:
-            self._choose(_ranges(self._rows()))
-        grouping.rebuild(self._stored, self._bits, self.count, self._index)
+            self._choose(_ranges(self._rows().T))
+        grouping.rebuild(self._stored, self._packing, self.count, self._index)
 
     def _rows(self) -> Int64s:
         return self._stored[: self.count * self._width].reshape(self.count, self._width)
@@ -305,23 +313,24 @@ class Keys:
         """Pack keys in these ranges if the index has a place for each; otherwise mix them."""
         bits = [(most - least).bit_length() for least, most in ranges]
         self._packs = 1 << sum(bits) <= len(self._index)
-        self._bits[:] = bits if self._packs else MIX
+        self._packing[1::2] = bits if self._packs else MIX
         if self._packs:
             # What a range has to spare is divided: keys that fall or rise by and by leave it seldom.
             spare = [(1 << bit) - 1 - most + least for bit, (least, most) in zip(bits, ranges, strict=True)]
-            self._low[:] = [max(least - half // 2, MIN_INT64) for half, (least, _) in zip(spare, ranges, strict=True)]
+            low = [max(least - half // 2, MIN_INT64) for half, (least, _) in zip(spare, ranges, strict=True)]
+            self._packing[::2] = low
 
-    def _include(self, keys: Int64s) -> None:
+    def _include(self, columns: Sequence[Int64s]) -> None:
         """Let keys that are outside of the ranges be packed too, or mix all."""
-        before = self._bits.tolist()
-        ranges = zip(_ranges(keys), _ranges(self._rows()), strict=True)
+        before = self._packing[1::2].tolist()
+        ranges = zip(_ranges(columns), _ranges(self._rows().T), strict=True)
         self._choose([(min(one[0], two[0]), max(one[1], two[1])) for one, two in ranges])
-        if self._bits.tolist() != before:
+        if self._packing[1::2].tolist() != before:
             self._index[:] = 0
-            grouping.rebuild(self._stored, self._bits, self.count, self._index)
+            grouping.rebuild(self._stored, self._packing, self.count, self._index)
 
-    def _encode(self, columns: Sequence[Values], valid: Sequence[Bools | None], count: int) -> tuple[Int64s, Int64s]:
-        """The keys of rows, and their hashes."""
+    def _encode(self, columns: Sequence[Values], valid: Sequence[Bools | None], count: int) -> list[Int64s]:
+        """The columns of keys as integers."""
         coded = [self._encoded(at, columns[at], valid[at]) for at in range(len(self._types))]
         if self._null_bits:
             nulls = np.zeros(count, np.int64)
@@ -330,20 +339,23 @@ class Keys:
                 if mask is not None:
                     nulls |= (~mask).astype(np.int64) << bit
             coded.append(nulls)
-        keys = np.empty((count, self._width), np.int64)
-        hashes = np.zeros(count, np.int64)
-        if self._fold(coded, keys, hashes):
-            self._include(keys)
-            hashes[:] = 0
-            self._fold(coded, keys, hashes)
-        return keys, hashes
+        return coded
 
-    def _fold(self, columns: Sequence[Int64s], keys: Int64s, hashes: Int64s) -> bool:
-        """Fill the keys and the hashes of rows; whether the keys can't be packed as they are now."""
+    def _hashes(self, coded: Sequence[Int64s], count: int) -> Int64s:
+        """The hashes of rows."""
+        hashes = np.zeros(count, np.int64)
+        if self._fold(coded, hashes):
+            self._include(coded)
+            hashes[:] = 0
+            self._fold(coded, hashes)
+        return hashes
+
+    def _fold(self, coded: Sequence[Int64s], hashes: Int64s) -> bool:
+        """Fold the hashes of rows; whether their keys can't be packed as they are now."""
         outside = False
-        low, bits = self._low.tolist(), self._bits.tolist()
-        for at, column in enumerate(columns):
-            outside |= grouping.fold(column, low[at], bits[at], keys[:, at], hashes)
+        for at, column in enumerate(coded):
+            low, bits = self._packing[2 * at : 2 * at + 2].tolist()
+            outside |= grouping.fold(np.ascontiguousarray(column), low, bits, hashes)
         return outside
 
     def _encoded(self, at: int, values: Values, mask: Bools | None) -> Int64s:
@@ -434,9 +446,20 @@ class Keys:
         return self._stored.nbytes + self._index.nbytes + codes
 
 
-def _ranges(keys: Int64s) -> list[tuple[int, int]]:
+def _side_by_side(columns: Sequence[Int64s]) -> Int64s:
+    """The columns of keys as rows."""
+    count = len(columns[0])
+    if len(columns) == 1:
+        return np.ascontiguousarray(columns[0]).reshape(count, 1)
+    keys = np.empty((count, len(columns)), np.int64)
+    for at, column in enumerate(columns):
+        keys[:, at] = column
+    return keys
+
+
+def _ranges(columns: Iterable[Int64s]) -> list[tuple[int, int]]:
     """The least and the greatest value of each column."""
-    return [(int(column.min()), int(column.max())) for column in keys.T]
+    return [(int(column.min()), int(column.max())) for column in columns]
 
 
 class Table:

@@ -6,7 +6,8 @@ slots) and their keys stand in `stored` by slot; `index` is a hash table with op
 
 There are two ways to hash. *Mixing* spreads any keys, and the stored keys tell apart those that meet. *Packing* writes
 the low bits of a key's columns next to each other, `bits` of each: keys between `low` and low + 2**bits, such as
-numbers given in turn, then have a place each, and no two meet. A column's bits are MIX when mixing.
+numbers given in turn, then have a place each, and no two meet. A column's bits are MIX when mixing. `packing` holds
+each column's `low` and `bits`.
 """
 
 import cython
@@ -71,29 +72,23 @@ def beyond(value: cython.longlong, low: cython.longlong, bits: cython.longlong) 
 
 
 def fold(
-    values: cython.const[cython.longlong][:],
+    values: cython.const[cython.longlong][::1],
     low: cython.longlong,
     bits: cython.longlong,
-    keys: cython.longlong[:],
     hashes: cython.longlong[::1],
 ) -> bool:
-    """Fold a column into the hashes of its rows, and put it into its places in the rows of keys.
-
-    Returns whether the keys can't be packed like this: a value lies outside of its range.
-    """
+    """Fold a column into the hashes of its rows; whether a value is out of the range in which it can be packed."""
     i: cython.Py_ssize_t
     outside: cython.ulonglong = 0
     if not cython.compiled:
-        values, keys, hashes = memoryview(values), memoryview(keys), memoryview(hashes)
+        values, hashes = memoryview(values), memoryview(hashes)
     if bits == MIX:
         for i in range(hashes.shape[0]):
             hashes[i] = signed(mix(unsigned(hashes[i]), values[i]))
-            keys[i] = values[i]
     else:
         for i in range(hashes.shape[0]):
             hashes[i] = pack(hashes[i], bits, values[i])
             outside |= beyond(values[i], low, bits)
-            keys[i] = values[i]
     return outside != 0
 
 
@@ -103,16 +98,16 @@ def fold(
 def hash_of(
     keys: cython.const[cython.longlong][::1],
     base: cython.Py_ssize_t,
-    bits: cython.const[cython.longlong][::1],
+    packing: cython.const[cython.longlong][::1],
 ) -> cython.longlong:
     """The hash of the key that starts at `base`, as `fold` makes it."""
     j: cython.Py_ssize_t
     state: cython.longlong = 0
-    for j in range(bits.shape[0]):
-        if bits[j] == MIX:
+    for j in range(packing.shape[0] // 2):
+        if packing[2 * j + 1] == MIX:
             state = signed(mix(unsigned(state), keys[base + j]))
         else:
-            state = pack(state, bits[j], keys[base + j])
+            state = pack(state, packing[2 * j + 1], keys[base + j])
     return state
 
 
@@ -183,8 +178,7 @@ def look(
 def place_of(
     keys: cython.const[cython.longlong][::1],
     base: cython.Py_ssize_t,
-    low: cython.const[cython.longlong][::1],
-    bits: cython.const[cython.longlong][::1],
+    packing: cython.const[cython.longlong][::1],
     index: cython.int[::1],
     stored: cython.longlong[::1],
 ) -> cython.Py_ssize_t:
@@ -195,12 +189,12 @@ def place_of(
     j: cython.Py_ssize_t
     slot: cython.Py_ssize_t
     at: cython.Py_ssize_t
-    width: cython.Py_ssize_t = bits.shape[0]
+    width: cython.Py_ssize_t = packing.shape[0] // 2
     mask: cython.Py_ssize_t = index.shape[0] - 1
     for j in range(width):
-        if bits[j] != MIX and beyond(keys[base + j], low[j], bits[j]) != 0:
+        if packing[2 * j + 1] != MIX and beyond(keys[base + j], packing[2 * j], packing[2 * j + 1]) != 0:
             return -1
-    at = hash_of(keys, base, bits) & mask
+    at = hash_of(keys, base, packing) & mask
     while index[at] != 0:
         slot = index[at] - 1
         j = 0
@@ -214,9 +208,7 @@ def place_of(
 
 def find_or_add(
     keys: cython.const[cython.longlong][::1],
-    low: cython.const[cython.longlong][::1],
-    bits: cython.const[cython.longlong][::1],
-    rows: cython.const[cython.longlong][::1],
+    packing: cython.const[cython.longlong][::1],
     index: cython.int[::1],
     stored: cython.longlong[::1],
     slots: cython.longlong[::1],
@@ -224,39 +216,36 @@ def find_or_add(
     count: cython.Py_ssize_t,
     room: cython.Py_ssize_t,
 ) -> tuple[int, int]:
-    """Put the slots of these rows, from place `start` on, into `slots`; new groups get the next slots.
+    """Put the slot of each row from `start` on into `slots`; new groups get the next slots.
 
-    Returns the place before which it stopped, and how many groups there are then; `count` is how many there were. It
+    Returns the row before which it stopped, and how many groups there are then; `count` is how many there were. It
     stops if there are `room` groups, or at a key that can't be packed like this.
     """
-    place: cython.Py_ssize_t
-    row: cython.Py_ssize_t
+    i: cython.Py_ssize_t
     j: cython.Py_ssize_t
     at: cython.Py_ssize_t
-    width: cython.Py_ssize_t = bits.shape[0]
+    width: cython.Py_ssize_t = packing.shape[0] // 2
     if not cython.compiled:
-        keys, low, bits, rows = memoryview(keys), memoryview(low), memoryview(bits), memoryview(rows)
+        keys, packing = memoryview(keys), memoryview(packing)
         index, stored, slots = memoryview(index), memoryview(stored), memoryview(slots)
-    for place in range(start, rows.shape[0]):
-        row = rows[place]
-        at = place_of(keys, row * width, low, bits, index, stored)
+    for i in range(start, slots.shape[0]):
+        at = place_of(keys, i * width, packing, index, stored)
         if at < 0:
-            return place, count
+            return i, count
         if index[at] == 0:
             if count == room:
-                return place, count
+                return i, count
             for j in range(width):
-                stored[count * width + j] = keys[row * width + j]
+                stored[count * width + j] = keys[i * width + j]
             count += 1
             index[at] = count
-        slots[row] = index[at] - 1
-    return rows.shape[0], count
+        slots[i] = index[at] - 1
+    return slots.shape[0], count
 
 
 def find_or_add_one(
     key: cython.longlong[::1],
-    low: cython.const[cython.longlong][::1],
-    bits: cython.const[cython.longlong][::1],
+    packing: cython.const[cython.longlong][::1],
     index: cython.int[::1],
     stored: cython.longlong[::1],
     count: cython.Py_ssize_t,
@@ -268,9 +257,9 @@ def find_or_add_one(
     j: cython.Py_ssize_t
     at: cython.Py_ssize_t
     if not cython.compiled:
-        key, low, bits = memoryview(key), memoryview(low), memoryview(bits)
+        key, packing = memoryview(key), memoryview(packing)
         index, stored = memoryview(index), memoryview(stored)
-    at = place_of(key, 0, low, bits, index, stored)
+    at = place_of(key, 0, packing, index, stored)
     if at < 0:
         return -1
     if index[at] == 0:
@@ -282,19 +271,19 @@ def find_or_add_one(
 
 def rebuild(
     stored: cython.const[cython.longlong][::1],
-    bits: cython.const[cython.longlong][::1],
+    packing: cython.const[cython.longlong][::1],
     count: cython.Py_ssize_t,
     index: cython.int[::1],
 ) -> None:
     """Fill an empty index with the groups that are stored."""
     slot: cython.Py_ssize_t
     at: cython.Py_ssize_t
-    width: cython.Py_ssize_t = bits.shape[0]
+    width: cython.Py_ssize_t = packing.shape[0] // 2
     mask: cython.Py_ssize_t = index.shape[0] - 1
     if not cython.compiled:
-        stored, bits, index = memoryview(stored), memoryview(bits), memoryview(index)
+        stored, packing, index = memoryview(stored), memoryview(packing), memoryview(index)
     for slot in range(count):
-        at = hash_of(stored, slot * width, bits) & mask
+        at = hash_of(stored, slot * width, packing) & mask
         while index[at] != 0:
             at = (at + 1) & mask
         index[at] = slot + 1
