@@ -41,6 +41,8 @@ BENCHMARKS: Mapping[str, Callable[[], list[Figure]]] = {
     "aggregate-260000": lambda: aggregate.tumbling(2_000_000, 260_000),
     "aggregate-text-65536": lambda: aggregate.text_keys(2_000_000, 65_536),
     "aggregate-text-1000000": lambda: aggregate.text_keys(4_000_000, 1_000_000),
+    "aggregate-groups": lambda: aggregate.groups((1_000, 100_000, 1_000_000), 1_000_000),
+    "aggregate-scattered": lambda: aggregate.groups((1_000, 100_000, 1_000_000), 1_000_000, scattered=True),
     "aggregate-sliding": lambda: aggregate.sliding(12_000_000),
     "aggregate-panes": lambda: aggregate.many_panes(3600, 30),
     "aggregate-closing": lambda: aggregate.closing(3_000_000, 260_000),

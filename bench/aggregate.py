@@ -33,6 +33,8 @@ COUNT = AggregateCall(Type.BIGINT, False, "count()")
 SUM = AggregateCall(Type.BIGINT, True, "sum(bigint)", (VALUE,))
 MEAN = AggregateCall(Type.DOUBLE, True, "avg(bigint)", (VALUE,))
 TUMBLING = TimeWindow(10_000_000, 10_000_000)
+# Tuples in a frame, where a figure is not about frames.
+FRAME = 10_000
 SLIDING = TimeWindow(60_000_000, 10_000_000)
 
 
@@ -48,10 +50,10 @@ class Load:
         self.ts: Int64s = start_us + np.arange(tuples) * apart_us
         self.k: Int64s = rng.integers(0, groups, tuples)
         self.v: Int64s = rng.integers(0, 1500, tuples)
-        self._key: Values = names(groups)[self.k] if named else self.k
+        self.key: Values = names(groups)[self.k] if named else self.k
 
     def batches(self, k: int) -> list[Batch]:
-        columns = (self.ts, self._key, self.v)
+        columns = (self.ts, self.key, self.v)
         return [
             Batch(self.schema, self.ts[at : at + k], [column[at : at + k] for column in columns])
             for at in range(0, len(self.ts), k)
@@ -169,6 +171,42 @@ def text_keys(tuples: int, groups: int, *, k: int = 4096, repeats: int = 3) -> l
         index.find(keys[at : at + k], None)
     more = (index.nbytes - 1.5 * len(keys.packed)) / groups
     return [*figures, Figure(f"memory beyond 1.5 times {groups:,} keys' bytes", more, "bytes/key", 24.0)]
+
+
+def groups(counts: Sequence[int], tuples: int, *, scattered: bool = False, repeats: int = 3) -> list[Figure]:
+    """Count and sum per key in one window that has all groups already: CPU time of a tuple, by how many there are.
+
+    Keys are the numbers from 0 on, or `scattered` over 62 bits.
+    """
+    spec = AggregateSpec(TimeWindow(1 << 40, 1 << 40), KEY, (("n", COUNT), ("s", SUM)))
+    figures, first = [], 0.0
+    for count in counts:
+        every, load = Load(count, count), Load(tuples, count, start_us=10 * count)
+        every.key = np.arange(count)
+        if scattered:
+            numbers = np.random.default_rng(2).integers(0, 1 << 62, count)
+            every.key, load.key = numbers, numbers[load.k]
+        runs = [_steady(spec, every, load) for _ in range(repeats)]
+        cost = min(runs) / tuples * 1e9
+        first = first or cost
+        name = f"{count:,} {'scattered' if scattered else 'dense'} groups"
+        figures.append(Figure(name, cost, "ns/tuple"))
+        figures.append(Figure(f"{name} / {counts[0]:,}", cost / first, "times", 3.0))
+    return figures
+
+
+def _steady(spec: AggregateSpec, before: Load, load: Load) -> float:
+    """CPU seconds of a load in an engine that has processed another one."""
+    engine = engine_with(spec, FRAME)
+    for batch in before.batches(FRAME):
+        engine.step(1, [Arrived("s", "bench", batch)])
+    batches = load.batches(FRAME)
+    begin = time.process_time()
+    for batch in batches:
+        assert not engine.step(1, [Arrived("s", "bench", batch)]).more
+    spent = time.process_time() - begin
+    assert engine.graph.operator("q.aggregate1").state_tuples == len(before.ts)
+    return spent
 
 
 def sliding(tuples: int, *, k: int = 4096, repeats: int = 3) -> list[Figure]:

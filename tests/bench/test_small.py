@@ -83,6 +83,13 @@ def test_sliding_windows_and_the_closing_of_many_groups() -> None:
     assert all(figure.value > 0 for figure in figures)
 
 
+def test_many_groups_against_few() -> None:
+    """`groups` itself counts the groups."""
+    for scattered in (False, True):
+        figures = aggregate.groups((100, 1_000), 2_000, scattered=scattered, repeats=1)
+        assert [figure.unit for figure in figures] == ["ns/tuple", "times"] * 2
+
+
 def test_windows_of_many_panes() -> None:
     figures = aggregate.many_panes(40, 1, keys=20)
     assert all(figure.value > 0 for figure in figures)

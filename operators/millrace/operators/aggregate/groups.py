@@ -33,6 +33,8 @@ from millrace.values.texts import Texts
 UNTOUCHED: Final = -(2**63)
 # Among the bits of a key's columns: hashes are mixed (kernels/grouping.py).
 MIX: Final = -1
+# Words of a line of the processor's caches.
+LINE: Final = 8
 # Fewer groups than this are mixed: they are soon found either way, and their ranges say little of the next ones.
 FEW: Final = 256
 
@@ -144,6 +146,12 @@ class Distinct:
         self.seen = Keys([Type.BIGINT, *call.types], ())
         self._room = 0
         self._inner: Accumulator | None = None
+
+    def words(self) -> int:
+        return 0
+
+    def place(self, columns: Int64s) -> None:
+        """It keeps nothing in the rows of its table."""
 
     def reserve(self, room: int) -> None:
         self._room = room
@@ -320,7 +328,7 @@ class Keys:
             low = [max(least - half // 2, MIN_INT64) for half, (least, _) in zip(spare, ranges, strict=True)]
             self._packing[::2] = low
 
-    def _include(self, columns: Sequence[Int64s]) -> None:
+    def _include(self, columns: Iterable[Int64s]) -> None:
         """Let keys that are outside of the ranges be packed too, or mix all."""
         before = self._packing[1::2].tolist()
         ranges = zip(_ranges(columns), _ranges(self._rows().T), strict=True)
@@ -462,6 +470,14 @@ def _ranges(columns: Iterable[Int64s]) -> list[tuple[int, int]]:
     return [(int(column.min()), int(column.max())) for column in columns]
 
 
+def _block(room: int, words: int) -> Int64s:
+    """Rows of so many words or some more, of which none is in more of the processor's cache lines than it must be."""
+    words = 1 << (words - 1).bit_length() if words < LINE else -(-words // LINE) * LINE
+    block = np.zeros(room * words + LINE, np.int64)
+    start = -(block.ctypes.data // 8) % LINE
+    return block[start : start + room * words].reshape(room, words)
+
+
 class Table:
     """Groups with their aggregates.
 
@@ -476,8 +492,10 @@ class Table:
         self._room = 0
         self.count = 0
         self.newest = MIN_TIME
-        self.arrived = np.zeros(0, np.int64)
         self.calls: list[Any] = [Distinct(call) if call.distinct else call.make(whole) for call in grouping.calls]
+        # A row per group, so that a tuple touches the memory of its group in one place.
+        self._block = _block(0, 1 + sum(call.words() for call in self.calls))
+        self.arrived = self._block[:, 0]
 
     def take(self, rows: ComputedRows) -> Int64s:
         """Take rows in; the groups that they are in."""
@@ -506,10 +524,15 @@ class Table:
         if count <= self._room:
             return
         self._room = max(count, SMALLEST if self._grouping.width else 1, 2 * self._room, self._keys.room)
-        arrived = np.full(self._room, UNTOUCHED, np.int64)
-        arrived[: len(self.arrived)] = self.arrived
-        self.arrived = arrived
+        block = _block(self._room, self._block.shape[1])
+        block[: len(self._block)] = self._block
+        block[len(self._block) :, 0] = UNTOUCHED
+        self._block = block
+        self.arrived = block[:, 0]
+        at = 1
         for call in self.calls:
+            call.place(block[:, at : at + call.words()])
+            at += call.words()
             call.reserve(self._room)
 
     def update(self, slots: Int64s, rows: ComputedRows) -> None:
@@ -569,7 +592,7 @@ class Table:
 
     @property
     def nbytes(self) -> int:
-        return int(self._keys.nbytes + self.arrived.nbytes + sum(call.nbytes for call in self.calls))
+        return int(self._keys.nbytes + self._block.nbytes + sum(call.nbytes for call in self.calls))
 
     def save(self) -> Any:
         states = [call.save(self.count) for call in self.calls]

@@ -28,9 +28,16 @@ OBJECTS = (Type.TEXT, Type.BYTES)
 class Accumulator(ABC):
     """One aggregate's state, by slot."""
 
+    def words(self) -> int:
+        """How many int64 of a group's row in its table hold its state (`place`); other state has its own arrays."""
+        return 0
+
+    def place(self, columns: Int64s) -> None:
+        """Keep state in these columns, from now on: they hold what its columns held before."""
+
     @abstractmethod
     def reserve(self, room: int) -> None:
-        """Make room for this many groups."""
+        """Make room for this many groups in its own arrays."""
 
     @abstractmethod
     def update(self, slots: Int64s, columns: Sequence[Values], ts: Int64s) -> None:
@@ -69,17 +76,38 @@ class RetractableAccumulator(ABC):
         """Remove rows: each one's group, its arguments."""
 
 
+_INT64 = np.dtype(np.int64)
+_DOUBLE = np.dtype(np.float64)
+_BYTE = np.dtype(np.uint8)
+
+
 class Arrays(Accumulator):
     """An accumulator all of whose state is arrays: `fields` says their names, types and numbers per group."""
 
     fields: Sequence[tuple[str, np.dtype[Any], int]] = ()
+    _placed = False
 
     def __init__(self) -> None:
+        # The fields that take one word per group, and the others.
+        self._rowed = [field for field in self.fields if field[2] == 1 and field[1] in (_INT64, _DOUBLE)]
+        self._alone = [field for field in self.fields if field not in self._rowed]
         for name, dtype, _ in self.fields:
             setattr(self, name, np.zeros(0, dtype))
 
+    def words(self) -> int:
+        return len(self._rowed)
+
+    def place(self, columns: Int64s) -> None:
+        self._placed = True
+        for at, (name, dtype, _) in enumerate(self._rowed):
+            setattr(self, name, columns[:, at].view(dtype))
+
+    def _elsewhere(self) -> Sequence[tuple[str, np.dtype[Any], int]]:
+        """The fields that have their own arrays."""
+        return self._alone if self._placed else self.fields
+
     def reserve(self, room: int) -> None:
-        for name, _, width in self.fields:
+        for name, _, width in self._elsewhere():
             setattr(self, name, resized(getattr(self, name), room * width))
 
     def clear(self, slots: Int64s) -> None:
@@ -97,12 +125,8 @@ class Arrays(Accumulator):
 
     @property
     def nbytes(self) -> int:
-        return sum(int(getattr(self, name).nbytes) for name, _, _ in self.fields)
-
-
-_INT64 = np.dtype(np.int64)
-_DOUBLE = np.dtype(np.float64)
-_BYTE = np.dtype(np.uint8)
+        """Of its own arrays."""
+        return sum(int(getattr(self, name).nbytes) for name, _, _ in self._elsewhere())
 
 
 def ordinals(values: Values, type: Type) -> Int64s:
