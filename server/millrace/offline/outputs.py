@@ -16,6 +16,7 @@ from millrace.engine.events import Execution, Late
 from millrace.offline.driver import Time
 from millrace.offline.files import STANDARD, create, plain_times, refuse_file
 from millrace.protocol import Schema, format_timestamp
+from millrace.server.textrows import json_text
 from millrace.server.writers import TypedWriter, Writer, json_lines, json_rows
 from millrace.values.batch import Batch
 from millrace.values.eventtime import MAX_TIME
@@ -107,9 +108,12 @@ class StandardOutput:
         return batch if self._iso else batch.renamed(plain_times(batch.schema))
 
     def _named_lines(self, query: str, sequence: int, batch: Batch) -> bytes:
+        shown = self._shown(batch)
+        text = json_text(shown, b'{"query":' + _JSON.encode(query) + b',"seq":', b"}", sequence)
+        if text is not None:
+            return text
         return b"".join(
-            _line({"query": query, "seq": number, "row": row})
-            for number, row in enumerate(json_rows(self._shown(batch)), sequence)
+            _line({"query": query, "seq": number, "row": row}) for number, row in enumerate(json_rows(shown), sequence)
         )
 
 

@@ -18,6 +18,7 @@ import msgspec
 from millrace.engine.events import Late
 from millrace.protocol import DELETED, GONE, TOMBSTONE_NAMES, Field, Schema, Type
 from millrace.protocol.timestamps import format_timestamp
+from millrace.server.textrows import csv_text, json_text
 from millrace.values.batch import Batch, Row
 
 _JSON: Final = msgspec.json.Encoder()
@@ -88,11 +89,18 @@ def _iso(values: Iterable[int | None]) -> list[str | None]:
 
 def json_lines(batch: Batch) -> bytes:
     """The rows as JSON lines."""
+    text = json_text(batch)
+    if text is not None:
+        return text
     return b"".join(_JSON.encode(row) + b"\n" for row in json_rows(batch))
 
 
 def row_lines(query: str, sequence: int, batch: Batch, history: str) -> bytes:
     """The rows as a subscriber by JSON lines gets them."""
+    before, after = b'{"query":' + _JSON.encode(query) + b',"seq":', b',"history":' + _JSON.encode(history) + b"}"
+    text = json_text(batch, before, after, sequence)
+    if text is not None:
+        return text
     return b"".join(
         _JSON.encode({"query": query, "seq": number, "row": row, "history": history}) + b"\n"
         for number, row in enumerate(json_rows(batch), sequence)
@@ -170,6 +178,9 @@ def csv_names(schema: Schema) -> bytes:
 
 def csv_lines(batch: Batch) -> bytes:
     """The rows as comma-separated values."""
+    text = csv_text(batch)
+    if text is not None:
+        return text
     return _csv_bytes(list(zip(*map(_csv_values, _readable(batch)), strict=True)))
 
 
