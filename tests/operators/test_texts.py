@@ -13,9 +13,12 @@ from hypothesis import strategies as st
 from millrace.engine import saving
 from millrace.operators.aggregate.groups import Keys
 from millrace.protocol import Type
-from millrace.values import text_index, texts
+from millrace.values import text_cells, text_index, texts
+from millrace.values.aggregates import accumulator
+from millrace.values.aggregates.accumulator import Compared
 from millrace.values.batch import Values, column_from, column_of, listed
 from millrace.values.functions.text import SHORT_PART, Part
+from millrace.values.text_cells import TextCells
 from millrace.values.text_index import TextIndex
 from millrace.values.texts import ANYWHERE, ENDS, STARTS, WHOLE, Texts, as_texts, texts_at, texts_from
 from tests.depth import examples
@@ -30,6 +33,7 @@ LISTS = st.lists(TEXTS, max_size=12)
 def module(kernel: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(texts, "kernel", kernel)
     monkeypatch.setattr(text_index, "kernel", kernel)
+    monkeypatch.setattr(text_cells, "kernel", kernel)
 
 
 def generated(many: int) -> Any:
@@ -218,3 +222,107 @@ def test_loops_over_columns_agree_with_python(kernel: ModuleType, given_: list[s
     index = TextIndex(binary=False)
     index.find(column_of(Type.TEXT, parts), None)
     assert index.contains(cast(Values, texts_)).tolist() == [value in parts for value in given_]
+
+
+@both_ways("texts")
+@pytest.mark.usefixtures("module")
+@given(data=st.data(), binary=st.booleans())
+@generated(200)
+def test_cells_are_like_an_array_of_strings(kernel: ModuleType, data: st.DataObject, binary: bool) -> None:
+    cells, expected = TextCells(binary, 3), np.full(3, b"" if binary else "", object)
+    for _ in range(data.draw(st.integers(0, 8))):
+        count = len(expected)
+        places = data.draw(st.lists(st.integers(0, count - 1), max_size=5))
+        long = st.just("0123456789" * 9)
+        values = spelt(data.draw(st.lists(TEXTS | long, min_size=len(places), max_size=len(places))), binary)
+        match data.draw(st.sampled_from(["many", "one", "cell", "slice", "clear", "resize", "copy"])):
+            case "many":
+                cells[np.array(places, np.int64)] = column(values, binary, 1)
+                expected[np.array(places, np.int64)] = np.array(values, object)
+            case "one" if places:
+                cells[np.array(places)] = values[0]
+                expected[np.array(places)] = values[0]
+            case "cell" if places:
+                cells[places[0]] = values[0]
+                expected[places[0]] = values[0]
+            case "slice":
+                stop = min(len(values), count)
+                cells[:stop] = column(values[:stop], binary)
+                expected[:stop] = values[:stop]
+            case "clear":
+                cells[np.array(places, np.int64)] = b"" if binary else ""
+                expected[np.array(places, np.int64)] = b"" if binary else ""
+            case "resize":
+                room = data.draw(st.integers(1, 9))
+                cells = cells.resize(room)
+                expected = np.array([*expected[:room], *[b"" if binary else ""] * (room - count)], object)
+            case "copy":
+                cells = cells.copy()
+        assert cells[:].tolist() == expected.tolist()
+        assert cells[np.array(places, np.int64) % len(expected)].tolist() == [
+            expected[place % len(expected)] for place in places
+        ]
+
+
+@both_ways("texts")
+@pytest.mark.usefixtures("module")
+def test_what_cells_had_before_is_swept(kernel: ModuleType) -> None:
+    cells = TextCells(binary=False, count=10)
+    for number in range(200):
+        cells[np.arange(10)] = column([f"{number} {at} {'x' * 40}" for at in range(10)], False)
+    assert cells[3:5].tolist() == [f"199 {at} {'x' * 40}" for at in (3, 4)]
+    assert cells.nbytes <= 10 * 12 + 2 * len(cells[:].packed)
+
+
+ROWS = st.lists(st.tuples(st.integers(0, 3), TEXTS, st.integers(0, 5), st.integers(0, 3)), max_size=12)
+
+
+@both_ways("texts")
+@given(batches=st.lists(ROWS, max_size=4), greatest=st.booleans(), alone=st.booleans(), data=st.data())
+@generated(200)
+def test_the_least_and_the_greatest_text(
+    kernel: ModuleType, batches: list[list[Any]], greatest: bool, alone: bool, data: st.DataObject
+) -> None:
+    """Against a dict; of equal texts the earliest, of equally early ones the first to arrive."""
+
+    def made() -> Compared:
+        found = Compared(Type.TEXT, None, greatest) if alone else Compared(Type.BIGINT, Type.TEXT, greatest)
+        found.reserve(4)
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(accumulator, "kernel", kernel)
+        best: dict[int, tuple[str, int, int]] = {}
+        state = made()
+        for rows in batches:
+            slots, ts = (np.array([row[at] for row in rows], np.int64) for at in (0, 3))
+            values = column_of(Type.TEXT, [row[1] for row in rows])
+            numbers = np.array([row[2] for row in rows], np.int64)
+            columns = [values] if alone else [numbers, values]
+            if data.draw(st.booleans()):
+                state.update(slots, columns, ts)
+            else:
+                other = made()
+                other.update(slots, columns, ts)
+                state.merge(other, np.arange(4), 0, 4)
+            for slot, text, number, time in rows:
+                known = best.get(slot)
+                if known is None or (text != known[0] and (text > known[0]) == greatest) or (
+                    text == known[0] and time < known[1]
+                ):  # fmt: skip
+                    best[slot] = text, time, number
+            if data.draw(st.booleans()):
+                restored = made()
+                restored.restore(saving.unpack(saving.pack(state.save(4))))
+                assert saving.pack(restored.save(4)) == saving.pack(state.save(4))
+                state = restored
+        finished, valid, faults = state.finish(np.arange(4))
+        assert faults is None
+        expected = [None if slot not in best else best[slot][0 if alone else 2] for slot in range(4)]
+        assert listed(finished, valid) == expected
+        listed_ = [None if slot not in best else [*best[slot][:2], best[slot][0 if alone else 2]] for slot in range(4)]
+        old = made()
+        old.restore(listed_)  # as version 0.2 saved it
+        assert saving.pack(old.save(4)) == saving.pack(state.save(4))
+        state.clear(np.array(sorted(best), np.int64))
+        assert listed(*state.finish(np.arange(4))[:2]) == [None] * 4

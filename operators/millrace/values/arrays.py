@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
+
+from millrace.values.text_cells import are_cells
 
 Array = npt.NDArray[Any]
 
@@ -13,7 +15,9 @@ SMALLEST: Final = 16
 
 
 def resized(array: Array, room: int, filler: Any = None) -> Array:
-    """A copy of this length; new places hold the filler, or else None among objects and zero elsewhere."""
+    """A copy of this length, or the same cells of texts; new places hold the filler, or else zero or an empty text."""
+    if are_cells(array):
+        return cast(Array, array.resize(room))
     if room <= len(array):
         return array[:room].copy()
     larger = np.full(room, None, object) if array.dtype.hasobject else np.zeros(room, array.dtype)

@@ -23,7 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from millrace.protocol import Schema, Type
-from millrace.values.texts import is_texts, texts_from, texts_full
+from millrace.values.arrays import resized
+from millrace.values.text_cells import TextCells
+from millrace.values.texts import Texts, as_texts, is_texts, offsets_of, texts_from, texts_full
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -105,6 +107,31 @@ def constant_column(type: Type, value: Any, count: int) -> Values:
 
 def empty_column(type: Type) -> Values:
     return constant_column(type, FILLERS[type], 0)
+
+
+def cells(type: Type, count: int = 0) -> Values:
+    """A column to write into, of fillers."""
+    return cast(Values, TextCells(type is Type.BYTES, count)) if type in TEXTS else np.zeros(count, DTYPES[type])
+
+
+def cells_of(type: Type, values: Values, room: int | None = None) -> Values:
+    """A column to write into, of so many places, that starts with these values."""
+    room = len(values) if room is None else room
+    if type in TEXTS:
+        return cast(Values, TextCells.of(values, type is Type.BYTES).resize(room))
+    return resized(values, room)
+
+
+def spread(values: Values, there: Bools, filler: Any) -> Values:
+    """These values where `there` is true, the filler elsewhere."""
+    if not values.dtype.hasobject:
+        filled = np.full(len(there), filler, values.dtype)
+        filled[there] = values
+        return filled
+    lengths = np.zeros(len(there), np.int64)
+    texts = as_texts(values, isinstance(filler, bytes))
+    lengths[there] = texts.lengths
+    return cast(Values, Texts(texts.packed, offsets_of(lengths), texts.binary))
 
 
 class Batch:
@@ -300,7 +327,7 @@ class Batch:
 def _text_bytes(values: Values) -> int:
     """Bytes of the texts themselves; Python's strings count as the column that they stand for."""
     if is_texts(values):
-        return int(values.offsets[-1] - values.offsets[0])
+        return values.size_bytes
     return sum([len(value) if type(value) is bytes else len(value.encode()) for value in values.tolist()])
 
 

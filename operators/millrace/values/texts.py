@@ -9,6 +9,7 @@ Rule: a `Texts` never changes, and a null is an empty text, as in every column (
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeGuard, cast
 
@@ -57,9 +58,14 @@ class Texts(np.lib.mixins.NDArrayOperatorsMixin):
         return len(self.offsets) - 1
 
     @property
+    def size_bytes(self) -> int:
+        """Bytes of the values."""
+        return int(self.offsets.item(-1) - self.offsets.item(0))
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the values and of their places."""
-        return int(self.offsets[-1] - self.offsets[0]) + 8 * len(self)
+        return self.size_bytes + 8 * len(self)
 
     def __getitem__(self, rows: Any) -> Any:
         if isinstance(rows, slice):
@@ -214,7 +220,59 @@ class Texts(np.lib.mixins.NDArrayOperatorsMixin):
         return Texts(np.frombuffer(values, _UINT8), offsets_of(np.frombuffer(lengths, np.dtype(kind))), binary)
 
 
+class OneText(Texts):
+    """A column of one value as Python has it. A single tuple then costs no more than its strings: the bytes are made
+    when a loop over columns asks for them."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any, binary: bool) -> None:
+        self.value = value
+        self.binary = binary
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("data", "offsets"):
+            raise AttributeError(name)
+        data = encoded(self.value)
+        self.data = np.frombuffer(data, _UINT8)
+        self.offsets = np.array((0, len(data)))
+        return getattr(self, name)
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, rows: Any) -> Any:
+        if type(rows) is slice:
+            if not rows.start and rows.step is None and (rows.stop is None or rows.stop > 0):
+                return self
+        elif type(rows) is np.ndarray and len(rows) == 1:
+            first = rows.item(0)
+            if first is False:
+                return _NOTHING[self.binary]
+            if first is True or not first:
+                return self
+        return super().__getitem__(rows)
+
+    def item(self, row: int) -> Any:
+        return self.value if not row else super().item(row)
+
+    def tolist(self) -> list[Any]:
+        return [self.value]
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.value) if self.binary or self.value.isascii() else len(encoded(self.value))
+
+
+_NOTHING: Final = {binary: Texts(np.empty(0, _UINT8), np.zeros(1, _INT64), binary) for binary in (False, True)}
+
+
 # -- making ------------------------------------------------------------------------------------------------------------
+
+
+def encoded(value: Any) -> bytes:
+    """The bytes of a text, or bytes themselves."""
+    return value if isinstance(value, bytes) else value.encode("utf-8", ERRORS)
 
 
 def offsets_of(lengths: Values) -> Int64s:
@@ -226,11 +284,13 @@ def offsets_of(lengths: Values) -> Int64s:
 
 def texts_from(values: Sequence[Any], binary: bool) -> Texts:
     """A column of Python's strings, or of bytes."""
+    if len(values) == 1:
+        return OneText(values[0], binary)
     if not binary:
         joined = "".join(values)
         data = joined.encode("utf-8", ERRORS)
         if len(data) > len(joined):
-            values = [value.encode("utf-8", ERRORS) for value in values]
+            values = list(map(encoded, values))
     else:
         data = b"".join(values)
     offsets = np.zeros(len(values) + 1, _INT64)
@@ -249,7 +309,9 @@ def texts_at(data: Bytes, starts: Int64s, lengths: Int64s, binary: bool) -> Text
 def texts_full(value: Any, count: int) -> Texts:
     """A column of equal values."""
     binary = isinstance(value, bytes)
-    data = value if binary else value.encode("utf-8", ERRORS)
+    if count == 1:
+        return OneText(value, binary)
+    data = encoded(value)
     return Texts(np.frombuffer(data * count, _UINT8), np.arange(count + 1) * len(data), binary)
 
 
@@ -275,8 +337,11 @@ def concatenated(parts: Sequence[Any]) -> Any:
 
 def chosen(rows: Bools, first: Any, second: Any) -> Any:
     """Row by row the first column's value where `rows` is true, else the second's."""
-    if first is not None and not isinstance(first, Texts):
+    if not isinstance(first, Texts):
         first, second, rows = second, first, ~rows
+    if len(rows) == 1 and len(first) == 1:
+        one = first if rows[0] else second
+        return one if isinstance(one, Texts) else texts_from([_one_value(one)], first.binary)
     found = _against(first, second)
     if found is None or len(first) != len(rows):
         return np.where(rows, _plain(first), _plain(second))
@@ -309,12 +374,30 @@ def _against(column: Texts, other: Any) -> tuple[Texts, int] | None:
     return None
 
 
+_OPERATORS: Final = {
+    "equal": "eq",
+    "not_equal": "ne",
+    "less": "lt",
+    "less_equal": "le",
+    "greater": "gt",
+    "greater_equal": "ge",
+}
+_ONE_ROW: Final = {True: np.ones(1, np.bool_), False: np.zeros(1, np.bool_)}
+
+
+def _one_value(values: Any) -> Any:
+    return values.item() if isinstance(values, np.ndarray) else values
+
+
 def _comparison(name: str) -> Callable[[Any, Any], Bools | None]:
+    python = getattr(operator, _OPERATORS[name])
     mirrored = {"less": "greater", "greater": "less", "less_equal": "greater_equal", "greater_equal": "less_equal"}
 
     def compute(first: Any, second: Any) -> Bools | None:
         if not isinstance(first, Texts):
             return _COMPARISONS[getattr(np, mirrored.get(name, name))](second, first)
+        if type(first) is OneText and type(second) is OneText:
+            return _ONE_ROW[bool(python(first.value, second.value))].copy()
         found = _against(first, second)
         if found is None:
             return None
@@ -332,8 +415,7 @@ def _comparison(name: str) -> Callable[[Any, Any], Bools | None]:
 
 
 _COMPARISONS: Final[dict[Any, Callable[[Any, Any], Bools | None]]] = {
-    getattr(np, name): _comparison(name)
-    for name in ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
+    getattr(np, name): _comparison(name) for name in _OPERATORS
 }
 
 

@@ -21,7 +21,7 @@ from millrace.operators.updates.key_index import Column, KeyIndex
 from millrace.operators.updates.updates import ColumnStore, Members, Newest, State, before_each, gone_of, last_of_each
 from millrace.values.aggregates.accumulator import PreciseSum, RetractableAccumulator
 from millrace.values.arrays import grown
-from millrace.values.batch import FILLERS, Batch, Bools, Int64s, Values
+from millrace.values.batch import FILLERS, Batch, Bools, Int64s, Values, spread
 from millrace.values.evaluate import without
 from millrace.values.eventtime import MIN_TIME
 from millrace.values.functions.faults import REASONS, Fault
@@ -388,9 +388,7 @@ def _spread(values: Values, mask: Bools | None, there: Bools, filler: Any) -> Co
     """Results of the groups that are there, with nulls for the others."""
     if there.all():
         return values, mask
-    filled = np.full(len(there), filler, values.dtype)
-    filled[there] = values
     valid = there.copy()
     if mask is not None:
         valid[there] = mask
-    return filled, valid
+    return spread(values, there, filler), valid

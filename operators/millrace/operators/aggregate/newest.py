@@ -24,7 +24,7 @@ from millrace.operators.frame.windows import TimeWindow
 from millrace.operators.queues.inlet import QueueInlet
 from millrace.operators.queues.queue import Key
 from millrace.operators.queues.windows import FinishedWindow, WindowQueue, update_keys
-from millrace.values.batch import DTYPES, FILLERS, Batch, Int64s, object_array
+from millrace.values.batch import FILLERS, Batch, Int64s, column_of
 from millrace.values.evaluate import errors_of
 from millrace.values.eventtime import HORIZON_US, MAX_TIME, saturated
 from millrace.values.expression import Column, Expression
@@ -201,8 +201,7 @@ class NewestWindowAggregate(WindowWaiting):
             values = [one.key[at] for one in over]
             there = np.array([value is not None for value in values])
             filled = [FILLERS[key.type] if value is None else value for value in values]
-            dtype = DTYPES[key.type]
-            columns.append(object_array(filled) if dtype == np.dtype(object) else np.array(filled, dtype))
+            columns.append(column_of(key.type, filled))
             masks.append(None if there.all() else there)
         return columns, masks
 

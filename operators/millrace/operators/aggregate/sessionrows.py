@@ -17,7 +17,7 @@ from millrace.operators.aggregate.sessions import Sessions
 from millrace.operators.aggregate.spec import AggregateSpec
 from millrace.protocol import Field, Schema
 from millrace.values.arrays import SMALLEST, resized
-from millrace.values.batch import DTYPES, FILLERS, Batch, Bools, Int64s, Values
+from millrace.values.batch import FILLERS, Batch, Bools, Int64s, Values, cells, cells_of
 from millrace.values.eventtime import HORIZON_US
 from millrace.values.expression import Column
 from millrace.values.kernels import grouping as kernel
@@ -146,7 +146,7 @@ class RowStore:
     def _begin(self) -> None:
         """Have no rows."""
         self.count = 0
-        self.columns: list[Values] = [np.empty(0, DTYPES[field.type]) for field in self._fields]
+        self.columns: list[Values] = [cells(field.type) for field in self._fields]
         self.valid: list[Bools | None] = [None] * len(self._fields)
         self.ts, self.arrival, self.number, self.following = (np.empty(0, np.int64) for _ in range(4))
         self._unused = np.empty(0, np.int64)
@@ -243,12 +243,18 @@ class RowStore:
 
     def save(self) -> Any:
         arrays = [self.ts, self.arrival, self.number, self.following, self.head, self.counts, self._unused]
-        return [self.count, self._taken, [array.copy() for array in arrays], list(self.columns), list(self.valid)]
+        return [
+            self.count,
+            self._taken,
+            [array.copy() for array in arrays],
+            [column[:] for column in self.columns],
+            list(self.valid),
+        ]
 
     def restore(self, data: Any) -> None:
         self.count, self._taken, arrays, columns, valid = data
         self.ts, self.arrival, self.number, self.following, self.head, self.counts, self._unused = (
             array.copy() for array in arrays
         )
-        self.columns = [column.copy() for column in columns]
+        self.columns = [cells_of(field.type, column) for field, column in zip(self._fields, columns, strict=True)]
         self.valid = [None if mask is None else mask.copy() for mask in valid]

@@ -30,7 +30,7 @@ from millrace.operators.join.segments import (
 )
 from millrace.operators.join.spec import Equal, JoinSpec
 from millrace.protocol import Refuse, Schema, Type
-from millrace.values.batch import DTYPES, FILLERS, Batch, Bools, Int64s, Values, constant_int64
+from millrace.values.batch import FILLERS, Batch, Bools, Int64s, Values, constant_column, constant_int64
 from millrace.values.evaluate import compile_columns, compile_predicate
 from millrace.values.eventtime import UNBOUNDED_US
 from millrace.values.expression import TIME, Column, Expression
@@ -528,7 +528,7 @@ class Matcher:
         valid: list[Bools | None] = []
         for (one, at), field in zip(self._picked, self.output, strict=True):
             if one != position:
-                columns.append(np.full(len(nulls), FILLERS[field.type], DTYPES[field.type]))
+                columns.append(constant_column(field.type, FILLERS[field.type], len(nulls)))
                 valid.append(nulls)
             else:
                 columns.append(rows.ts if at == TIME else rows.columns[at])

@@ -14,14 +14,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 
 from millrace.operators.join import kernel as joining
 from millrace.protocol import Type
-from millrace.values.batch import DTYPES, Bools, Int64s, Values, take_arrival
+from millrace.values.batch import DTYPES, Bools, Int64s, Values, cells, cells_of, take_arrival
 from millrace.values.eventtime import MAX_TIME, MIN_TIME
+from millrace.values.text_cells import are_cells
 from millrace.values.texts import as_texts
 
 # Tuples that a new segment has room for at least: a page or two.
@@ -41,8 +42,6 @@ MOST_PAIRS: Final = 65_536
 FEW_PAIRS: Final = 256
 # What an unlimited store's segment, and one of a one-sided band, spans if nothing else says so.
 SOME_TIME_US: Final = 1_000_000
-# What a text costs besides the reference to it: its header and a few letters.
-TEXT_BYTES: Final = 64
 
 NOTHING: Final = np.empty(0)
 NONE_UNLINKED: Final = np.empty(0, np.uint8)
@@ -190,7 +189,7 @@ class Segment:
         self.least, self.greatest = MAX_TIME, MIN_TIME
         self.ts = self.arrival = np.empty(0, np.int64)
         self.keys = [np.empty(0, np.int64) for _ in shape.indexes]
-        self.columns: list[Values] = [np.empty(0, DTYPES[type]) for type in shape.types]
+        self.columns: list[Values] = [cells(type) for type in shape.types]
         self.valid: list[Bools | None] = [None] * len(shape.types)
         self.masked = False
         self.unlinked: Values | None = None
@@ -223,6 +222,8 @@ class Segment:
         self._link(0)
 
     def _longer(self, array: Values, room: int) -> Values:
+        if are_cells(array):
+            return cast(Values, array.resize(room))
         longer = np.empty(room, array.dtype)
         longer[: self.count] = array[: self.count]
         return longer
@@ -276,7 +277,9 @@ class Segment:
         count = len(rows)
         self.ts, self.arrival = self.ts[rows], self.arrival[rows]
         self.keys = [keys[rows] for keys in self.keys]
-        self.columns = [column[rows] for column in self.columns]
+        self.columns = [
+            cells_of(type, column[rows]) for type, column in zip(self.shape.types, self.columns, strict=True)
+        ]
         self.valid = [None if mask is None else mask[rows] for mask in self.valid]
         self.unlinked = None if self.unlinked is None else self.unlinked[rows]
         self.count = count
@@ -287,8 +290,7 @@ class Segment:
     def nbytes(self) -> int:
         arrays = [self.ts, self.arrival, *self.keys, *self.columns, *self.tables, *self.links]
         arrays += [array for array in (*self.valid, self.unlinked, self.matched) if array is not None]
-        texts = sum(column.dtype.hasobject for column in self.columns)
-        return sum(array.nbytes for array in arrays) + texts * self.count * TEXT_BYTES
+        return sum(array.nbytes for array in arrays)
 
     def save(self) -> list[Any]:
         def rows(array: Values | None) -> Values | None:

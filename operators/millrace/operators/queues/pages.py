@@ -17,7 +17,7 @@ import numpy as np
 from millrace.operators.queues import kernel as updating
 from millrace.protocol import Schema
 from millrace.values.arrays import resized
-from millrace.values.batch import DTYPES, FILLERS, Batch, Bools, Int64s, Values
+from millrace.values.batch import FILLERS, TEXTS, Batch, Bools, Int64s, Values, cells, cells_of
 
 # 256 slots of a few columns are some pages of the machine's memory.
 SLOTS: Final = 256
@@ -42,7 +42,7 @@ class Pages:
         self.schema = schema
         self.slots = slots
         self.width = width
-        self._texts = [(at, FILLERS[field.type]) for at, field in enumerate(schema) if DTYPES[field.type].hasobject]
+        self._texts = [(at, FILLERS[field.type]) for at, field in enumerate(schema) if field.type in TEXTS]
         self._count = 0
         self.books = np.array([-1, 0, 0, 0], np.int64)
         self.following = np.zeros(0, np.int32)
@@ -50,7 +50,7 @@ class Pages:
         self._shrink_at = 0
         self.ts: Int64s = np.zeros(0, np.int64)
         self.arrival: Int64s = np.zeros(0, np.int64)
-        self.columns: list[Values] = [np.zeros(0, DTYPES[field.type]) for field in schema]
+        self.columns: list[Values] = [cells(field.type) for field in schema]
         self.valid: list[Bools | None] = [None for _ in schema]
         self._masked = False
 
@@ -109,10 +109,8 @@ class Pages:
         """Free these slots."""
         for at, filler in self._texts:
             # Texts must not outlive their tuples.
-            if self.width == 1:
-                self.columns[at][locations] = filler
-            else:
-                self.columns[at].reshape(-1, self.width)[locations] = filler
+            rows = locations if self.width == 1 else (locations[:, None] * self.width + np.arange(self.width)).ravel()
+            self.columns[at][rows] = filler
         updating.release(locations, self.slots, self.books, self.following)
         if self.books.item(RETURNED) > self._shrink_at:
             self._tidy()
@@ -223,12 +221,12 @@ class Pages:
         masks = [None if mask is None else mask.copy() for mask in self.valid]
         books = [self.books.copy(), self.following.copy()]
         own = [self._count, self._shrink_at]
-        return [own, books, self.ts.copy(), self.arrival.copy(), [c.copy() for c in self.columns], masks]
+        return [own, books, self.ts.copy(), self.arrival.copy(), [c[:].copy() for c in self.columns], masks]
 
     def restore(self, data: Sequence[Any]) -> None:
         (self._count, self._shrink_at), books, ts, arrival, columns, masks = data
         self.books, self.following = np.array(books[0]), np.array(books[1])
         self.ts, self.arrival = np.array(ts), np.array(arrival)
-        self.columns = [np.array(column) for column in columns]
+        self.columns = [cells_of(field.type, column) for field, column in zip(self.schema, columns, strict=True)]
         self.valid = [None if mask is None else np.array(mask) for mask in masks]
         self._masked = any(mask is not None for mask in masks)

@@ -182,7 +182,7 @@ class FollowedBy(Waiting):
             if at == 0:
                 values, mask = self._store.column(position, cells)
                 if missing is not None:
-                    values[missing] = self._filler(position)
+                    values = np.where(missing, self._filler(position), values)
                     mask = ~missing if mask is None else mask & ~missing
             elif position == TIME:
                 values, mask = second.ts, None

@@ -17,7 +17,7 @@ from millrace.operators.aggregate.groups import Keys
 from millrace.operators.sequence import kernel
 from millrace.protocol import Schema, Type
 from millrace.values.arrays import SMALLEST, resized
-from millrace.values.batch import DTYPES, Batch, Bools, Int64s, Values
+from millrace.values.batch import Batch, Bools, Int64s, Values, cells, cells_of
 from millrace.values.expression import TIME
 
 # What a new store has room for, and how many dead cells or keys without a row are not worth a sweep.
@@ -40,14 +40,14 @@ class SequenceStore:
         self._schema = schema
         self._positions = positions
         self._key_types = key_types
-        self._dtypes = [DTYPES[schema.fields[position].type] for position in positions]
+        self._types = [schema.fields[position].type for position in positions]
         self.clear()
 
     def clear(self) -> None:
         """Forget everything."""
         none = np.zeros(0, np.int64)
         self._keys = Keys(self._key_types, ())
-        self._begin(none, none, none, [none.astype(dtype) for dtype in self._dtypes], [None] * len(self._positions))
+        self._begin(none, none, none, [cells(type) for type in self._types], [None] * len(self._positions))
 
     def _begin(
         self,
@@ -67,7 +67,7 @@ class SequenceStore:
         self.slots = resized(slots, room)
         self.following = np.zeros(room, np.int64)
         self.alive: Marks = np.ones(room, np.uint8)
-        self._columns = [resized(column, room) for column in columns]
+        self._columns = [cells_of(type, one, room) for type, one in zip(self._types, columns, strict=True)]
         self._valid = [None if mask is None else resized(mask, room) for mask in valid]
         keys = max(SMALLEST, 2 * self._key_count)
         self.head = np.full(keys, -1, np.int64)

@@ -30,7 +30,7 @@ from millrace.operators.updates.updates import (
 )
 from millrace.values.aggregates.accumulator import OBJECTS, ordinals
 from millrace.values.arrays import grown
-from millrace.values.batch import FILLERS, Batch, Bools, Int64s, Values
+from millrace.values.batch import FILLERS, Batch, Bools, Int64s, Values, spread
 from millrace.values.evaluate import compile_columns, without
 from millrace.values.eventtime import MIN_TIME
 
@@ -312,8 +312,9 @@ class PlacedRows(State):
         if new.all():
             return values[came], None if mask is None else mask[came]
         old_values, old_mask = self._rows.column(at, pool.slots[members[~new]])
-        both = np.empty(len(members), values.dtype)
-        both[new], both[~new] = values[came], old_values
+        places = np.empty(len(members), np.int64)
+        places[new], places[~new] = np.arange(len(came)), len(came) + np.arange(len(members) - len(came))
+        both: Values = np.concatenate([values[came], old_values])[places]
         if mask is None and old_mask is None:
             return both, None
         there = np.ones(len(members), np.bool_)
@@ -363,12 +364,10 @@ class PlacedRows(State):
 
     def _with_nulls(self, pool: Pool, at: int, members: Int64s, there: Bools) -> Column:
         values, mask = self._column(pool, at, members[there])
-        filled: Values = np.full(len(members), FILLERS[self._operator.output.schema.fields[at].type], values.dtype)
-        filled[there] = values
         valid = there.copy()
         if mask is not None:
             valid[there] = mask
-        return filled, valid
+        return spread(values, there, FILLERS[self._operator.output.schema.fields[at].type]), valid
 
     def everything(self, ts: int) -> Batch:
         """All places that have a row, partition by partition, as rows of this time."""

@@ -20,7 +20,7 @@ from millrace.operators.updates import kernel as replacing
 from millrace.operators.updates.key_index import Column, KeyIndex
 from millrace.protocol import Schema, Type
 from millrace.values.arrays import grown
-from millrace.values.batch import DTYPES, FILLERS, Batch, Bools, Int64s, Values
+from millrace.values.batch import FILLERS, Batch, Bools, Int64s, Values, cells, cells_of
 from millrace.values.eventtime import MAX_TIME, MIN_TIME, is_time
 from millrace.values.kernels import grouping
 
@@ -104,7 +104,7 @@ class ColumnStore:
 
     def __init__(self, types: Sequence[Type]) -> None:
         self._types = list(types)
-        self._columns: list[Values] = [np.zeros(0, DTYPES[type]) for type in types]
+        self._columns: list[Values] = [cells(type) for type in types]
         self._valid: list[Values] = [np.zeros(0, np.bool_) for _ in types]
 
     def reserve(self, count: int) -> None:
@@ -139,7 +139,7 @@ class ColumnStore:
 
     def restore(self, data: Any) -> None:
         columns, valid = data
-        self._columns = [array.copy() for array in columns]
+        self._columns = [cells_of(type, column) for type, column in zip(self._types, columns, strict=True)]
         self._valid = [array.copy() for array in valid]
 
 

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 
 from millrace.protocol import MAX_INT64, Type
 from millrace.values.arrays import resized
-from millrace.values.batch import DTYPES, FILLERS, Bools, Int64s, Values
+from millrace.values.batch import DTYPES, FILLERS, Bools, Int64s, Values, cells, column_of
 from millrace.values.functions.faults import Fault
 from millrace.values.functions.vectors import Faults, Vector, faults_where
 from millrace.values.kernels import accumulating
+from millrace.values.kernels import texts as kernel
+from millrace.values.texts import as_texts
 
 Make = Callable[[], "Accumulator"]
 # Kept by reference in arrays of objects.
@@ -306,6 +308,7 @@ class Chosen(Arrays):
             ("values", DTYPES[type], 1),
         )
         super().__init__()
+        self.values = cells(type)
 
     def update(self, slots: Int64s, columns: Sequence[Values], ts: Int64s) -> None:
         ranks = ts if self._by is None else ordinals(columns[1], self._by)
@@ -330,64 +333,95 @@ class Chosen(Arrays):
         return _filled(self.values[slots], self.seen[slots] != 0, self._type)
 
 
-class Compared(Accumulator):
-    """min, max, arg_min and arg_max by texts or bytes, one row at a time, because integers cannot represent them.
+class Compared(Arrays):
+    """min, max, arg_min and arg_max by texts or bytes, which integers cannot represent; of equal ones the earliest
+    counts.
 
-    `best` is by slot (the value, its time, the result); of equal values the earliest counts.
+    by   by slot the best text (or bytes); `values` has the results, and is the same column for min and max
     """
 
-    def __init__(self, type: Type, greatest: bool) -> None:
+    best_time: Int64s
+    seen: Values
+    by: Values
+    values: Values
+    fields = (("best_time", _INT64, 1), ("seen", _BYTE, 1))
+
+    def __init__(self, type: Type, by: Type | None, greatest: bool) -> None:
+        super().__init__()
         self._type = type
+        self._by = type if by is None else by
+        self._better = np.greater if greatest else np.less
         self._greatest = greatest
-        self.best: list[tuple[Any, int, Any] | None] = []
+        self.values = cells(type)
+        self.by = self.values if by is None else cells(by)
+        self._rows = np.zeros(0, np.int32)
+
+    @property
+    def _columns(self) -> list[tuple[str, Type]]:
+        alone = self.by is self.values
+        return [("values", self._type), *([] if alone else [("by", self._by)])]
 
     def reserve(self, room: int) -> None:
-        self.best += [None] * (room - len(self.best))
+        super().reserve(room)
+        self._rows = resized(self._rows, room)
+        alone = self.by is self.values
+        self.values = resized(self.values, room)
+        self.by = self.values if alone else resized(self.by, room)
 
     def clear(self, slots: Int64s) -> None:
-        for slot in slots.tolist():
-            self.best[slot] = None
+        super().clear(slots)
+        for name, type in self._columns:
+            getattr(self, name)[slots] = FILLERS[type]
 
     def update(self, slots: Int64s, columns: Sequence[Values], ts: Int64s) -> None:
-        given = columns[0].tolist()
-        by = columns[1].tolist() if len(columns) > 1 else given
-        for slot, *row in zip(slots.tolist(), by, ts.tolist(), given, strict=True):
-            self._offer(slot, (row[0], row[1], row[2]))
+        self._offer(slots, columns[0], columns[-1], ts)
 
     def merge(self, other: Self, slots: Int64s, start: int, stop: int) -> None:
-        for slot, row in zip(slots.tolist(), other.best[start:stop], strict=True):
-            if row is not None:
-                self._offer(slot, row)
+        there = np.flatnonzero(other.seen[start:stop])
+        at = start + there
+        self._offer(slots[there], other.values[at], other.by[at], other.best_time[at])
 
-    def _offer(self, slot: int, row: tuple[Any, int, Any]) -> None:
-        best = self.best[slot]
-        if best is None:
-            self.best[slot] = row
-        elif row[0] == best[0]:
-            if row[1] < best[1]:
-                self.best[slot] = row
-        elif (row[0] > best[0]) == self._greatest:
-            self.best[slot] = row
+    def _offer(self, slots: Int64s, values: Values, by: Values, ts: Int64s) -> None:
+        """Let rows compete: with each other first, the best ones then with those that are kept."""
+        texts = as_texts(by, self._by is Type.BYTES)
+        rows = np.empty(len(slots), np.int64)
+        slots, ts = np.ascontiguousarray(slots), np.ascontiguousarray(ts)
+        count = kernel.best(texts.data, texts.offsets, slots, ts, self._greatest, self._rows, rows)
+        rows = rows[:count]
+        slots, ts = slots[rows], ts[rows]
+        new, old = cast(Values, texts[rows]), self.by[slots]
+        wins = self._better(new, old) | (self.seen[slots] == 0) | ((new == old) & (ts < self.best_time[slots]))
+        rows, slots = rows[wins], slots[wins]
+        self.best_time[slots], self.seen[slots] = ts[wins], 1
+        self.values[slots] = values[rows]
+        if self.by is not self.values:
+            self.by[slots] = new[wins]
 
     def finish(self, slots: Int64s) -> Vector:
-        found = [self.best[slot] for slot in slots.tolist()]
-        valid = np.fromiter((row is not None for row in found), np.bool_, len(found))
-        values = np.full(len(found), FILLERS[self._type], DTYPES[self._type])
-        for at, row in enumerate(found):
-            if row is not None:
-                values[at] = row[2]
-        return values, _mask(valid), None
+        return _filled(self.values[slots], self.seen[slots] != 0, self._type)
 
     def save(self, count: int) -> Any:
-        return [None if row is None else list(row) for row in self.best[:count]]
+        return [*super().save(count), *(getattr(self, name)[:count].copy() for name, _ in self._columns)]
 
     def restore(self, data: Any) -> None:
-        for slot, row in enumerate(data):
-            self.best[slot] = None if row is None else tuple(row)
+        if not data or not isinstance(data[0], np.ndarray):
+            data = self._listed(data)
+        super().restore(data[:2])
+        for (name, _), saved in zip(self._columns, data[2:], strict=True):
+            getattr(self, name)[: len(saved)] = saved
+
+    def _listed(self, rows: Sequence[Any]) -> list[Any]:
+        """The state that version 0.2 saved as a list: by slot None, or the text, its time and the result."""
+        filled = [(FILLERS[self._by], 0, FILLERS[self._type]) if row is None else row for row in rows]
+        by, times, values = zip(*filled, strict=True) if filled else ((), (), ())
+        seen = np.array([row is not None for row in rows], np.uint8)
+        columns = {"by": column_of(self._by, by), "values": column_of(self._type, values)}
+        return [np.array(times, np.int64), seen, *(columns[name] for name, _ in self._columns)]
 
     @property
     def nbytes(self) -> int:
-        return 8 * len(self.best)
+        columns = sum(int(getattr(self, name).nbytes) for name, _ in self._columns)
+        return super().nbytes + int(self._rows.nbytes) + columns
 
 
 # -- vectors of results ------------------------------------------------------------------------------------------------
@@ -405,6 +439,4 @@ def _finite(values: Values, valid: Bools) -> Vector:
 def _filled(values: Values, valid: Bools, type: Type) -> Vector:
     if valid.all():
         return values, None, None
-    filled = np.full(len(values), FILLERS[type], DTYPES[type])
-    filled[valid] = values[valid]
-    return filled, valid, None
+    return np.where(valid, values, FILLERS[type]).astype(DTYPES[type], copy=False), valid, None

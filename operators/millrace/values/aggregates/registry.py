@@ -89,7 +89,7 @@ def _extreme(name: str, type: Type) -> Aggregate:
     greatest = name == "max"
 
     def make(*_: object) -> Accumulator:
-        return Compared(type, greatest) if type in OBJECTS else Extreme(type, greatest)
+        return Compared(type, None, greatest) if type in OBJECTS else Extreme(type, greatest)
 
     return Aggregate(name, (type,), type, make, distinct=False)
 
@@ -102,7 +102,7 @@ def _by_value(name: str, type: Type, by: Type) -> Aggregate:
     greatest = name == "arg_max"
 
     def make(*_: object) -> Accumulator:
-        return Compared(type, greatest) if by in OBJECTS else Chosen(type, by, greatest)
+        return Compared(type, by, greatest) if by in OBJECTS else Chosen(type, by, greatest)
 
     return Aggregate(name, (type, by), type, make, distinct=False)
 

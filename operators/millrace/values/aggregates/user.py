@@ -23,7 +23,7 @@ import numpy as np
 
 from millrace.protocol import MAX_INT64, MIN_INT64, Type
 from millrace.values.aggregates.accumulator import Accumulator
-from millrace.values.batch import DTYPES, FILLERS, Int64s, Values, object_array
+from millrace.values.batch import FILLERS, Int64s, Values, column_of, object_array
 from millrace.values.functions.faults import told, user_fault
 from millrace.values.functions.user import CHECKS, RAISED
 from millrace.values.functions.vectors import Vector
@@ -173,9 +173,7 @@ class UserAccumulator(Accumulator):
                     values[at] = check(found)
             except RAISED as error:
                 faults[at] = user_fault(called, told(error))
-        dtype = DTYPES[self._result]
-        array = object_array(values) if dtype.hasobject else np.array(values, dtype)
-        return array, None if valid.all() else valid, faults if faults.any() else None
+        return column_of(self._result, values), None if valid.all() else valid, faults if faults.any() else None
 
     def _terminate(self, slot: int) -> Any:
         held = self.states[slot]

@@ -409,10 +409,10 @@ FUNCTIONS: Sequence[Function] = (
     Function("||", (_BYTES, _BYTES), _BYTES, over_texts(_BYTES, followed, _join)),
     Function("concat", (_TEXT,), _TEXT, concat, variadic=True, nullable=NEVER),
     *(
-        Function(name, (_TEXT,), _BIGINT, over_texts(_BIGINT, characters))
+        Function(name, (_TEXT,), _BIGINT, over_texts(_BIGINT, characters, len))
         for name in ("length", "char_length", "character_length")
     ),
-    Function("length", (_BYTES,), _BIGINT, over_texts(_BIGINT, lengths)),
+    Function("length", (_BYTES,), _BIGINT, over_texts(_BIGINT, lengths, len)),
     Function("octet_length", (_TEXT,), _BIGINT, over_texts(_BIGINT, lengths)),
     Function("octet_length", (_BYTES,), _BIGINT, over_texts(_BIGINT, lengths)),
     Function("lower", (_TEXT,), _TEXT, over_texts(_TEXT, lower_ascii, str.lower)),

@@ -365,6 +365,28 @@ def same(
         )
 
 
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def order(
+    data: cython.const[cython.uchar][::1],
+    at: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    other: cython.const[cython.uchar][::1],
+    there: cython.Py_ssize_t,
+    other_end: cython.Py_ssize_t,
+) -> cython.int:
+    """-1, 0 or 1: some bytes compared with others."""
+    shorter: cython.Py_ssize_t = end - at if end - at < other_end - there else other_end - there
+    stop: cython.Py_ssize_t = at + shorter
+    while at < stop and data[at] == other[there]:
+        at += 1
+        there += 1
+    if at < stop:
+        return 1 if data[at] > other[there] else -1
+    return (end > at) - (other_end > there)
+
+
 def compare(
     data: cython.const[cython.uchar][::1],
     offsets: cython.const[cython.longlong][::1],
@@ -375,28 +397,50 @@ def compare(
 ) -> None:
     """-1, 0 or 1 per row: the text compared with the other column's."""
     i: cython.Py_ssize_t
-    j: cython.Py_ssize_t
     at: cython.Py_ssize_t
-    there: cython.Py_ssize_t
-    length: cython.Py_ssize_t
-    others: cython.Py_ssize_t
-    shorter: cython.Py_ssize_t
     if not cython.compiled:
-        data, offsets, other = memoryview(data), memoryview(offsets), memoryview(other)
-        other_offsets = memoryview(other_offsets)
+        data, offsets = memoryview(data), memoryview(offsets)
+        other, other_offsets = memoryview(other), memoryview(other_offsets)
     for i in range(found.shape[0]):
-        at = offsets[i]
-        there = other_offsets[i * other_step]
-        length = offsets[i + 1] - at
-        others = other_offsets[i * other_step + 1] - there
-        shorter = length if length < others else others
-        j = 0
-        while j < shorter and data[at + j] == other[there + j]:
-            j += 1
-        if j < shorter:
-            found[i] = 1 if data[at + j] > other[there + j] else -1
-        else:
-            found[i] = (length > others) - (length < others)
+        at = i * other_step
+        found[i] = order(data, offsets[i], offsets[i + 1], other, other_offsets[at], other_offsets[at + 1])
+
+
+def best(
+    data: cython.const[cython.uchar][::1],
+    offsets: cython.const[cython.longlong][::1],
+    slots: cython.const[cython.longlong][::1],
+    times: cython.const[cython.longlong][::1],
+    greatest: cython.bint,
+    rows: cython.int[::1],
+    found: cython.longlong[::1],
+) -> cython.Py_ssize_t:
+    """The row of each slot with the least or the greatest text, of equal ones the earliest; return how many slots.
+
+    `rows` is zero by slot, and is again afterwards.
+    """
+    i: cython.Py_ssize_t
+    j: cython.Py_ssize_t
+    way: cython.int
+    count: cython.Py_ssize_t = 0
+    if not cython.compiled:
+        data, offsets, slots, times = memoryview(data), memoryview(offsets), memoryview(slots), memoryview(times)
+        rows, found = memoryview(rows), memoryview(found)
+    for i in range(slots.shape[0]):
+        j = rows[slots[i]] - 1
+        if j >= 0:
+            way = order(data, offsets[i], offsets[i + 1], data, offsets[j], offsets[j + 1])
+            if not greatest:
+                way = -way
+            if way < 0 or (way == 0 and times[i] >= times[j]):
+                continue
+        rows[slots[i]] = i + 1
+    for i in range(slots.shape[0]):
+        if rows[slots[i]] == i + 1:
+            rows[slots[i]] = 0
+            found[count] = i
+            count += 1
+    return count
 
 
 def characters(
