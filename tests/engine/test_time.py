@@ -23,7 +23,7 @@ from millrace.engine.events import (
     WatchProgress,
 )
 from millrace.engine.plan import StreamDefinition
-from millrace.operators.frame.waiting import Waiting
+from millrace.operators.frame.waiting import TimeOrdered
 from millrace.protocol import Schema
 from millrace.values.batch import Batch
 from tests.engine.graphs import (
@@ -186,7 +186,7 @@ def test_at_one_tuple_per_execution_the_registers_are_the_papers() -> None:
         effects = bench.step(give(stream, clock[stream]), executions=int(rng.integers(0, 4)))
         released += times(effects, "u")
         operator = bench.engine.graph.operators["u.U"]
-        assert isinstance(operator, Waiting)
+        assert isinstance(operator, TimeOrdered)
         registers = operator.registers()
         heads = [reorder.head_us() for reorder in operator.waiting]
         papers_more = any(head is not None and head == min(registers) for head in heads)

@@ -27,7 +27,7 @@ from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.idle_waiting import IdleWaiting
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import Operator
-from millrace.operators.frame.waiting import Waiting
+from millrace.operators.frame.waiting import TimeOrdered
 from millrace.operators.join.join import Join
 from millrace.operators.project.map import Map
 from millrace.operators.queues.inlet import QueueInlet
@@ -282,7 +282,7 @@ class Books:
             self._equal(operator, counts.input_tuples, counts.output_tuples + counts.errors, "in", "out or failed")
         elif operator.kind in ("aggregate", "join", "sequence"):
             pass  # so many rows per window as there are groups, or per row as there are partners
-        elif len(operator.inputs) > 1 or isinstance(operator, Waiting | Sink):
+        elif len(operator.inputs) > 1 or isinstance(operator, TimeOrdered | Sink):
             self._equal(operator, counts.input_tuples, counts.output_tuples, "in", "out")
         elif counts.input_tuples < counts.output_tuples + counts.errors:
             raise Broken(f"{operator.name}: {counts.input_tuples} tuples in, {counts.output_tuples} out")

@@ -19,7 +19,7 @@ from millrace.operators.deduplicate.deduplicate import Deduplicate
 from millrace.operators.frame.ets_arcs import Arc
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.punctuation_grain import PunctuationGrain
-from millrace.operators.frame.waiting import Waiting
+from millrace.operators.frame.waiting import TimeOrdered
 from millrace.operators.gate.gate import Gate
 from millrace.operators.join.bands import Bands
 from millrace.operators.join.join import Join
@@ -32,7 +32,7 @@ from millrace.operators.sink.sink import Sink
 from millrace.operators.source.feeds import Feed
 from millrace.operators.source.source import Source
 from millrace.operators.top.top import FinalTop
-from millrace.operators.updates.updates import Newest
+from millrace.operators.updates.updates import KeyVersions
 from millrace.protocol import Refuse, Type
 from millrace.values.eventtime import MAX_TIME, MIN_TIME
 from tests.simulation.__main__ import again, play
@@ -218,12 +218,12 @@ def test_worlds_are_worth_playing():
     ("first", "owner", "name", "broken"),
     [
         (3, Source, "_marks_met", lambda self, feed, ts: ts - 1),
-        (0, Waiting, "horizon", lambda self: max(reader.promise for reader in self.inputs)),
+        (0, TimeOrdered, "horizon", lambda self: max(reader.promise for reader in self.inputs)),
         (0, Inlet, "low_water", lambda self: self.promise),
         (2, PunctuationGrain, "above", lambda self, value_us: value_us + (1 if self.every else 50)),
         (19, WindowAggregate, "paced", False),
         (0, replacing, "unchanged", lambda before, after, *, read: {}),
-        (0, Waiting, "registers", lambda self: self.failed(1, "asked") or [0] * len(self.inputs)),
+        (0, TimeOrdered, "registers", lambda self: self.failed(1, "asked") or [0] * len(self.inputs)),
     ],
     ids=["lateness", "horizon", "low water", "grain", "pace", "kept state", "questions"],
 )
@@ -418,7 +418,7 @@ drain = UpdateQueue.drain
         (1, WindowQueue, "floor_us", lambda self: MAX_TIME),
         (2, LazyArrivals, "keeps", lambda self, time_us: self.pending_us is None),
         (1, LazyArrivals, "drop_below", lambda self, time_us: self._times.__delitem__(slice(None))),
-        (10, Newest, "kept", first_of_a_time),
+        (10, KeyVersions, "newest_rows", first_of_a_time),
     ],
     ids=["exchange", "promise", "promise of windows", "window's tuples", "overlap", "equal times"],
 )

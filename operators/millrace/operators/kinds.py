@@ -20,5 +20,5 @@ def kinds() -> list[type[Spec]]:
         module = f"millrace.operators.{folder.name}.spec"
         if folder.ispkg and find_spec(module) is not None:
             import_module(module)
-    found = [kind for _, kind in sorted(DEFINITIONS.items()) if issubclass(kind, Spec)]
-    return [kind for kind in found if not isabstract(kind)]
+    specs = [kind for _, kind in sorted(DEFINITIONS.items()) if issubclass(kind, Spec)]
+    return [kind for kind in specs if not isabstract(kind)]

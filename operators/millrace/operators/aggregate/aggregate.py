@@ -1,11 +1,10 @@
 """Aggregates over windows: bucket and aggregate as one operator (OOP, figures A-2 and A-3).
 
-Tuples count as they come; a window closes when the input's low water has reached its end. Windows leave in order of
-their ends, so the output is in order of time in either case, and the low water that the operator announces is the
-time of the next window that may still come. A window without tuples gives nothing.
+Tuples count as they arrive. A window closes when the input's low water has reached its end. Windows are emitted in
+order of their ends, so the output is in order of time whatever the input's order, and the operator announces the time
+of the next window that is possible. A window without tuples has no row.
 
-An open window is a need: its end. That is what makes the sources promise or a clock ring when nothing arrives. It is
-idle-waiting only from when a tuple at or past its end has come: until then the window is simply not over.
+The end of an open window is a need: it makes sources promise, or a timer ring, when nothing arrives.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def make_windows(spec: AggregateSpec, schema: Any, since_us: int | None) -> Wind
 
 
 class Pace:
-    """How fast closed windows are given: at once, so many rows per tuple taken, or when nothing else waits."""
+    """How fast closed windows are emitted: at once, so many rows per tuple taken, or when nothing else waits."""
 
     def __init__(self, spec: AggregateSpec) -> None:
         self._flush = spec.flush
@@ -52,7 +51,7 @@ class Pace:
         self.credit = 0
 
     def urgent(self, windows: Windows) -> bool:
-        """Whether rows are to be given before more is taken."""
+        """Whether closed windows are emitted before more tuples are taken."""
         if self._flush == "none":
             return windows.due()
         end = windows.next_end()
@@ -100,25 +99,25 @@ class WindowAggregate(WindowWaiting):
         return None if end is None or end <= known else end
 
     def declares(self) -> PunctuationGrain | None:
-        """The ends of its windows: between two of them it has nothing to do and nothing to promise."""
+        """The ends of its windows: between two of them it can neither act nor promise."""
         return self.windows.grain()
 
     def _clocked(self, promise_us: int) -> int:
-        """Tuples without a time are stamped here, with the clock: no more than that is promised of them."""
+        """Tuples without a time are stamped here with the clock, so nothing later is promised of them."""
         return self.clock.now_us if promise_us == LATENT else promise_us
 
     def stamps(self) -> bool:
         return self.inputs[0].latent
 
     def reach(self) -> bool:
-        """The clock has come to where a window of latent tuples ends."""
+        """Whether the clock has reached the end of a window of latent tuples."""
         if not self.stamps():
             return super().reach()
         self.windows.reached = max(self.windows.reached, self.clock.now_us)
         return self.windows.due()
 
     def demand(self, need_us: int) -> int:
-        """Less than is needed of it: as soon as one window has closed it speaks for all up to the end of the next."""
+        """Less than the need: once a window has closed, nothing is emitted before the end of the next."""
         return self.windows.demand(need_us)
 
     def low_water(self) -> int:
@@ -146,7 +145,7 @@ class WindowAggregate(WindowWaiting):
         windows.errors.clear()
 
     def _promised(self) -> int:
-        """What the input promises of tuples that have not been taken."""
+        """No tuple that has not been taken is below this time."""
         return self.inputs[0].low_water()
 
     def _take(self, limit: int) -> None:
@@ -189,9 +188,9 @@ class WindowAggregate(WindowWaiting):
 class RowAggregate(WindowAggregate):
     """Groups per so many tuples of one source: a tuple's place is its position on the source's arc.
 
-    Windows close by position; what is still open when the stream ends closes then. A row's time is the newest time at
-    its window's positions (if the end closes the window, no less than the last promise). So the output is in order if
-    the input is, and an open window holds no promise back.
+    Windows close by position, and at the end of the stream. A row's time is the newest time at its window's positions
+    (if the end closes the window, at least the last promise). So the output is in order if the input is, and an open
+    window delays no promise.
     """
 
     def __init__(
@@ -223,8 +222,8 @@ class RowAggregate(WindowAggregate):
         return need_us
 
     def low_water(self) -> int:
-        """What the input promises: the tuple that completes an open window is no older. A complete window that has not
-        been given yet speaks for itself."""
+        """The input's promise, because the tuple that completes an open window is no older; or the times of complete
+        windows that have not been emitted."""
         low = self._input_low()
         return min(low, self._ages.floor()) if self.windows.due() else low
 
@@ -235,7 +234,7 @@ class RowAggregate(WindowAggregate):
         return self.windows.ages
 
     def announce(self, low_us: int | None = None) -> bool:
-        """What is promised holds for windows too that the end will close."""
+        """The promise also holds for windows that the end will close."""
         low_us = self.low_water()
         if low_us < MAX_TIME:
             self._ages.promised = max(self._ages.promised, low_us)

@@ -1,9 +1,9 @@
 """Aggregates over the current rows of an update stream: an update replaces its key's contribution to its group.
 
-Counts, and sums and means of integers, are adjusted exactly: what a row had added is taken out again. Sums and means of
-doubles are adjusted too, with what rounding lost beside them; a group whose result may have lost more than the last
-digits, because larger numbers came and went, is added up anew. Every other aggregate (the least, the last, DISTINCT, a
-deviation, a quantile, a user's own) is computed anew, from the current rows of the groups that have changed.
+Counts, and sums and means of integers, are adjusted exactly: a row's contribution is subtracted again. Sums and means
+of doubles are adjusted with a compensation for rounding. A group that may have lost more than the last digits, because
+larger numbers were added and subtracted, is recomputed. Every other aggregate (least, last, DISTINCT, deviation,
+quantile, a user's) is recomputed from the current rows of the groups that have changed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,15 @@ from millrace.operators.aggregate.groups import Call, ComputedRows, Distinct, Gr
 from millrace.operators.aggregate.spec import AggregateSpec
 from millrace.operators.frame.operator import Operator
 from millrace.operators.updates.key_index import Column, KeyIndex
-from millrace.operators.updates.updates import ColumnStore, Members, Newest, State, before_each, gone_of, last_of_each
+from millrace.operators.updates.updates import (
+    ColumnStore,
+    KeyVersions,
+    Members,
+    UpdateState,
+    before_each,
+    gone_of,
+    last_of_each,
+)
 from millrace.values.aggregates.accumulator import PreciseSum, RetractableAccumulator
 from millrace.values.arrays import grown
 from millrace.values.batch import FILLERS, Batch, Bools, Int64s, Values, spread
@@ -37,7 +45,7 @@ Arguments = Callable[[Int64s], tuple[Int64s, list[Values]]]
 
 
 class Adjusted:
-    """A call whose state rows can be taken out of: the result of a group is always at hand."""
+    """A call whose state can subtract rows: each group's result is available."""
 
     def __init__(self, call: Call) -> None:
         self._inner: Any = call.make(True)
@@ -71,11 +79,11 @@ class Adjusted:
             np.add.at(self._moves, groups, 1.0)
 
     def finish(self, groups: Int64s, current: Arguments) -> Vector:
-        """The results of these groups; `current` gives what is in some of them now."""
+        """The results of these groups; `current` returns the rows of some of them."""
         if self._doubles:
             self._again(groups[self._doubtful(groups)], current)
-        found: Vector = self._inner.finish(groups)
-        return found
+        results: Vector = self._inner.finish(groups)
+        return results
 
     def _doubtful(self, groups: Int64s) -> Bools:
         sums = self._inner.sums
@@ -109,7 +117,7 @@ class Adjusted:
 
 
 class Recomputed:
-    """A call that is computed from the current rows of a group whenever the group has changed: it keeps nothing."""
+    """A call that is computed from the current rows of a group whenever the group has changed. It has no state."""
 
     nbytes = 0
 
@@ -122,8 +130,8 @@ class Recomputed:
         state.reserve(max(count, 1))
         if len(places):
             state.update(places, columns, ts)
-        found: Vector = state.finish(np.arange(count))
-        return found
+        results: Vector = state.finish(np.arange(count))
+        return results
 
 
 def _way_of(call: Call) -> Adjusted | Recomputed:
@@ -131,13 +139,13 @@ def _way_of(call: Call) -> Adjusted | Recomputed:
     return Adjusted(call) if adjusts else Recomputed(call)
 
 
-class CurrentTotals(State):
-    """The current row of each key, the groups that they are in, and what has been said of the groups.
+class CurrentTotals(UpdateState):
+    """The current row of each key, the groups of these rows, and the newest time and last state emitted per group.
 
-    A row whose group or arguments cannot be computed replaces its key's all the same, and counts nowhere.
+    A row whose group or arguments cannot be computed still replaces its key's, and counts in no group.
     """
 
-    _newest: Newest
+    _newest: KeyVersions
 
     def __init__(self, spec: AggregateSpec, operator: Operator) -> None:
         assert spec.replaces is not None
@@ -145,8 +153,8 @@ class CurrentTotals(State):
         self._operator = operator
         self._grouping = grouping = Grouping(spec)
         self._calls = [_way_of(call) for call in grouping.calls]
-        self._newest = Newest(operator.inputs[0].schema, spec.replaces)
-        # What the calls see of each current row.
+        self._newest = KeyVersions(operator.inputs[0].schema, spec.replaces)
+        # The calls' arguments in each current row.
         types = {at: type for call in grouping.calls for at, type in zip(call.arguments, call.types, strict=True)}
         self._arguments = sorted(types)
         self._rows = ColumnStore([types[at] for at in self._arguments])
@@ -163,7 +171,7 @@ class CurrentTotals(State):
     # -- taking --------------------------------------------------------------------------------------------------------
 
     def consume(self, batch: Batch) -> Batch | None:
-        kept, slots = self._newest.kept(batch)
+        kept, slots = self._newest.newest_rows(batch)
         if not len(kept):
             return None
         batch = batch.take(kept)
@@ -171,12 +179,12 @@ class CurrentTotals(State):
         if self._spec.emit == "latest":
             parts = [self._change(rows, slots, dead)]
         else:
-            one = range(len(slots))
-            parts = [self._change(rows.slice(at, at + 1), slots[at : at + 1], dead[at : at + 1]) for at in one]
-        made = [part for part in parts if part is not None]
-        if not made:
+            places = range(len(slots))
+            parts = [self._change(rows.slice(at, at + 1), slots[at : at + 1], dead[at : at + 1]) for at in places]
+        changes = [part for part in parts if part is not None]
+        if not changes:
             return None
-        batch = Batch.concat(made)
+        batch = Batch.concat(changes)
         return batch if len(batch) else None
 
     def begin(self, ts: int, now_us: int) -> Batch | None:
@@ -199,7 +207,7 @@ class CurrentTotals(State):
         return rows, dead
 
     def _change(self, rows: ComputedRows, slots: Int64s, dead: Bools) -> Batch | None:
-        """Let rows replace those before them of their keys, and give the groups that this has changed.
+        """Let rows replace the earlier ones of their keys; the rows of the groups that this has changed.
 
         Of a key's rows only the last counts, but each changes the group that it joins and the one that it leaves: a
         group's time does not depend on which rows are taken together.
@@ -233,10 +241,10 @@ class CurrentTotals(State):
     def _groups_of(self, rows: ComputedRows, dead: Bools) -> Int64s:
         groups = np.full(len(dead), -1, np.int64)
         alive = np.flatnonzero(~dead)
-        found = rows if len(alive) == len(dead) else rows.take(alive)
+        known = rows if len(alive) == len(dead) else rows.take(alive)
         at = self._grouping.key_columns
         if len(alive):
-            groups[alive] = self._groups.find([found.columns[k] for k in at], [found.valid[k] for k in at], len(alive))
+            groups[alive] = self._groups.find([known.columns[k] for k in at], [known.valid[k] for k in at], len(alive))
         return groups
 
     def _reserve(self, keys: int, groups: int) -> None:
@@ -252,7 +260,7 @@ class CurrentTotals(State):
                 call.reserve(groups)
 
     def _adjust(self, rows: ComputedRows, slots: Int64s, old: Int64s, groups: Int64s) -> None:
-        """Take out what the rows before had added, remember the new ones, and add what they add."""
+        """Subtract the replaced rows, and store and add the new ones."""
         went, came = np.flatnonzero(old >= 0), np.flatnonzero(groups >= 0)
         adjusted = [(at, call) for at, call in enumerate(self._calls) if isinstance(call, Adjusted)]
         for at, call in adjusted:
@@ -268,7 +276,7 @@ class CurrentTotals(State):
             call.add(groups[came][places], columns)
 
     def _arguments_of(self, call: int, slots: Int64s) -> tuple[Int64s, list[Values]]:
-        """What a call sees of the rows of these keys: which of them count, and their values."""
+        """A call's arguments from the rows of these keys: which of them count, and their values."""
         columns = [self._rows.column(self._arguments.index(at), slots) for at in self._grouping.calls[call].arguments]
         there: Bools | None = None
         for _, mask in columns:
@@ -282,11 +290,11 @@ class CurrentTotals(State):
     # -- giving --------------------------------------------------------------------------------------------------------
 
     def _built(self, changed: Int64s) -> Batch | None:
-        """The rows of the groups that are there, and tombstones of those that are there no more and were shown. The
-        one group of all rows is always there."""
+        """The rows of groups, and tombstones of groups that were emitted and have no row any more. The one group of
+        all rows always has a row."""
         there = self._members.sizes[changed] > 0 if self._spec.keys else np.ones(len(changed), np.bool_)
-        told = there | self._shown[changed]
-        changed, there = changed[told], there[told]
+        reported = there | self._shown[changed]
+        changed, there = changed[reported], there[reported]
         before = self._shown[changed]
         self._shown[changed] = there
         if not len(changed):
@@ -306,30 +314,30 @@ class CurrentTotals(State):
         )
         if faults is None or not faults.any():
             return batch
-        # A row that cannot be computed is not given: what was shown of its group before, if anything, stands.
+        # A row that cannot be computed is not emitted: the group's last row, if any, stays valid.
         failed = faults != 0
         self._shown[live[failed]] = before[there][failed]
         return self._without_failed(batch, there, faults, failed)
 
     def _without_failed(self, batch: Batch, there: Bools, faults: Faults, failed: Bools) -> Batch:
         self._operator.failed(int(failed.sum()), REASONS[Fault(int(faults[failed][0]))])
-        kept = np.ones(len(batch), np.bool_)
-        kept[np.flatnonzero(there)[failed]] = False
-        return batch.take(kept)
+        passing = np.ones(len(batch), np.bool_)
+        passing[np.flatnonzero(there)[failed]] = False
+        return batch.take(passing)
 
     def _results(self, groups: Int64s) -> list[Vector]:
         """By call, the results of these groups."""
-        found: list[Vector] = []
+        results: list[Vector] = []
         members = local = None
         for at, call in enumerate(self._calls):
             if isinstance(call, Adjusted):
-                found.append(call.finish(groups, partial(self._current, at)))
+                results.append(call.finish(groups, partial(self._current, at)))
                 continue
             if members is None or local is None:
                 members, local = self._located(groups)
             places, columns = self._arguments_of(at, members)
-            found.append(call.compute(len(groups), local[places], columns, self._times[members[places]]))
-        return found
+            results.append(call.compute(len(groups), local[places], columns, self._times[members[places]]))
+        return results
 
     def _located(self, groups: Int64s) -> tuple[Int64s, Int64s]:
         """The keys that are in these groups, as their rows came, and for each the place of its group among them."""
@@ -385,7 +393,7 @@ class CurrentTotals(State):
 
 
 def _spread(values: Values, mask: Bools | None, there: Bools, filler: Any) -> Column:
-    """Results of the groups that are there, with nulls for the others."""
+    """Results of the groups that have rows, with nulls for the others."""
     if there.all():
         return values, mask
     valid = there.copy()

@@ -1,8 +1,8 @@
 """Aggregates over the newest window of each key: what reads an update queue of windows (UPS, section 6).
 
-The queue says which tuple opens a window and which windows are over, and never has two windows of a key in processing,
-so a window here is one slot of a table of states. A key's row is that of its newest window, whole or not at all: the
-result is an update stream. Windows of different keys end in any order, so it is in no order of time.
+The queue decides which tuple opens a window and which windows are over, and never has two windows of a key in
+processing, so a window here is one slot of a table of states. A key's row is the row of its newest whole window, so the
+result is an update stream. Windows of different keys end in any order, so the output has no order of time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from millrace.values.eventtime import HORIZON_US, MAX_TIME, saturated
 from millrace.values.expression import Column, Expression
 
 
-class Over(NamedTuple):
+class ClosedWindow(NamedTuple):
     """A window that is over: its slot, its key, and its bounds."""
 
     slot: int
@@ -79,7 +79,7 @@ class NewestWindowAggregate(WindowWaiting):
         return queue
 
     def settle(self) -> None:
-        """The queue learns what is promised. One that a pause has emptied continues no window that was open."""
+        """Pass the promise to the queue. A queue that a pause has emptied continues no open window."""
         self._reader.refresh()
         if self._queue is not self._known:
             self._known = self._queue
@@ -95,12 +95,12 @@ class NewestWindowAggregate(WindowWaiting):
         return self._queue.newest_us
 
     def declares(self) -> PunctuationGrain | None:
-        """The ends of windows: between two of them nothing is decided."""
+        """The ends of windows: between two of them it can neither act nor promise."""
         window = self.window
         return PunctuationGrain(False, (windows_of(window.size_us, window.slide_us, window.offset_us),))
 
     def demand(self, need_us: int) -> int:
-        """The end of the last window that a tuple below may be in."""
+        """The end of the last window that may contain an earlier tuple."""
         window = self.window
         return saturated(window.start(need_us - 1) + window.size_us)
 
@@ -132,7 +132,7 @@ class NewestWindowAggregate(WindowWaiting):
     def _process(self, batch: Batch | None, marks: Int64s, finished: Sequence[FinishedWindow]) -> Batch | None:
         """Let tuples count in their windows; the rows of those that are over."""
         ends = iter(finished)
-        over: list[Over] = []
+        over: list[ClosedWindow] = []
         ahead = next(ends, None)
         if batch is not None:
             slots = np.empty(len(batch), np.int64)
@@ -149,9 +149,9 @@ class NewestWindowAggregate(WindowWaiting):
         while ahead is not None:
             self._close(ahead, over)
             ahead = next(ends, None)
-        given = self._rows(over) if over else None
-        self._release([one.slot for one in over])
-        return given
+        rows = self._rows(over) if over else None
+        self._release([window.slot for window in over])
+        return rows
 
     def _slot(self) -> int:
         if not self.free:
@@ -161,28 +161,28 @@ class NewestWindowAggregate(WindowWaiting):
             self.free = list(range(self._states.count - 1, count - 1, -1))
         return self.free.pop()
 
-    def _close(self, one: FinishedWindow, over: list[Over]) -> None:
-        slot, _ = self.open.pop(one.key, (-1, 0))
+    def _close(self, window: FinishedWindow, over: list[ClosedWindow]) -> None:
+        slot, _ = self.open.pop(window.key, (-1, 0))
         if slot >= 0:
-            over.append(Over(slot, one.key, one.start_us, one.end_us))
+            over.append(ClosedWindow(slot, window.key, window.start_us, window.end_us))
 
     def _count(self, batch: Batch, slots: Int64s) -> None:
         rows, errors = self._grouping.evaluate(batch)
         if errors is not None:
             self.failed(int(errors.rows.sum()), errors.reason)
-            kept = np.flatnonzero(~errors.rows)
-            rows, slots = rows.take(kept), slots[kept]
+            alive = np.flatnonzero(~errors.rows)
+            rows, slots = rows.take(alive), slots[alive]
         if len(rows.ts):
             self._states.update(slots, ComputedRows(rows.ts, rows.arrival, rows.columns, rows.valid))
 
-    def _rows(self, over: list[Over]) -> Batch | None:
+    def _rows(self, over: list[ClosedWindow]) -> Batch | None:
         """A row of each window that has any tuple which could be computed."""
-        over = [one for one in over if self._states.arrived[one.slot] != UNTOUCHED]
+        over = [window for window in over if self._states.arrived[window.slot] != UNTOUCHED]
         if not over:
             return None
-        slots = np.array([one.slot for one in over], np.int64)
-        start = np.array([one.start_us for one in over], np.int64)
-        end = np.array([one.end_us for one in over], np.int64)
+        slots = np.array([window.slot for window in over], np.int64)
+        start = np.array([window.start_us for window in over], np.int64)
+        end = np.array([window.end_us for window in over], np.int64)
         columns, valid, faults = self._states.finish(slots)
         keys, masks = self._key_columns(over)
         bounds = [start if which == "start" else end for _, which in self.spec.bounds]
@@ -195,10 +195,10 @@ class NewestWindowAggregate(WindowWaiting):
         )
         return self.without_failed(rows, errors_of(faults))
 
-    def _key_columns(self, over: Sequence[Over]) -> tuple[list[Any], list[Any]]:
+    def _key_columns(self, over: Sequence[ClosedWindow]) -> tuple[list[Any], list[Any]]:
         columns, masks = [], []
         for (_, key), at in zip(self.spec.keys, self._key_at, strict=True):
-            values = [one.key[at] for one in over]
+            values = [window.key[at] for window in over]
             there = np.array([value is not None for value in values])
             filled = [FILLERS[key.type] if value is None else value for value in values]
             columns.append(column_of(key.type, filled))

@@ -13,10 +13,10 @@ from millrace.values.expression import Expression
 
 
 class RowPositions:
-    """Which of a reader's tuples count, and where they stand.
+    """Which of a reader's tuples count, and their positions.
 
-    Positions count tuples from before the query's beginning too, and those that a WHERE leaves out: they are left out
-    here, not by the reader. `failed` is told how many rows could not be tested, and why.
+    Positions also count tuples from before the query's start and those that a WHERE excludes, so both are excluded
+    here, not by the reader. `failed` gets the number of rows that could not be tested, and the reason.
     """
 
     def __init__(self, reader: Inlet, where: Expression | None, failed: Callable[[int, str], None]) -> None:
@@ -27,15 +27,15 @@ class RowPositions:
         self._failed = failed
 
     def of(self, batch: Batch, first: int) -> tuple[Batch, Int64s]:
-        """The tuples that count, and their places, where the first of all stands at this one."""
+        """The tuples that count, and their positions, if the first of all is at this one."""
         places: Int64s = np.arange(first, first + len(batch))
-        kept = None if self.since_us is None else batch.ts >= self.since_us
-        if kept is not None:
-            self._reader.ignored += len(kept) - int(np.count_nonzero(kept))
+        counted = None if self.since_us is None else batch.ts >= self.since_us
+        if counted is not None:
+            self._reader.ignored += len(counted) - int(np.count_nonzero(counted))
         if self._where is not None:
             passing, errors = self._where(batch)
             if errors is not None:
                 self._failed(int(errors.rows.sum()), errors.reason)
             if passing is not None:
-                kept = passing if kept is None else kept & passing
-        return (batch, places) if kept is None else (batch.take(kept), places[kept])
+                counted = passing if counted is None else counted & passing
+        return (batch, places) if counted is None else (batch.take(counted), places[counted])

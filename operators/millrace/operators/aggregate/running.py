@@ -1,10 +1,10 @@
-"""Running totals: aggregates without a window give an update stream, whose key is the group.
+"""Running totals: the result of an aggregate without a window is an update stream, whose key is the group.
 
-A group's row is given whenever the group has changed: once per execution (`emit = 'latest'`), or once per tuple
-(`emit = 'every'`). Its time is the later of the causing tuple's and the time last given for the group, so a group's
-rows never go back in time.
+A group's row is emitted whenever the group has changed: once per execution (`emit = 'latest'`), or once per tuple
+(`emit = 'every'`). Its time is the later of the causing tuple's and the group's last one, so a group's rows never go
+back in time.
 
-An aggregate of all rows, without groups, always has exactly one row. Over no rows it is given at the first watermark,
+An aggregate of all rows, without groups, always has exactly one row. Over no rows it is emitted at the first watermark,
 with that time, or when the input ends.
 """
 
@@ -23,7 +23,7 @@ from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import Operator, StepClock
 from millrace.operators.frame.punctuation_grain import EVERY, PunctuationGrain
-from millrace.operators.updates.updates import State, Stateful, first_time
+from millrace.operators.updates.updates import Stateful, UpdateState, first_time
 from millrace.values.batch import Batch, Int64s
 from millrace.values.evaluate import errors_of
 from millrace.values.eventtime import MAX_TIME, MIN_TIME
@@ -31,8 +31,8 @@ from millrace.values.functions.vectors import Faults
 from millrace.values.kernels import accumulating
 
 
-class Totals(State):
-    """The groups of a running total, and when each was last given."""
+class Totals(UpdateState):
+    """The groups of a running total, and the newest time of each."""
 
     def __init__(self, spec: AggregateSpec, operator: Operator) -> None:
         self._spec = spec
@@ -50,7 +50,7 @@ class Totals(State):
         return self._given([self._built(slots)])
 
     def consume(self, batch: Batch) -> Batch | None:
-        """The rows that tuples cause."""
+        """The rows that follow from tuples."""
         rows, failed, reason = self._grouping.compute(batch)
         if failed:
             self._operator.failed(failed, reason)
@@ -62,7 +62,7 @@ class Totals(State):
         return self._given(self._each(rows))
 
     def _changed(self, rows: ComputedRows, slots: Int64s) -> tuple[Batch, Faults | None]:
-        """Let rows count in these groups, and give each of them once, in the order of the groups' last rows."""
+        """Let rows count in these groups; a row for each group, in the order of the groups' last rows."""
         self.table.update(slots, rows)
         self._reserve()
         accumulating.raise_to(slots, rows.ts, self._times)
@@ -77,9 +77,9 @@ class Totals(State):
             self._times = times
 
     def _each(self, rows: ComputedRows) -> list[tuple[Batch, Faults | None]]:
-        """Row by row, so that each row's total is that of the rows before it and its own.
+        """A total per row, over the rows up to it.
 
-        Groups know nothing of each other: the first rows of all of them go together, then the second ones.
+        Groups are independent: the first rows of all groups are computed together, then the second ones.
         """
         slots = self.table.groups_of(rows)
         places = rounds(slots)
@@ -128,7 +128,7 @@ class Totals(State):
 
 
 def rounds(slots: Int64s) -> list[Int64s]:
-    """Where each slot stands first, second and so on: in each round every slot at most once, in the order of places."""
+    """The positions where each slot occurs first, second and so on: in each round every slot at most once, in order."""
     order = np.argsort(slots, kind="stable")
     ordered = slots[order]
     number = np.arange(len(slots)) - np.searchsorted(ordered, ordered)
@@ -153,19 +153,19 @@ class RunningAggregate(Stateful):
 
 
 class TotalOfAll(RunningAggregate):
-    """The running total of all tuples, without groups, which has a row although no tuple has come."""
+    """The running total of all tuples, without groups, which has a row even before the first tuple."""
 
     shifts_time: ClassVar[bool] = True
 
     def declares(self) -> PunctuationGrain | None:
-        """Of use is the first promise, whichever that is."""
+        """It has a use for the first promise, whichever that is."""
         return EVERY
 
     def fresh(self) -> bool:
         return self.inputs[0].unseen or (self.state.owes and self._first_time() is not None)
 
     def _first_time(self) -> int | None:
-        """None as long as rows wait for their turn: theirs comes instead."""
+        """None while tuples are queued: their row replaces this one."""
         inlet = self.inputs[0]
         if inlet.waiting or inlet.arc.held:
             return None
@@ -178,12 +178,12 @@ class TotalOfAll(RunningAggregate):
 
     def begin(self) -> None:
         time = self._first_time()
-        given = None if time is None else self.state.begin(time, self.clock.now_us)
-        if given is not None:
-            self.emit(given)
+        row = None if time is None else self.state.begin(time, self.clock.now_us)
+        if row is not None:
+            self.emit(row)
 
 
-def _totals(spec: AggregateSpec, operator: Operator) -> State:
+def _totals(spec: AggregateSpec, operator: Operator) -> UpdateState:
     return Totals(spec, operator) if spec.replaces is None else CurrentTotals(spec, operator)
 
 

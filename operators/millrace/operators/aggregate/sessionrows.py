@@ -1,8 +1,7 @@
-"""Sessions without aggregates: every row is given when its session closes, with the session's bounds.
+"""Sessions without aggregates: every row is emitted when its session closes, with the session's bounds.
 
-The sessions themselves are kept as for aggregates (`sessions.py`), without any. Beside them the rows wait in a store of
-columns, those of a session on a chain by arrays, so that two sessions that become one are joined without touching the
-values.
+Sessions are found as for aggregates (`sessions.py`). The rows are in a store of columns, linked to a chain per session,
+so that two sessions are merged without touching the values.
 """
 
 from __future__ import annotations
@@ -22,14 +21,12 @@ from millrace.values.eventtime import HORIZON_US
 from millrace.values.expression import Column
 from millrace.values.kernels import grouping as kernel
 
-# Rows that an empty store has room for.
-
 
 class SessionRows(Sessions):
     """Open sessions with their rows.
 
-    out    rows of sessions that are closed, in the order in which they go: by time (their session's end less 1 us),
-           then by their own time, then as they came. `given` of them are gone
+    out    rows of closed sessions, in order: by their session's end, then by their own time, then by arrival. `emitted`
+           of them have been emitted
     """
 
     def __init__(self, spec: AggregateSpec, schema: Schema, since: int | None) -> None:
@@ -38,14 +35,14 @@ class SessionRows(Sessions):
         super().__init__(spec, schema, Grouping(spec, kept=kept), since)
         self.store = RowStore(fields)
         self.out: Batch | None = None
-        self.given = 0
+        self.emitted = 0
 
     # -- taking --------------------------------------------------------------------------------------------------------
 
     def take(self, rows: ComputedRows, at: Int64s) -> None:
         sessions = self.place(rows)
-        kept = self.grouping.kept_columns
-        self.store.add(rows, [rows.columns[p] for p in kept], [rows.valid[p] for p in kept], sessions)
+        positions = self.grouping.kept_columns
+        self.store.add(rows, [rows.columns[p] for p in positions], [rows.valid[p] for p in positions], sessions)
 
     def _merge_old(self, there: Int64s, target: Int64s) -> None:
         moved = there != target
@@ -56,7 +53,7 @@ class SessionRows(Sessions):
 
     def next_end(self) -> int | None:
         if self.out is not None:
-            return int(self.out.ts[self.given]) + 1
+            return int(self.out.ts[self.emitted]) + 1
         return super().next_end()
 
     def flush(self, limit: int) -> tuple[Batch | None, int]:
@@ -65,13 +62,13 @@ class SessionRows(Sessions):
             handled = self._take_out(limit)
         if limit <= 0 or self.out is None:
             return None, handled
-        stop = min(len(self.out), self.given + limit)
-        piece = self.out.slice(self.given, stop)
+        stop = min(len(self.out), self.emitted + limit)
+        piece = self.out.slice(self.emitted, stop)
         handled = max(handled, len(piece))
-        self.given = stop
+        self.emitted = stop
         if stop == len(self.out):
             self.out = None
-            self.given = 0
+            self.emitted = 0
         return piece, handled
 
     def _take_out(self, limit: int) -> int:
@@ -110,15 +107,15 @@ class SessionRows(Sessions):
 
     @property
     def tuples(self) -> int:
-        """Rows that it holds: they are what sessions cost here."""
-        return self.store.count + (0 if self.out is None else len(self.out) - self.given)
+        """Stored rows."""
+        return self.store.count + (0 if self.out is None else len(self.out) - self.emitted)
 
     @property
     def nbytes(self) -> int:
         return super().nbytes + self.store.nbytes + (0 if self.out is None else self.out.nbytes)
 
     def save(self) -> Any:
-        out = None if self.out is None else self.out.slice(self.given, len(self.out)).save()
+        out = None if self.out is None else self.out.slice(self.emitted, len(self.out)).save()
         return [super().save(), self.store.save(), out]
 
     def restore(self, data: Any) -> None:
@@ -126,7 +123,7 @@ class SessionRows(Sessions):
         super().restore(sessions)
         self.store.restore(store)
         self.out = None if out is None else Batch.restore(out)
-        self.given = 0
+        self.emitted = 0
 
 
 class RowStore:
@@ -177,7 +174,7 @@ class RowStore:
         self.count += len(places)
 
     def _places(self, count: int) -> Int64s:
-        """Places that are not used, of which there will be enough."""
+        """Unused places, as many as needed."""
         if len(self._unused) < count:
             size = max(SMALLEST, 2 * len(self.ts), self.count + count)
             fresh = np.arange(len(self.ts), size)
@@ -219,7 +216,7 @@ class RowStore:
         np.add.at(self.counts, to, counts)
 
     def free(self, sessions: Int64s) -> int:
-        """Forget the rows of these sessions; how many there were."""
+        """Drop the rows of these sessions; how many there were."""
         places, _ = self.chains(sessions)
         self.count -= len(places)
         if not self.count:

@@ -1,9 +1,8 @@
 """Sessions: per key, tuples that follow each other by less than the gap.
 
-A batch is made into sessions of its own first (sorted by key and time); together with the sessions that are there
-they are sorted again, and what touches becomes one. A disordered tuple can so prolong a session, join two, or begin one
-before them. Sessions of a key hang on a chain, by arrays; keys without sessions are forgotten as soon as they are the
-greater part.
+A batch is first cut into sessions alone (sorted by key and time). Then these are sorted together with the open
+sessions, and those that touch become one: a disordered tuple can extend a session, merge two, or start an earlier one.
+Sessions of a key are linked to a chain by arrays. Keys without sessions are dropped once they are the majority.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from millrace.values.batch import Batch, Int64s
 from millrace.values.eventtime import HORIZON_US, MAX_TIME, MIN_TIME, after, before, saturated
 from millrace.values.kernels import grouping as kernel
 
-# Below so many keys nothing is gained by forgetting some.
+# With fewer keys than this, none is dropped.
 MANY_KEYS: Final = 1_024
 
 
@@ -30,14 +29,14 @@ class Sessions(Windows):
 
     key, first, last   by slot; key is -1 where the slot is free
     head, following    by key the first session of its chain, by slot the next one; -1 ends it
-    pending            slots of sessions that are closed and not given yet, in the order in which they go
+    pending            slots of closed sessions that have not been emitted, in order
     """
 
     def __init__(self, spec: AggregateSpec, schema: Schema, grouping: Grouping, since: int | None) -> None:
         super().__init__(spec, schema, grouping)
         assert isinstance(spec.window, SessionWindow)
         self.gap = spec.window.gap_us
-        # What begins less than a gap above the last tuple from before the query may have begun with it.
+        # A session that starts within a gap of the last tuple before the query may have started with that tuple.
         self.since = None if since is None or spec.partial == "emit" else since - 1 + self.gap
         self.states = Table(grouping, False)
         self.key = np.empty(0, np.int64)
@@ -68,7 +67,7 @@ class Sessions(Windows):
         edges = np.flatnonzero(np.diff(run_of, prepend=-1))
         run_key, run_first = by_key[edges], by_time[edges]
         run_last = by_time[np.append(edges[1:], len(order)) - 1]
-        # Rows count in their order of arrival, so that ties are what they would be without sorting.
+        # Rows count in order of arrival, so that sorting does not change ties.
         slots = np.empty(len(order), np.int64)
         slots[order] = run_of
         partial = self.grouping.table(False)
@@ -92,7 +91,7 @@ class Sessions(Windows):
         return keys
 
     def _join(self, run_key: Int64s, run_first: Int64s, run_last: Int64s, partial: Table) -> Int64s:
-        """Join the runs of a batch with each other's sessions and with those that are there; each one's session."""
+        """Merge the runs of a batch with the open sessions; each run's session."""
         there = self._of_keys(run_key)
         key = np.concatenate((self.key[there], run_key))
         first = np.concatenate((self.first[there], run_first))
@@ -103,7 +102,7 @@ class Sessions(Windows):
         cluster = np.empty(len(order), np.int64)
         cluster[order] = cluster_of
         olds, news = cluster[: len(there)], cluster[len(there) :]
-        # One of the sessions that are there goes on in its slot; what had none gets a new one.
+        # One of the open sessions keeps its slot; a cluster without any gets a new one.
         target = np.full(count, -1, np.int64)
         target[olds[::-1]] = there[::-1]
         fresh = np.flatnonzero(target < 0)
@@ -124,21 +123,21 @@ class Sessions(Windows):
     def _of_keys(self, run_key: Int64s) -> Int64s:
         """The sessions of these keys."""
         keys = np.unique(run_key)
-        found = np.empty(len(keys) + 8, np.int64)
-        count = kernel.chained(keys, self.head, self.following, found)
-        if count > len(found):
-            found = np.empty(count, np.int64)
-            kernel.chained(keys, self.head, self.following, found)
-        return found[:count]
+        sessions = np.empty(len(keys) + 8, np.int64)
+        count = kernel.chained(keys, self.head, self.following, sessions)
+        if count > len(sessions):
+            sessions = np.empty(count, np.int64)
+            kernel.chained(keys, self.head, self.following, sessions)
+        return sessions[:count]
 
     def _merge_old(self, there: Int64s, target: Int64s) -> None:
-        """Merge sessions that have become one into the slot that goes on."""
+        """Merge sessions that have become one into the slot that stays."""
         for old, new in zip(there[there != target].tolist(), target[there != target].tolist(), strict=True):
             self.states.merge_into(self.states, np.array([new]), old, old + 1)
             self._free(np.array([old]))
 
     def _slots(self, count: int) -> Int64s:
-        """Free slots, of which there will be enough."""
+        """Free slots, as many as needed."""
         while len(self.free) < count:
             size = max(16, 2 * len(self.key))
             more = np.arange(len(self.key), size)
@@ -173,7 +172,7 @@ class Sessions(Windows):
         end = self.next_end()
         if self.reached == MAX_TIME and end is None:
             return MAX_TIME
-        # A tuple still to come may begin a session, which ends a gap later; one that is there may go no further.
+        # A later tuple may start a session, which ends a gap later; an open session may already be complete.
         latest = after(self.reached, self.gap - 1)
         return latest if end is None else min(latest, saturated(end - 1))
 
@@ -189,24 +188,24 @@ class Sessions(Windows):
         slots = np.array(self.pending[:limit], np.int64)
         del self.pending[: len(slots)]
         shown = slots if self.since is None else slots[self.first[slots] >= self.since]
-        given = None
+        rows = None
         if len(shown):
             end = self.last[shown] + self.gap
             keys = self.keys.decode_at(self.key[shown]) if self.grouping.width else []
-            given = self.built(self.states, shown, keys, np.minimum(end - 1, HORIZON_US), self.first[shown], end)
+            rows = self.built(self.states, shown, keys, np.minimum(end - 1, HORIZON_US), self.first[shown], end)
         self._free(slots)
         self._least = None
         self._tidy()
-        return given if given is not None and len(given) else None, len(slots)
+        return rows if rows is not None and len(rows) else None, len(slots)
 
     def _close(self) -> None:
-        """Say which sessions are over, if none is on its way out."""
+        """Find the sessions that are over, if none is pending."""
         if not self.pending:
             closed = np.flatnonzero((self.key >= 0) & (self.last <= self.reached - self.gap))
             self.pending = closed[np.lexsort((self.first[closed], self.last[closed]))].tolist()
 
     def _tidy(self) -> None:
-        """Forget keys without sessions once they are the greater part; and everything if no session is left."""
+        """Drop keys without sessions once they are the majority, and all keys if no session is left."""
         live = len(self.key) - len(self.free)
         if not self.grouping.width or self.keys.count < MANY_KEYS or 2 * live > self.keys.count:
             return

@@ -51,20 +51,19 @@ class AggregateCall(Definition):
 class AggregateSpec(Spec):
     """Group rows and aggregate each group, per window or (without one) as a running total.
 
-    The rows it gives: keys, then calls, then bounds of the window. Each bound is `start` or `end`: timestamps, or
+    Its rows: keys, then calls, then bounds of the window. Each bound is `start` or `end`: timestamps, or
     positions in the arc under a RowWindow. Without a window the result is an update stream whose key is `keys`.
 
-    flush     `none`: a closed window is given before anything more is taken. `slow`: one row per `flush_every` tuples
-              taken. `lazy`: only when nothing else waits. Both give a row at the latest when time has gone
-              `max_delay_us` past the end of its window, and go on whenever no tuple waits
-    partial   whether windows that began before the query did are given
+    flush     `none`: a closed window is emitted before more tuples are taken. `slow`: one row per `flush_every` tuples
+              taken. `lazy`: only when nothing else waits. Both emit a row whenever no tuple waits, and at the latest
+              when time is `max_delay_us` past the end of its window
+    partial   whether windows that started before the query are emitted
     emit      of a running total: the last of a group's rows of one execution, or one row per tuple
     where     rows that count for nothing but their position (see RowWindow)
     replaces  the input is an update stream with this key (positions): a row takes the place of its key's in its group.
-              A group that has no row any more gives a tombstone
-    rows      of sessions: give each row that it took, when its session closes, instead of one row per session. Then
-              there are no calls, `keys` only say what sessions are cut by, and a row has the input's columns and the
-              bounds
+              A group without rows emits a tombstone
+    rows      of sessions: emit each input row when its session closes, instead of one row per session. Then there are
+              no calls, `keys` only separate sessions, and a row has the input's columns and the bounds
     """
 
     kind: ClassVar[str] = "aggregate"

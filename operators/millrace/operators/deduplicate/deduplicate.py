@@ -25,7 +25,7 @@ class Deduplicate(RowWise):
     """The rows whose key has kept no row at their time or up to `within` earlier; keys that are NULL are equal.
 
     Takes rows in order of time and keeps the order; punctuation passes. Rows whose key cannot be computed are dropped
-    and counted. A key is forgotten when its last kept row is further back than `within`.
+    and counted. A key is dropped when its last row is further back than `within`.
     """
 
     kind: ClassVar[str] = "deduplicate"
@@ -53,9 +53,9 @@ class Deduplicate(RowWise):
             valid = [None if mask is None else mask[~errors.rows] for mask in valid]
         slots = self._keys.find(columns, valid, len(batch))
         self._last = grown(self._last, self._keys.count, MIN_TIME)
-        kept = np.zeros(len(batch), np.uint8)
-        kernel.first_of_spans(slots, batch.ts, self._within_us, MIN_TIME, self._last, kept)
-        return batch if kept.all() else batch.take(kept.view(np.bool_))
+        first = np.zeros(len(batch), np.uint8)
+        kernel.first_of_spans(slots, batch.ts, self._within_us, MIN_TIME, self._last, first)
+        return batch if first.all() else batch.take(first.view(np.bool_))
 
     def _forget(self, low_us: int) -> None:
         """Drop the keys that affect no row from this time on. A sweep follows a span without one, so a key is looked at

@@ -9,16 +9,16 @@ def first_of_spans(
     within: cython.longlong,
     never: cython.longlong,
     last: cython.longlong[:],
-    kept: cython.uchar[:],
+    first: cython.uchar[:],
 ) -> None:
     """kept[i] says whether the key of row i has kept no row at its time or up to `within` earlier; last[slot] is the
     time of the row that the key kept last, or `never`."""
     i: cython.Py_ssize_t
     slot: cython.longlong
     if not cython.compiled:
-        slots, times, last, kept = memoryview(slots), memoryview(times), memoryview(last), memoryview(kept)
+        slots, times, last, first = memoryview(slots), memoryview(times), memoryview(last), memoryview(first)
     for i in range(slots.shape[0]):
         slot = slots[i]
         if last[slot] == never or times[i] - last[slot] > within:
             last[slot] = times[i]
-            kept[i] = 1
+            first[i] = 1

@@ -13,7 +13,7 @@ from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import Operator
 from millrace.operators.updates import kernel as replacing
-from millrace.operators.updates.updates import Newest, State, Stateful, blanked, gone_of, last_of_each
+from millrace.operators.updates.updates import KeyVersions, Stateful, UpdateState, blanked, gone_of, last_of_each
 from millrace.values.arrays import grown
 from millrace.values.batch import FILLERS, Batch, Bools, Values
 from millrace.values.evaluate import compile_predicate, without
@@ -33,33 +33,33 @@ class Filter(Stateful):
         self.state = Shown(spec, self)
 
 
-class Shown(State):
-    """The keys, and which of them have been given a row that has not been taken back."""
+class Shown(UpdateState):
+    """The keys, and for which of them the last emitted row is not a tombstone."""
 
-    _newest: Newest
+    _newest: KeyVersions
 
     def __init__(self, spec: FilterSpec, operator: Operator) -> None:
         self._spec = spec
         self._operator = operator
         self._test = compile_predicate(spec.predicate)
-        self._newest = Newest(operator.inputs[0].schema, spec.key)
+        self._newest = KeyVersions(operator.inputs[0].schema, spec.key)
         self._shown = np.zeros(0, np.uint8)
 
     def consume(self, batch: Batch) -> Batch | None:
-        rows, slots = self._newest.kept(batch)
+        rows, slots = self._newest.newest_rows(batch)
         if not len(rows):
             return None
         batch = batch.take(rows)
         self._shown = grown(self._shown, self._newest.count, 0)
         before = self._shown[slots]
-        given = np.zeros(len(slots), np.uint8)
-        replacing.show(slots, self._passing(batch), self._shown, given)
-        told = np.flatnonzero(given)
+        changes = np.zeros(len(slots), np.uint8)
+        replacing.show(slots, self._passing(batch), self._shown, changes)
+        reported = np.flatnonzero(changes)
         if self._spec.emit == "latest":
-            told = told[last_of_each(slots[told])]
-            # Nobody has seen what came and went in between.
-            told = told[(given[told] == 1) | (before[told] == 1)]
-        return self._built(batch.take(told), given[told] == 2) if len(told) else None
+            reported = reported[last_of_each(slots[reported])]
+            # A row that was replaced in the same execution was never visible.
+            reported = reported[(changes[reported] == 1) | (before[reported] == 1)]
+        return self._built(batch.take(reported), changes[reported] == 2) if len(reported) else None
 
     def _passing(self, batch: Batch) -> Values:
         """Which rows are there and pass, as bytes."""

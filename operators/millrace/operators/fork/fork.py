@@ -10,7 +10,7 @@ from millrace.operators.frame.operator import Operator
 
 
 class Fork(Operator):
-    """Chooses which reader of a shared buffer goes on next, round-robin (EQG, figure 7).
+    """Chooses which reader of a shared buffer has the next turn, round-robin (EQG, figure 7).
 
     It moves no tuple: the buffer is its input and its readers' input at once, and each reader has its own head
     pointer. So it is never executed; its row in the state table sends the scheduler on to a reader that has something

@@ -1,10 +1,9 @@
-"""ETS arcs: the way of a promise past the operators that neither need nor change it (EQG, section 4).
+"""ETS arcs: the path of a promise past the operators that neither need nor change it (EQG, section 4).
 
-An arc leads from a source or an operator with registers to the next operator with registers below it, past the
-selects and maps in between. A value may take it only when the skipped operators are drained: a tuple still under way
-to the register might be below the value by the time it arrives. Backtracking alone does not make sure of that under
-batching, break points or round robin, so it is checked, and what is not drained gets punctuation through the
-operators instead.
+An arc leads from a source or an operator with registers to the next downstream operator with registers, past the
+selects and maps in between. A value may take it only when the skipped operators are drained: a queued tuple might be
+below the value. Backtracking alone does not ensure that under batching, break points or round robin, so it is checked;
+otherwise punctuation passes through the operators.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ class Arc:
     between: tuple[Inlet, ...]
 
     def drained(self) -> bool:
-        """Whether nothing is under way to the register."""
+        """Whether no tuple is on its way to the register."""
         return all(reader.drained for reader in self.between)
 
 
 def announce(value_us: int, output: Buffer, arcs: Iterable[Arc]) -> bool:
-    """Carry a promise to the registers at the ends of the arcs; say whether it told any of them anything of use."""
-    told = blocked = False
+    """Carry a promise to the registers at the ends of the arcs; say whether any of them has a use for it."""
+    useful = blocked = False
     for arc in arcs:
         if arc.register.promise >= value_us:
             continue
         if arc.drained():
-            told |= arc.register.set_register(value_us)
+            useful |= arc.register.set_register(value_us)
         else:
             blocked = True
     if blocked:
-        told |= output.punctuate(value_us)
-    return told
+        useful |= output.punctuate(value_us)
+    return useful

@@ -1,7 +1,7 @@
 """Idle-waiting-prone operators: those that may have to wait for a time (the papers' IWP).
 
-Such an operator has registers, states its need, announces its low water and passes promises by ETS arcs. How it holds
-what waits is its own affair: a union or a join keeps tuples in order (`waiting.py`), an aggregate keeps open windows.
+Such an operator has registers, states its need, announces its low water and passes promises by ETS arcs. Its state
+differs: a union or a join holds tuples in order (`waiting.py`), an aggregate holds open windows.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from millrace.values.eventtime import MIN_TIME
 class IdleWaiting(Operator):
     """An operator that can be blocked until its inputs promise enough.
 
-    arcs         where its promises go, past the operators that do not need them
-    idle_since   per input, since when it has held back what the operator would do next
+    ets_arcs     where its promises go, past the operators that do not need them
+    idle_since   per input, since when it has held back the operator's next tuple
     idle_us      per input, how long it had held the operator back before that
-    awaited      the need at the last look: another one means that it has acted in between
+    awaited      the need at the last step's end: another one means that it has acted in between
     """
 
     waits: ClassVar[bool] = True
@@ -53,7 +53,7 @@ class IdleWaiting(Operator):
         return [reader.promise for reader in self.inputs]
 
     def blocked(self) -> bool:
-        """Whether something waits here and nothing may be done: idle-waiting."""
+        """Whether a tuple waits here and may not be taken: idle-waiting."""
         return self.need() is not None
 
     def holding(self) -> list[int]:
@@ -66,7 +66,7 @@ class IdleWaiting(Operator):
         return False
 
     def stamps(self) -> bool:
-        """Whether nothing but the clock holds it back: it stamps the tuples that it waits for itself."""
+        """Whether only the clock holds it back: it stamps the tuples that it waits for."""
         return False
 
     def idle(self) -> list[int]:
@@ -74,7 +74,7 @@ class IdleWaiting(Operator):
         return self.holding()
 
     def empty_input(self) -> int:
-        """The input whose promise is least: it is the one that holds the others back."""
+        """The input whose promise is least, which holds the others back."""
         least = at = 0
         for position, reader in enumerate(self.inputs):
             promise = reader.promise
@@ -83,11 +83,11 @@ class IdleWaiting(Operator):
         return at
 
     def held_tuples(self) -> int:
-        """Tuples that it took from its arcs and still keeps in line."""
+        """Tuples that it took from its arcs and holds in line."""
         return 0
 
     def announce(self, low_us: int | None = None) -> bool:
-        """With the rows just emitted, or by arc if there are none."""
+        """With the rows just emitted, or by ETS arc if there are none."""
         if low_us is None:
             low_us = self.low_water()
         if not self.emitted and self.ets_arcs:
@@ -95,15 +95,15 @@ class IdleWaiting(Operator):
         return self.output.punctuate(low_us)
 
     def reach(self) -> bool:
-        """Promise what the clock allows now; say whether that was news to anyone."""
+        """Promise as much as the clock allows now; say whether a reader has a use for it."""
         self.emitted = 0
         return self.output.punctuates and self.announce()
 
     def clear(self) -> None:
-        """Let go of what waits, when the operator leaves the graph."""
+        """Drop queued tuples, because the operator leaves the graph."""
 
     def clock_idle(self, now_us: int) -> None:
-        """Account for idle-waiting at the boundary of a step: per input, the time in which it held tuples back."""
+        """Account for idle-waiting at the end of a step: per input, the time in which it held tuples back."""
         self.settle()
         holding = self.idle()
         if not holding and self.idle_since.count(None) == len(self.idle_since):
@@ -117,11 +117,11 @@ class IdleWaiting(Operator):
         self.awaited = need
 
     def step_clock(self, by_us: int) -> None:
-        """The clock has jumped by so much, and that was no waiting."""
+        """Do not count a jump of the clock as waiting."""
         self.idle_since = [None if since is None else since + by_us for since in self.idle_since]
 
     def reset_idle_timer(self, now_us: int) -> None:
-        """Its state comes from elsewhere: nobody has waited here for what it holds back until now."""
+        """Count idle-waiting from now on, because its state is from another engine."""
         self.idle_since = [None if since is None else now_us for since in self.idle_since]
         self.idle_us = [0] * len(self.idle_us)
 

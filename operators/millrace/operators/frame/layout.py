@@ -1,7 +1,7 @@
-"""The versions of saved states: each kind of operator has its own, beside the kind.
+"""The versions of saved states: each kind of operator has one, next to its class.
 
-Rule: whoever changes what a kind saves raises its version, and says how a state of the version before becomes one of
-this version. Older states than that, and newer ones, are refused.
+Rule: a change of a saved state raises its kind's version and says how a state of the previous version is upgraded.
+Older states, and newer ones, are refused.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 class Layout(NamedTuple):
-    """The version of what a kind saves.
+    """The version of a kind's saved state.
 
-    `upgrade` turns a state of the version before into one of this version; the first version has none.
+    `upgrade` turns a state of the previous version into one of this version; the first version has none.
     """
 
     version: int
     upgrade: Callable[[Operator, Any], Any] | None = None
 
     def read(self, operator: Operator, version: int, state: Any) -> Any:
-        """A saved state as this version has it."""
+        """A saved state in this version's layout."""
         if version == self.version:
             return state
         if version == self.version - 1 and self.upgrade is not None:

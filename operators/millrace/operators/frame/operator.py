@@ -1,9 +1,9 @@
 """What every operator is: inputs, an output, `more`, `run`, and a state that can be saved.
 
 An operator never looks at a clock, a thread or its neighbours. `execute(limit)` is the frame of an execution: it
-counts, looks at the inputs and promises. `run` in it takes at most `limit` tuples from all inputs together and emits
-rows. The scheduler alone decides when. Operators that may have to wait for a time on another input (the
-papers' idle-waiting-prone ones) build on `IdleWaiting` in `idle_waiting.py`.
+counts, marks inputs as seen and promises. In it, `run` takes at most `limit` tuples from all inputs together and emits
+rows. Only the scheduler decides when. Operators that may have to wait for a time on another input (the papers'
+idle-waiting-prone ones) extend `IdleWaiting` in `idle_waiting.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class StepClock:
-    """The engine's clock as data: the time of the step in progress, the same for all that happens in it."""
+    """The engine's clock as data: the time of the step in progress."""
 
     __slots__ = ("now_us",)
 
@@ -32,7 +32,7 @@ class StepClock:
 
 
 class Counts:
-    """What an operator has done since it began, and what it last took tuples for."""
+    """An operator's work since its start, and the tuples and rows of its last execution."""
 
     __slots__ = ("errors", "executions", "input_tuples", "last_error", "last_given", "last_taken", "output_tuples")
 
@@ -80,10 +80,10 @@ class Operator(ABC):
         return f"<{self.name}>"
 
     def settle(self) -> None:
-        """Put arrived tuples in their place. The scheduler calls this before it asks; questions change nothing."""
+        """Put arrived tuples in their place. The scheduler calls this before any question; questions change nothing."""
 
     def more(self) -> bool:
-        """Whether there are input tuples that it could take now."""
+        """Whether it could take input tuples now."""
         for reader in self.inputs:  # noqa: SIM110 (asked after every execution: a generator would double its cost)
             if reader.waiting:
                 return True
@@ -94,7 +94,7 @@ class Operator(ABC):
         return any(reader.unseen for reader in self.inputs)
 
     def execute(self, limit: int) -> int:
-        """Let it take at most `limit` tuples and emit what follows from them; say how many it took."""
+        """Let it take at most `limit` tuples and emit the rows that follow; say how many it took."""
         counts = self.counts
         counts.executions += 1
         self.taken = self.emitted = self.state_scanned = 0
@@ -112,7 +112,7 @@ class Operator(ABC):
         raise AssertionError(f"{self.name} is never executed")
 
     def take(self, reader: Inlet, limit: int) -> Batch | None:
-        """The next tuples of an input, if any may count."""
+        """The next tuples of an input, without those from before its query."""
         batch = reader.take(limit)
         self.taken += reader.took
         if batch is None:
@@ -126,7 +126,7 @@ class Operator(ABC):
         self.output.put(rows)
 
     def announce(self, low_us: int | None = None) -> bool:
-        """Promise what holds for all that it will still emit; say whether that was news to anyone."""
+        """Promise a time for all later rows; say whether a reader has a use for it."""
         return self.output.punctuate(self.low_water() if low_us is None else low_us)
 
     def empty_input(self) -> int:
@@ -141,14 +141,14 @@ class Operator(ABC):
         return self.inputs[position].waiting
 
     def measured(self, tuples: int, us: float) -> None:
-        """Learn what executions that took so many tuples have cost, from this step on."""
+        """Take note of the measured cost of executions that took so many tuples."""
 
     def decision(self) -> Any:
-        """What an admin has decided of it that its plan does not say, as a value."""
+        """A setting by an admin that its plan does not contain, as a value."""
         return None
 
     def decide(self, decision: Any) -> None:
-        """Take over what was decided of another operator of the same plan; nothing else goes over."""
+        """Take over this setting of another operator of the same plan."""
 
     def failed(self, count: int, reason: str) -> None:
         """Count rows that could not be computed, of the input or of the result; they are dropped."""
@@ -164,7 +164,7 @@ class Operator(ABC):
 
     @property
     def state_tuples(self) -> int:
-        """Tuples it remembers beyond those that wait."""
+        """Tuples in its state, without queued ones."""
         return 0
 
     @property
@@ -173,16 +173,16 @@ class Operator(ABC):
 
     @property
     def superseded(self) -> int:
-        """Rows of an update stream that were older than what their key had when they came."""
+        """Rows of an update stream older than their key's row when they arrived."""
         return 0
 
     @property
     def shed(self) -> int:
-        """Rows that it has left out at random, to have less to do."""
+        """Rows that it has left out at random, to reduce the load."""
         return 0
 
     def declares(self) -> PunctuationGrain | None:
-        """Which promises of its inputs are of use here, or to those that read it; None if none is."""
+        """Which promises of its inputs it or its readers have a use for; None if none."""
         return self.output.grain if self.output.punctuates else None
 
     def demand(self, need_us: int) -> int:
@@ -190,7 +190,7 @@ class Operator(ABC):
         return need_us
 
     def low_water(self) -> int:
-        """What holds for every tuple it will still give."""
+        """No later row is below this time."""
         return min(reader.low_water() for reader in self.inputs)
 
     def lacking(self, need_us: int) -> list[Inlet]:
@@ -202,7 +202,7 @@ class Operator(ABC):
         return None
 
     def restore(self, data: Any) -> None:
-        """Take back what `save` gave."""
+        """Restore the result of `save`."""
 
     def essence(self) -> Any:
         """The part of its state that its rows depend on: operators of one definition in which it is equal emit the same
@@ -211,7 +211,7 @@ class Operator(ABC):
 
 
 class RowWise(Operator):
-    """An operator that turns each tuple of its one input into one or none, or into its copies, at the same time. Keeps
+    """An operator that turns each tuple of its one input into one row or none, or into copies, at the same time. Keeps
     any order."""
 
     @abstractmethod
@@ -228,7 +228,7 @@ class RowWise(Operator):
         return 0
 
     def execute(self, limit: int) -> int:
-        """The frame in one piece: nearly every tuple passes more of these than of all others."""
+        """The frame in one piece, because most operators on a tuple's path are of this family."""
         reader = self.inputs[0]
         output = self.output
         counts = self.counts
@@ -251,7 +251,7 @@ class RowWise(Operator):
         return taken
 
     def promised(self, low_us: int) -> int:
-        """What it promises when its input promises so much."""
+        """Its promise if this is its input's."""
         return low_us
 
     def low_water(self) -> int:

@@ -43,12 +43,12 @@ def picked_positions(
     columns: Iterable[Picked], keys: Iterable[tuple[int, e.Expression]], inputs: int
 ) -> list[Positions]:
     """The positions of each input that these columns and keys read."""
-    found: list[Positions] = [set() for _ in range(inputs)]
+    positions: list[Positions] = [set() for _ in range(inputs)]
     for _, side, position in columns:
-        found[side].add(position)
+        positions[side].add(position)
     for side, key in keys:
-        found[side] |= e.positions_of([key])
-    return found
+        positions[side] |= e.positions_of([key])
+    return positions
 
 
 def picked_origins(

@@ -1,8 +1,8 @@
-"""Thin punctuation: which promises are of use to whoever reads an arc (OOP, appendix A.1.1).
+"""Thin punctuation: the promises that the readers of an arc have a use for (OOP, appendix A.1.1).
 
-An aggregate over windows can act at the ends of its windows and at no other time, so of all that a stream could
-promise the rest tells it nothing. Every reader declares what it has a use for; an arc carries what any of its readers
-declares, rounded down to it, and never the same twice. The end of time is of use to everybody.
+An aggregate over windows can act only at the ends of its windows, so it has no use for other promises. Every reader
+declares its use. An arc carries the promises that any of its readers declares, rounded down to them, and none twice.
+Every reader has a use for the end of time.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ def windows_of(size_us: int, slide_us: int, offset_us: int) -> tuple[int, int]:
 
 def union_of(grains: Iterable[PunctuationGrain]) -> PunctuationGrain:
     """What carries enough for all of these: boundaries that others imply are left out."""
-    found: list[tuple[int, int]] = []
+    pairs: list[tuple[int, int]] = []
     for grain in grains:
         if grain.every:
             return EVERY
-        found += grain.boundaries
-    kept: list[tuple[int, int]] = []
-    for slide, offset in sorted(set(found)):
-        if not any(slide % finer == 0 and (offset - start) % finer == 0 for finer, start in kept):
-            kept.append((slide, offset))
-    return PunctuationGrain(False, tuple(kept))
+        pairs += grain.boundaries
+    boundaries: list[tuple[int, int]] = []
+    for slide, offset in sorted(set(pairs)):
+        if not any(slide % finer == 0 and (offset - start) % finer == 0 for finer, start in boundaries):
+            boundaries.append((slide, offset))
+    return PunctuationGrain(False, tuple(boundaries))

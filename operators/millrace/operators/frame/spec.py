@@ -46,7 +46,7 @@ class Site(NamedTuple):
 
 
 class Updates(NamedTuple):
-    """How an operator treats rows that replace each other, those of an update stream.
+    """How an operator treats the rows of an update stream, which replace each other.
 
     takes             it takes each row in the place of an earlier one
     reads_all         every row of a key counts, not only the current one
@@ -72,7 +72,7 @@ PASSED_ON: Final = INDIFFERENT._replace(emits="input")
 
 
 class State(NamedTuple):
-    """What an operator remembers.
+    """Properties of an operator's state.
 
     shared  whether a later query may read it. `always`: it passes tuples on at once, each with its time, and has no
             state. `from its start`: only before it has taken a tuple
@@ -94,7 +94,7 @@ STATEFUL: Final = State("from its start", "its state has no earlier rows", "quer
 
 @dataclass(frozen=True, slots=True)
 class Spec(Definition, ABC):
-    """The definition of an operator, and what is true of it. Reports call it `kind`; names start with SQL's `word`."""
+    """The definition of an operator, and facts about it. Reports call it `kind`; names start with SQL's `word`."""
 
     kind: ClassVar[str]
     word: ClassVar[str]
@@ -118,7 +118,7 @@ class Spec(Definition, ABC):
 
     @abstractmethod
     def used_columns(self, wanted: Positions, widths: Sequence[int]) -> list[Positions]:
-        """The positions of each input that it reads, if these of its own rows are wanted."""
+        """The positions of each input that it reads, if these of its rows are used."""
 
     @abstractmethod
     def state_keys(self, schemas: Sequence[Schema]) -> Sequence[Shared] | str | None:
@@ -147,11 +147,11 @@ class Spec(Definition, ABC):
 
     @abstractmethod
     def state(self) -> State:
-        """What it remembers."""
+        """Properties of its state."""
 
     @abstractmethod
     def words(self, inputs: Sequence[str]) -> str:
-        """What EXPLAIN says of it; `inputs` are short names of the inputs."""
+        """Its description in EXPLAIN; `inputs` are short names of the inputs."""
 
     @abstractmethod
     def build(self, site: Site) -> Operator:
@@ -242,9 +242,9 @@ def substituted(key: e.Expression, columns: Sequence[e.Expression | None]) -> e.
 
 def retracting(fields: Sequence[Field], key: Collection[int]) -> Schema:
     """Fields that are null in a tombstone unless they belong to the key, and the field that marks tombstones."""
-    kept = [
+    data_fields = [
         field if position in key else Field(field.name, field.type)
         for position, field in enumerate(fields)
         if field.name != GONE
     ]
-    return Schema((*kept, Field(GONE, Type.BOOLEAN, False)))
+    return Schema((*data_fields, Field(GONE, Type.BOOLEAN, False)))

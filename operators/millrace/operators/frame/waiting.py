@@ -1,14 +1,14 @@
 """The frame of idle-waiting-prone operators: registers, horizon, low water, need.
 
-An operator of this kind may act on a tuple only when no input can still undercut it. Per input it keeps the waiting
-tuples (least first, whatever the arc's order), and two values follow from them and from the arcs:
+Such an operator may act on a tuple only when no input can bring an earlier one. Per input it holds the queued tuples
+in order of time, and two values follow from them and from the arcs:
 
-    horizon     least over the inputs of what each promises behind its waiting tuples; nothing above it may be taken
-    low water   least over the inputs of the lower of its head and its promise; nothing below it will be given
+    horizon     least over the inputs of the promise after its queued tuples; no tuple above it may be taken
+    low water   least over the inputs of the lower of its head and its promise; no row below it will be emitted
 
 At one tuple per execution this is the papers' relaxed `more`: a tuple is ready if its time is the least register,
-where a register holds the head's time, or the last time known when nothing waits (ETS figure 5, EQG figure 8). Taking
-the promise behind the whole queue instead of the head lets one execution take many tuples and never frees a tuple
+where a register holds the head's time, or the last known time if no tuple waits (ETS figure 5, EQG figure 8). Using
+the promise after the whole queue instead of the head lets one execution take many tuples and never releases a tuple
 earlier.
 """
 
@@ -27,8 +27,8 @@ from millrace.values.batch import Batch
 from millrace.values.eventtime import MAX_TIME
 
 
-class Lines(IdleWaiting):
-    """An operator whose tuples may have to stand in line: one line per input, in order of time."""
+class LinedInputs(IdleWaiting):
+    """An operator whose tuples may have to wait: one line per input, in order of time."""
 
     def __init__(self, name: str, inputs: Sequence[Inlet], output: Buffer, clock: StepClock) -> None:
         super().__init__(name, inputs, output, clock)
@@ -38,7 +38,7 @@ class Lines(IdleWaiting):
         return [head for reorder in self.waiting if (head := reorder.head_us()) is not None]
 
     def settle(self) -> None:
-        """Put what has arrived on the arcs into the lines."""
+        """Put arrived tuples into the lines."""
         for position, reader in enumerate(self.inputs):
             queued = reader.waiting
             if not queued:
@@ -58,7 +58,7 @@ class Lines(IdleWaiting):
         self.inputs[position].account(-count)
 
     def stamped(self, position: int, batch: Batch) -> Batch:
-        """What has come on an arc as it is to stand in line."""
+        """Tuples of an input as they enter its line."""
         return batch
 
     def held_tuples(self) -> int:
@@ -83,8 +83,8 @@ class Lines(IdleWaiting):
         self.waiting = [Reorder() for _ in self.inputs]
 
 
-class Waiting(Lines):
-    """An operator that keeps tuples in order of time until its inputs' promises let it take them."""
+class TimeOrdered(LinedInputs):
+    """An operator that holds tuples in order of time until its inputs' promises let it take them."""
 
     @abstractmethod
     def advance(self, limit: int) -> Batch | None:
@@ -124,7 +124,7 @@ class Waiting(Lines):
             self.emit(rows)
 
 
-class Merging(Waiting):
+class Merging(TimeOrdered):
     """An operator that takes the tuples of all its inputs, which have one schema, as one line in order of time."""
 
     @abstractmethod

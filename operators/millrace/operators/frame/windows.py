@@ -16,7 +16,7 @@ COUNTED: Final = "windows of rows count from the first row"
 
 @dataclass(frozen=True, slots=True)
 class TimeWindow(Definition):
-    """Windows [start, start + size) of time, one beginning every `slide`, aligned to the epoch plus an offset.
+    """Windows [start, start + size) of time, one every `slide`, aligned to the epoch plus an offset.
 
     TUMBLE has slide = size. A slide above the size leaves gaps, whose tuples are in no window.
     """
@@ -47,9 +47,9 @@ class SessionWindow(Definition):
 
 @dataclass(frozen=True, slots=True)
 class RowWindow(Definition):
-    """Windows of `size` tuples in the order in which the source took them in, one beginning every `slide` tuples.
+    """Windows of `size` tuples in order of arrival at the source, one every `slide` tuples.
 
-    It counts positions on the arc that it reads. So its operator reads the source itself, and what stood in between
+    It counts positions on the arc that it reads. So its operator reads the source itself, and the operators in between
     (selects and maps) is folded into the spec: predicates into `where`, computed columns into the expressions.
     """
 

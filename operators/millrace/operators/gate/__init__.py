@@ -1,1 +1,1 @@
-"""Gate: where a query begins that has a past to learn first."""
+"""Gate: the input of a query that waits for its history."""

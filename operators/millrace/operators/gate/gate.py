@@ -1,4 +1,4 @@
-"""Gate: where a query begins that has a past to learn first."""
+"""Gate: the input of a query that waits for its history."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from millrace.values.eventtime import MIN_TIME
 
 
 class Gate(RowWise):
-    """Passes everything on as it comes, once it is open. While it is closed, what comes waits before it.
+    """Passes tuples and punctuation in order once it is open. While it is closed, its input queues them.
 
-    The operators behind a closed gate know nothing of the stream yet, not even what it has promised: their state, and
-    what they have told those behind them, is still to come. Keeps the input's order; punctuation passes.
+    The operators downstream of a closed gate have no state of the stream yet, not even its promise: a backfill restores
+    both.
     """
 
     kind: ClassVar[str] = "gate"

@@ -1,6 +1,6 @@
 """Joins of streams over windows: several inputs, one operator, in four orders.
 
-    arrival   rows are joined as they come and given at once (OOP-Join, figure 4)
+    arrival   rows are joined on arrival and emitted at once (OOP-Join, figure 4)
     sync      the inputs are put in order of time first (NILE, Sync-Filter)
     filter    rows are joined as they come, and what they make is held back until nothing earlier can come (NILE,
               Filter-Order)
@@ -26,7 +26,7 @@ from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import StepClock
 from millrace.operators.frame.reorder import Reorder, merge_by_time, shares
-from millrace.operators.frame.waiting import Lines
+from millrace.operators.frame.waiting import LinedInputs
 from millrace.operators.join.matching import Incoming, Matcher
 from millrace.operators.join.pacing import JoinPacing
 from millrace.operators.join.spec import JoinSpec
@@ -43,7 +43,7 @@ ORDERS: Final[tuple[Order, ...]] = ("arrival", "sync", "filter", "adaptive")
 MOST_LOOKED: Final = 65_536
 
 
-class Join(Lines):
+class Join(LinedInputs):
     """Rows of several inputs put together wherever they match, each combination once, at the latest of their times.
 
     The output of an event order is in order of time; of `arrival` it is in no order.
@@ -83,7 +83,7 @@ class Join(Lines):
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def _promise(self, position: int) -> int:
-        """What an input promises behind all that has come; one whose rows are stamped here, no more than the clock."""
+        """An input's promise; if its rows are stamped here, at most the clock."""
         promise = self.inputs[position].promise
         return max(self.clock.now_us, self._stamps[position]) if promise == LATENT else promise
 
@@ -97,11 +97,11 @@ class Join(Lines):
         return least - 1 if self._by_rows and least > MIN_TIME else least
 
     def _lows(self) -> list[int]:
-        """Per input what holds for every row that has not looked yet."""
+        """Per input a time below which is no row that has still to look for matches."""
         return self._with_rest(self._outside())
 
     def _outside(self) -> list[int]:
-        """Per input what holds for every row that has not been taken."""
+        """Per input a time below which is no row that has still to be taken."""
         lows = []
         for position, reader in enumerate(self.inputs):
             low = self._promise(position) if reader.latent else reader.low_water()
@@ -114,7 +114,7 @@ class Join(Lines):
         return lows
 
     def _with_rest(self, lows: list[int]) -> list[int]:
-        """The same with the rows that have been taken and have not looked."""
+        """The same with the rows that were taken and have not looked."""
         if not self.rest:
             return lows
         lows = lows.copy()
@@ -134,7 +134,7 @@ class Join(Lines):
         return min(low, head)
 
     def _lowest(self, lows: Sequence[int]) -> int:
-        """What holds for every row that is still to be found."""
+        """No row that is still to be found is below this time."""
         low = min(lows)
         for pending in self.pending:
             if (oldest := pending.oldest()) is not None:
@@ -158,8 +158,7 @@ class Join(Lines):
         return [] if wait is None else wait[1]
 
     def blocked(self) -> bool:
-        """Whether something waits that could be given. A row that may still match is not held back, merely not over,
-        until a row has come that is past its window."""
+        """Whether a row is held back. A row that may still match is not, until a row past its window has arrived."""
         return self._wait(idle=True) is not None
 
     def idle(self) -> list[int]:
@@ -171,7 +170,7 @@ class Join(Lines):
         return bool(holding) and all(self.inputs[position].latent for position in holding)
 
     def reach(self) -> bool:
-        """The clock has gone on: what waits for rows that are stamped here may be taken or given now."""
+        """Whether rows that waited for the clock may be taken or emitted now."""
         lows = self._lows()
         if self.more() or self._may_leave(lows) or self._may_give_up(lows):
             self.paced = True
@@ -287,7 +286,7 @@ class Join(Lines):
         return self._close(lows)
 
     def _close(self, lows: Sequence[int]) -> int | None:
-        """The end of an execution: say what went wrong, count the time, and what may be promised."""
+        """The end of an execution: count failed rows and the time; the low water."""
         if self.matcher.failed:
             for count, reason in self.matcher.failed:
                 self.failed(count, reason)
@@ -339,7 +338,7 @@ class Join(Lines):
         return any(pending.may_give_up(lows) for pending in self.pending)
 
     def _may_leave(self, lows: Sequence[int]) -> bool:
-        """Whether the first of what is held back may be given."""
+        """Whether the first row that is held back may be emitted."""
         if not self.hold.count:
             return False
         head = self.hold.head_us()
@@ -402,7 +401,7 @@ class Join(Lines):
                     pending.watch(placed, rows.greatest)
 
     def _expire(self, lows: Sequence[int]) -> None:
-        """Forget what can match nothing more."""
+        """Drop rows that can match nothing more."""
         bands = self.matcher.bands
         for position, store in enumerate(self.matcher.stores):
             floor = bands.floor(position, lows)
@@ -474,7 +473,7 @@ class Join(Lines):
         self.pacing.measured(tuples, us)
 
     def numbers(self) -> dict[str, Any]:
-        """What was measured of it, what NILE predicts from that, and what it does."""
+        """Measurements, NILE's predictions from them, and its mode."""
         return {
             "order": self.order,
             "mode": self.mode,

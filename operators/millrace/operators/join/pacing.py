@@ -25,7 +25,7 @@ LONGEST_US: Final = 60_000_000
 # The part of alpha below which a join goes back to Sync-Filter. At a tuple a second and a window of a minute, the rate
 # of two periods scatters by a tenth; twice that lies outside.
 BACK: Final = 0.8
-# The last switches that are remembered with their numbers.
+# The number of last switches that are reported.
 REMEMBERED: Final = 16
 
 
@@ -102,7 +102,7 @@ class JoinPacing:
         self._now.spent_us += us
 
     def turned(self) -> bool:
-        """Whether a period is over; then the next one begins."""
+        """Whether a period is over; then the next one starts."""
         if self.newest == MIN_TIME or self.newest - self._now.begun_us < self._period_us:
             return False
         self._past = self._now
@@ -166,7 +166,7 @@ class JoinPacing:
         return self.last[-untold:] if untold else []
 
     def numbers(self) -> dict[str, Any]:
-        """What was measured, and what NILE predicts from it: response times (equations 3 and 5) and gain (7)."""
+        """Measurements, and NILE's predictions: response times (equations 3 and 5) and gain (7)."""
         rates = self.rates()
         slow, fast = min(rates), max(rates)
         told: dict[str, Any] = {"rates": rates, "cost_us": self.cost_us(), "window_s": self.window_s}

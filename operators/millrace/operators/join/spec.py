@@ -59,11 +59,11 @@ class JoinSpec(Spec):
     bands     bounds on pairs of inputs; the operator derives what follows for the other pairs
     equal     keys; inputs that none ties to the others match by time and `where` alone
     where     what else must hold, over `columns`
-    outer     rows of these inputs that no row of the other can match any more are given at their own time, with nulls
+    outer     rows of these inputs that no row of the other can match any more are emitted at their own time, with nulls
               for it (two inputs only)
     rows      per input, how many of its newest rows (in order of time, then arrival) may match; None is any number.
               With it, rows are joined in order of time whatever `order`
-    order     `arrival`: rows are joined as they come, and given at once (OOP-Join). Otherwise the output is in order
+    order     `arrival`: rows are joined on arrival and emitted at once (OOP-Join). Otherwise the output is in order
               of time: `sync` puts the inputs in order first, `filter` joins at once and holds the output back, and
               `adaptive` is the one or the other, by whether c |w| l1 l2 reaches `alpha` (NILE)
     """
@@ -130,15 +130,15 @@ class JoinSpec(Spec):
     def reaches(self, lags: Sequence[Lags]) -> Reaches:
         if self.counts_rows:
             return unbounded("the newest rows of a join's input can be of any age", len(lags))
-        found = [Reach(high, 0) for _, high in join_lags(self.bands, len(lags))]
+        reaches = [Reach(high, 0) for _, high in join_lags(self.bands, len(lags))]
         # A row that is emitted alone has its own time, and all rows of the other input that could match must be there.
         most = close_bands(self.bands, len(lags)) if self.outer else []
         for at in self.outer:
             before, after = most[1 - at][at], most[at][1 - at]
             other = Reach(None if before is None else max(before, 0), None if after is None else max(after, 0))
-            found[1 - at] = found[1 - at].widest(other)
-        bounded = all(reach.bounded for reach in found)
-        return Reaches(found, None if bounded else "one input of the join has no time bound")
+            reaches[1 - at] = reaches[1 - at].widest(other)
+        bounded = all(reach.bounded for reach in reaches)
+        return Reaches(reaches, None if bounded else "one input of the join has no time bound")
 
     def leaving(self, inputs: Sequence[Leaving]) -> Leaving:
         known = not self.outer and not self.counts_rows

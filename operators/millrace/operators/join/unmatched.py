@@ -1,4 +1,4 @@
-"""Rows of one input of a join that may still turn out to match nothing, and are then given alone.
+"""Rows of one input of an outer join that have matched nothing so far, and may be emitted alone.
 
 They are remembered like all others; here stands only where, in order of time. Whether a row has matched is a mark in
 its segment, so nothing is looked up when it does.
@@ -77,7 +77,7 @@ class Unmatched:
         return self._pending.count > 0 and self.head_us() < self._matcher.bands.floor(self.position, lows)
 
     def give_up(self, lows: Sequence[int], given: list[Batch]) -> None:
-        """Give the rows that nothing can match any more, without a partner."""
+        """Emit the rows that nothing can match any more, without a partner."""
         pending = self._pending
         floor = self._matcher.bands.floor(self.position, lows)
         batch = merge_by_time([pending], floor - 1, self._most) if floor > MIN_TIME else None

@@ -24,14 +24,13 @@ class MapSpec(RowSpec):
     columns: tuple[tuple[str, e.Expression], ...]
 
     def schema(self, inputs: Sequence[Schema]) -> Schema:
-        made = Schema(tuple(Field(name, column.type, column.nullable) for name, column in self.columns))
-        if not made.retracts:
-            return made
+        schema = Schema(tuple(Field(name, column.type, column.nullable) for name, column in self.columns))
+        if not schema.retracts:
+            return schema
         # What is computed is null in a tombstone; what is copied may be its key.
         copied = [isinstance(column, e.Column) and column.position >= 0 for _, column in self.columns]
-        return Schema(
-            tuple(field if plain else Field(field.name, field.type) for field, plain in zip(made, copied, strict=True))
-        )
+        fields = zip(schema, copied, strict=True)
+        return Schema(tuple(field if plain else Field(field.name, field.type) for field, plain in fields))
 
     def lags(self, inputs: Sequence[Lags], schemas: Sequence[Schema]) -> Lags:
         return time.computed([column for _, column in self.columns], inputs[0])

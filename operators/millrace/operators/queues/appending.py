@@ -62,20 +62,20 @@ class AppendQueue(InOrder):
         self.floor.met(int(batch.ts.min()))
 
     def dequeue(self, limit: int, now_us: int) -> Batch | None:
-        found: list[Batch] = []
+        batches: list[Batch] = []
         while self._batches and limit:
             batch = self._batches.popleft()
             if len(batch) > limit:
                 self._batches.appendleft(batch.slice(limit, len(batch)))
                 batch = batch.slice(0, limit)
-            found.append(batch)
+            batches.append(batch)
             limit -= len(batch)
-        if not found:
+        if not batches:
             return None
-        count = sum(map(len, found))
+        count = sum(map(len, batches))
         self._waiting -= count
         self.floor.gone += count
-        return Batch.concat(found)
+        return Batch.concat(batches)
 
     def _first_us(self) -> int:
         return int(self._batches[0].arrival[0])
@@ -119,8 +119,8 @@ class SheddingQueue(InOrder):
         count = len(batch.ts)
         room = min(count, self.limit - self.waiting)
         if self.waiting + room > len(self._entries) // ENTRY:
-            wanted = min(self.limit, max(SMALLEST, 2 * (self.waiting + room)))
-            self._entries = resized(self._entries, wanted * ENTRY)
+            entries = min(self.limit, max(SMALLEST, 2 * (self.waiting + room)))
+            self._entries = resized(self._entries, entries * ENTRY)
         self.floor.met(int(batch.ts.min()))
         rows, locations = np.empty((2, count), np.int64)
         entered = updating.append(

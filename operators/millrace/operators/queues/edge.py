@@ -51,7 +51,7 @@ class EdgeSpec(Definition):
 
     def within(self, before: Schema, after: Schema) -> EdgeSpec:
         """The same fields of a wider schema."""
-        names = [one.name for one in self.reads(before)]
+        names = [field.name for field in self.reads(before)]
         return replace(self, columns=tuple(after.names.index(name) for name in names))
 
     @property

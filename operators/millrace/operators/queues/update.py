@@ -86,7 +86,7 @@ class UpdateQueue(TupleQueue):
         if self._keys.count + count > self._forget_at:
             self._forget(now_us)
         at = self._key
-        slots = self._keys.find([batch.columns[one] for one in at], [batch.valid[one] for one in at], count)
+        slots = self._keys.find([batch.columns[k] for k in at], [batch.valid[k] for k in at], count)
         if self._keys.count > self._room:
             self._make_room(self._keys.count)
         entering = np.empty(count, np.int64)
@@ -105,11 +105,11 @@ class UpdateQueue(TupleQueue):
             updating.place(entering, self._pages.allocate(entered), self._cells)
         rows = np.empty(count, np.int64)
         locations = np.empty(count, np.int64)
-        kept = updating.newest(slots, self._cells, rows, locations)
-        if not kept:
+        newest = updating.newest(slots, self._cells, rows, locations)
+        if not newest:
             return
-        if kept < count:
-            rows, locations = rows[:kept], locations[:kept]
+        if newest < count:
+            rows, locations = rows[:newest], locations[:newest]
             batch = batch.take(rows)
         self._pages.write(locations, batch)
         self.floor.met(int(batch.ts.min()))
@@ -220,9 +220,9 @@ class UpdateQueue(TupleQueue):
         return batch
 
     def _in_line(self) -> Int64s:
-        found = np.empty(self.waiting, np.int64)
-        updating.in_line(self._cells, self._line, found)
-        return found
+        cells = np.empty(self.waiting, np.int64)
+        updating.in_line(self._cells, self._line, cells)
+        return cells
 
     def _least(self) -> int:
         locations = self._cells.reshape(-1, CELL)[self._in_line(), LOCATION]
@@ -241,21 +241,21 @@ class UpdateQueue(TupleQueue):
         cells = self._cells.reshape(-1, CELL)[:count]
         idle = (cells[:, LOCATION] < 0) & (cells[:, NEWEST] <= self._promise) & (cells[:, LAST] < self._forgot_us)
         self._forgot_us = now_us
-        kept = np.flatnonzero(~idle)
-        if len(kept) < count:
-            self._keep(kept, count)
-        self._forget_at = max(REMEMBERED, 2 * len(kept))
+        retained = np.flatnonzero(~idle)
+        if len(retained) < count:
+            self._keep(retained, count)
+        self._forget_at = max(REMEMBERED, 2 * len(retained))
 
     def _show_all(self, now_us: int) -> None:
         if self._served is not None:
             self._show(now_us)
 
-    def _keep(self, kept: Int64s, count: int) -> None:
-        self._keys.keep(kept)
+    def _keep(self, retained: Int64s, count: int) -> None:
+        self._keys.keep(retained)
         numbers = np.full(count + 1, -1, np.int64)
-        numbers[kept] = np.arange(len(kept))
-        cells = self._cells.reshape(-1, CELL)[kept]
-        areas = self._areas[2:][kept]
+        numbers[retained] = np.arange(len(retained))
+        cells = self._cells.reshape(-1, CELL)[retained]
+        areas = self._areas[2:][retained]
         for side in (AHEAD, BEHIND):
             cells[:, side] = numbers[cells[:, side]]  # -1, no neighbour, is the last of the numbers: -1
         for side in (FIRST, END):
@@ -263,10 +263,10 @@ class UpdateQueue(TupleQueue):
         totals = self._areas[:2].copy()
         self._room = 0
         self._cells, self._areas = np.zeros(0, np.int64), np.zeros(2, np.float64)
-        self._make_room(len(kept))
-        self._cells.reshape(-1, CELL)[: len(kept)] = cells
+        self._make_room(len(retained))
+        self._cells.reshape(-1, CELL)[: len(retained)] = cells
         self._areas[:2] = totals
-        self._areas[2 : 2 + len(kept)] = areas
+        self._areas[2 : 2 + len(retained)] = areas
 
     # -- counts and staleness ------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""The same rows at another time: what a window reads that goes by one side of a join."""
+"""The same rows at another time, for windows by the time of one side of a join."""
 
 from __future__ import annotations
 
@@ -16,11 +16,9 @@ from millrace.values.eventtime import HORIZON_US, after, before
 
 
 class Retime(RowWise):
-    """Rows at the time that a column carries, in no order. A row without a time, or with one beyond all that operators
-    compute, fails.
+    """Rows at the time in a column, in no order. A row without a time, or with one outside the time domain, fails.
 
-    No row's column is more than the spec's lag below its time. So promises lose the lag here, and what promises less
-    than is needed is asked for that much more.
+    No row's column is more than the spec's lag below its time. So promises are lowered by the lag, and needs raised.
     """
 
     kind: ClassVar[str] = "map"

@@ -34,10 +34,10 @@ class Sample(RowWise):
 
     def compute(self, batch: Batch) -> Batch:
         count = len(batch)
-        kept = batch.take(draws(state_after(self._seed, self._drawn), count) <= self._below)
+        rows = batch.take(draws(state_after(self._seed, self._drawn), count) <= self._below)
         self._drawn += count
-        self._shed += count - len(kept)
-        return kept
+        self._shed += count - len(rows)
+        return rows
 
     @property
     def shed(self) -> int:

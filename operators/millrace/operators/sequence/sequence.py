@@ -1,11 +1,11 @@
 """Sequences: rows of one stream FOLLOWED BY rows of another, and rows that nothing follows (EQG, section 5).
 
-Both inputs are taken in order of time, whatever the order in which they come, and at equal times the first input's (A)
-before the second's (B). That makes the frame's horizon one for each input: an A at t is taken when both promise t; a B
-at t when its own input promises t and A's promises t + 1, for until then an A at t may still come and would be the one
-that it follows. So simultaneous rows do not wait for each other for ever: A's next promise frees both.
+Both inputs are taken in order of time, whatever their order of arrival, and at equal times the first input's (A) before
+the second's (B). So each input has a horizon: an A at t is taken when both inputs promise t; a B at t when B's input
+promises t and A's promises t + 1, because until then an A at t may arrive, which the B would follow. Simultaneous rows
+do not wait for each other forever: A's next promise releases both.
 
-A pair is chosen by time and keys. What else must hold (`where`) is asked of the chosen pair.
+A pair is chosen by time and keys. `where` tests the chosen pair.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import StepClock
 from millrace.operators.frame.picked import Picked, picked_schema
 from millrace.operators.frame.reorder import least_of_each
-from millrace.operators.frame.waiting import Waiting
+from millrace.operators.frame.waiting import TimeOrdered
 from millrace.operators.sequence import kernel
 from millrace.operators.sequence.spec import SequenceSpec
 from millrace.operators.sequence.store import SequenceStore
@@ -45,8 +45,8 @@ def build_sequence(
     return kind(name, spec, inputs, output, clock)
 
 
-class FollowedBy(Waiting):
-    """What all sequences share: two inputs in order of time, the rows of A that may still be followed, and `where`."""
+class FollowedBy(TimeOrdered):
+    """The common part of sequences: two inputs in order of time, the rows of A that may be followed, and `where`."""
 
     kind: ClassVar[str] = "sequence"
     layout: ClassVar[Layout] = Layout(1)
@@ -58,7 +58,7 @@ class FollowedBy(Waiting):
         self._spec = spec
         self.last_us = MIN_TIME  # the newest time taken
         schemas = [reader.schema for reader in inputs]
-        assert all(one.type is other.type for one, other in spec.keys), f"{name}: keys of different types"
+        assert all(left.type is right.type for left, right in spec.keys), f"{name}: keys of different types"
         self._keys = [compile_columns([pair[side] for pair in spec.keys]) for side in (0, 1)]
         self._tested = spec.tested or spec.columns
         self._tested_schema = picked_schema(self._tested, schemas, set())
@@ -77,8 +77,8 @@ class FollowedBy(Waiting):
         """Per input, the time above which none of its tuples may be taken."""
 
     @abstractmethod
-    def wishes(self) -> list[tuple[int, int]]:
-        """What is waited for: promises of A and B that together would let something be done. Nothing, if all hold."""
+    def awaited_promises(self) -> list[tuple[int, int]]:
+        """Pairs of promises of A and B that would let it act; none if it can."""
 
     def bounds(self) -> tuple[int, int]:
         """The times through which A's and B's tuples have their place in the order of both."""
@@ -100,15 +100,15 @@ class FollowedBy(Waiting):
 
     def _lack(self) -> tuple[int, list[int]] | None:
         """The least promise that would let it act, and the inputs that fall short of it."""
-        found: tuple[int, list[int]] | None = None
-        for first, second in self.wishes():
+        least: tuple[int, list[int]] | None = None
+        for first, second in self.awaited_promises():
             lack = self._short(first, second)
-            if lack is not None and (found is None or lack[0] < found[0]):
-                found = lack
-        return found
+            if lack is not None and (least is None or lack[0] < least[0]):
+                least = lack
+        return least
 
     def _short(self, first: int, second: int) -> tuple[int, list[int]] | None:
-        """What the inputs lack of these promises, if anything."""
+        """The inputs that do not promise this, and the least promise that they owe."""
         if self.inputs[0].promise < first:
             return (max(first, second), [0, 1]) if self.inputs[1].promise < second else (first, [0])
         return (second, [1]) if self.inputs[1].promise < second else None
@@ -138,12 +138,12 @@ class FollowedBy(Waiting):
                 self.last_us = max(self.last_us, int(batch.ts[-1]))
                 batch = self._timed(batch)
             batches.append(batch)
-        given = self.follow(batches[0], batches[1], limit)
+        rows = self.follow(batches[0], batches[1], limit)
         self._store.tidy()
-        return given
+        return rows
 
     def _timed(self, batch: Batch) -> Batch | None:
-        """Without the tuples that have no time, which come first: nobody can say what they follow."""
+        """The tuples that have a time. The others, which are first, cannot be in a sequence."""
         count = untimed(batch.ts)
         if not count:
             return batch
@@ -157,10 +157,10 @@ class FollowedBy(Waiting):
         columns, valid, errors = self._keys[side](batch)
         if errors is not None:
             self._fail(errors)
-            kept = ~errors.rows
-            batch = batch.take(kept)
-            columns = [column[kept] for column in columns]
-            valid = [None if mask is None else mask[kept] for mask in valid]
+            keyed = ~errors.rows
+            batch = batch.take(keyed)
+            columns = [column[keyed] for column in columns]
+            valid = [None if mask is None else mask[keyed] for mask in valid]
         return batch, self._store.find(columns, valid, len(batch))
 
     def passing(self, second: Batch, rows: Int64s, cells: Int64s) -> tuple[Bools | None, Errors | None]:
@@ -176,7 +176,7 @@ class FollowedBy(Waiting):
     ) -> tuple[list[Values], list[Bools | None]]:
         """Columns of pairs: the rows of B, and for each the cell of a row of A (-1: there is none)."""
         missing = cells < 0 if self._spec.outer and (cells < 0).any() else None
-        made: list[Values] = []
+        columns_of: list[Values] = []
         masks: list[Bools | None] = []
         for _, at, position in columns:
             if at == 0:
@@ -188,9 +188,9 @@ class FollowedBy(Waiting):
                 values, mask = second.ts, None
             else:
                 values, mask = second.columns[position], second.valid[position]
-            made.append(values)
+            columns_of.append(values)
             masks.append(mask)
-        return made, masks
+        return columns_of, masks
 
     def _filler(self, position: int) -> Any:
         return 0 if position == TIME else FILLERS[self.inputs[0].schema.fields[position].type]
@@ -225,15 +225,14 @@ class Following(FollowedBy):
     """Each row of B with a row of A before it or at its time: the newest of its keys (RECENT, EQG figure 12), or the
     oldest that has not been used (CHRONICLE, figure 13), at B's time.
 
-    A row of B that finds none is dropped: all that it could follow has come. The output is in order of time; at equal
-    times in B's order of arrival.
+    A row of B without one is dropped. The output is in order of time; at equal times in B's order of arrival.
     """
 
     def through(self) -> tuple[int, int]:
         return self.bounds()
 
-    def wishes(self) -> list[tuple[int, int]]:
-        """Those of the least head: no other can be ready before it."""
+    def awaited_promises(self) -> list[tuple[int, int]]:
+        """The promises for the least head: no other can be ready before it."""
         first, second = self.waiting[0].head_us(), self.waiting[1].head_us()
         if second is not None and (first is None or second < first):
             return [(second + 1, second)]
@@ -248,12 +247,12 @@ class Following(FollowedBy):
     def lacking(self, need_us: int) -> list[Inlet]:
         first, second = self.inputs
         head = self.waiting[1].head_us()
-        found = []
+        inlets = []
         if head is not None and head < need_us and first.promise <= head:
-            found.append(first)
+            inlets.append(first)
         if second.promise < need_us:
-            found.append(second)
-        return found
+            inlets.append(second)
+        return inlets
 
     def follow(self, first: Batch | None, second: Batch | None, limit: int) -> Batch | None:
         first, a_slots = self.keyed(0, first)
@@ -265,9 +264,9 @@ class Following(FollowedBy):
         if self._gone is not None:
             gone, _ = self._store.column(self._gone, cells)
             cells[gone & (cells >= 0)] = -1
-        given = None if second is None else self._paired(second, cells)
+        rows = None if second is None else self._paired(second, cells)
         self._expire()
-        return given
+        return rows
 
     def _choose(self, first: Batch | None, a_slots: Int64s, second: Batch | None, b_slots: Int64s) -> Int64s:
         """The cell of the row of A that each row of B follows, or -1."""
@@ -291,19 +290,19 @@ class Following(FollowedBy):
         if passing is not None:
             cells[rows[~passing]] = -1
         outer = self._spec.outer
-        kept = np.ones(len(second), np.bool_) if outer else cells >= 0
+        paired = np.ones(len(second), np.bool_) if outer else cells >= 0
         if errors is not None:
             self._fail(errors)
-            kept[rows[errors.rows]] = False
-        if not kept.any():
+            paired[rows[errors.rows]] = False
+        if not paired.any():
             return None
-        if not kept.all():
-            second, cells = second.take(kept), cells[kept]
+        if not paired.all():
+            second, cells = second.take(paired), cells[paired]
         columns, valid = self.picked(self._spec.columns, second, cells)
         return Batch(self.output.schema, second.ts, columns, valid, second.arrival)
 
     def _expire(self) -> None:
-        """Forget the rows of A that are too old for whatever B may still bring."""
+        """Drop the rows of A that are too old for any row of B to come."""
         within_us = self._spec.within_us
         if within_us is None:
             return
@@ -313,12 +312,12 @@ class Following(FollowedBy):
 
 
 class Absence(FollowedBy):
-    """A row of A at its time + within, if none of B with its keys for which `where` holds came from its own time until
-    then.
+    """A row of A at its time + within, if no row of B with its keys for which `where` holds has a time from its own
+    until then.
 
-    A's rows are taken as soon as their own input is in order up to them: they change nothing but what is waited for.
-    The end of the oldest is a need: B's promise past it. Until a row at or past that end has come, this is no
-    idle-waiting: the time is simply not over. The output is in order of time; at equal times in A's order of arrival.
+    A's rows are taken as soon as their input is in order up to them. The end of the oldest wait is a need: B's promise
+    past it. Until a row at or past that end has arrived, the operator is not idle-waiting. The output is in order of
+    time; at equal times in A's order of arrival.
     """
 
     paced = True
@@ -336,33 +335,33 @@ class Absence(FollowedBy):
     def through(self) -> tuple[int, int]:
         return self.inputs[0].promise, self.bounds()[1]
 
-    def wishes(self) -> list[tuple[int, int]]:
+    def awaited_promises(self) -> list[tuple[int, int]]:
         if self.more():
             return []
         first, second = (reorder.head_us() for reorder in self.waiting)
         open_us = self._store.next_time()
-        found = []
+        promises = []
         if first is not None:
-            found.append((first, MIN_TIME))
+            promises.append((first, MIN_TIME))
         if second is not None:
-            found.append((second + 1, second))
+            promises.append((second + 1, second))
         if open_us is not None:
-            found.append((MIN_TIME, self._end(open_us) + 1))
-        return found
+            promises.append((MIN_TIME, self._end(open_us) + 1))
+        return promises
 
     def _end(self, time_us: int) -> int:
-        """When the wait that begins at a time is over."""
+        """The end of the wait that starts at a time."""
         return after(time_us, self._within_us)
 
     def _over(self) -> int:
-        """The time below which waits have begun that are over: no row of B up to their ends is still to come."""
+        """Waits that started below this time are over: no row of B up to their ends is to come."""
         head = self.waiting[1].head_us()
         promise = self.inputs[1].promise
         bound = promise if head is None else min(head, promise)
         return before(bound, self._within_us)
 
     def due(self) -> bool:
-        """Whether a row may be given."""
+        """Whether a row may be emitted."""
         open_us = self._store.next_time()
         return open_us is not None and open_us < self._over()
 
@@ -385,18 +384,18 @@ class Absence(FollowedBy):
         return self._end(least)
 
     def lacking(self, need_us: int) -> list[Inlet]:
-        found = []
+        inlets = []
         first, second = self.inputs
         open_us = self._store.next_time()
         if self._end(first.promise) < need_us:
-            found.append(first)
+            inlets.append(first)
         if open_us is not None and self._end(open_us) < need_us:
             head = self.waiting[1].head_us()
-            if head is not None and first.promise <= head and first not in found:
-                found.append(first)
+            if head is not None and first.promise <= head and first not in inlets:
+                inlets.append(first)
             if second.promise <= self._end(open_us):
-                found.append(second)
-        return found
+                inlets.append(second)
+        return inlets
 
     # -- running -------------------------------------------------------------------------------------------------------
 
@@ -413,7 +412,7 @@ class Absence(FollowedBy):
                 store.live -= kernel.refute(*rows, store.times, store.alive, store.head, store.following)
             else:
                 self._refute(second, b_slots)
-        return self._given(limit)
+        return self._absent_rows(limit)
 
     def _refute(self, second: Batch, b_slots: Int64s) -> None:
         """Pair by pair: a wait is over if one of its pairs holds."""
@@ -451,14 +450,14 @@ class Absence(FollowedBy):
         if count:
             self.failed(count, errors.reason)
 
-    def _given(self, limit: int) -> Batch | None:
+    def _absent_rows(self, limit: int) -> Batch | None:
         """The rows whose wait is over, at most `limit`."""
         store = self._store
         cells = store.remove_below(self._over(), limit)
         self.state_scanned += len(cells)
         if not len(cells):
             return None
-        made = [store.column(position, cells) for _, _, position in self._spec.columns]
+        picked = [store.column(position, cells) for _, _, position in self._spec.columns]
         ts = np.minimum(store.times[cells], HORIZON_US - self._within_us) + self._within_us
-        columns = [values for values, _ in made]
-        return Batch(self.output.schema, ts, columns, [mask for _, mask in made], store.arrivals[cells])
+        columns = [values for values, _ in picked]
+        return Batch(self.output.schema, ts, columns, [mask for _, mask in picked], store.arrivals[cells])

@@ -40,10 +40,10 @@ class SequenceSpec(Spec):
     """Input 0 FOLLOWED BY input 1, in order of time: a row of 1 with a row of 0 at or before its time (EQG, section 5).
 
     columns     what the rows hold
-    keys        pairs of expressions over input 0 and input 1 that must be equal: patterns are told apart by them.
+    keys        pairs of expressions over input 0 and input 1 that must be equal: they separate patterns.
                 NULL equals nothing
     where       what must hold for the chosen pair, over `tested`, or over `columns` if that is empty. A pair is chosen
-                by time and keys alone: if it fails there is no row, and under `chronicle` both are used up all the same
+                by time and keys alone: if it fails there is no row, and under `chronicle` both are used up
     mode        `recent`: the newest row of 0 with these keys, which may be chosen again. `chronicle`: the oldest that
                 has not been used, and both are used up
     within_us   how much later the row of 1 may be; None is any time

@@ -44,7 +44,7 @@ class SequenceStore:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop all rows and keys."""
         none = np.zeros(0, np.int64)
         self._keys = Keys(self._key_types, ())
         self._begin(none, none, none, [cells(type) for type in self._types], [None] * len(self._positions))

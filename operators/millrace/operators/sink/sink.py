@@ -14,10 +14,10 @@ from millrace.values.eventtime import LATENT, MIN_TIME
 
 
 class Sink(Operator):
-    """The papers' sink node: an output wrapper empties it as soon as the operator before it has given something.
+    """The papers' sink node: an output wrapper empties it as soon as the operator before it has emitted rows.
 
-    It is no row of the state table and has no turn of its own. It numbers the rows, and it ends punctuation:
-    `watched` says whether somebody wants to know it as progress.
+    It is not a row of the state table and has no turns. It numbers the rows, and reports punctuation as progress if it
+    is `watched`.
     """
 
     kind: ClassVar[str] = "sink"
@@ -40,7 +40,7 @@ class Sink(Operator):
         self.watched = decision
 
     def drain(self) -> tuple[int, Batch] | None:
-        """The rows that have come, with the number of the first."""
+        """The queued rows, with the number of the first."""
         reader = self.inputs[0]
         reader.unseen = False
         batch = reader.take(reader.waiting)
@@ -55,7 +55,7 @@ class Sink(Operator):
         return first, batch
 
     def progressed(self) -> int | None:
-        """The new time below which the result is complete, if somebody watches and it has moved."""
+        """The new time below which the result is complete, if it is watched and has moved."""
         if not self.watched:
             return None
         reader = self.inputs[0]

@@ -65,7 +65,7 @@ class Feed:
         self.leaves_us: int | None = None
 
     def clock(self, now_us: int) -> int | None:
-        """The time that the feed's own clock should show: its newest time and what has passed since (t + tau)."""
+        """An estimate of the feed's clock: its newest time and the time since then (t + tau)."""
         if self.newest == MIN_TIME:
             return None
         until = now_us if self.held_since is None else self.held_since
@@ -77,7 +77,7 @@ class Feed:
             self.held_since = max(now_us, self.heard_us)
 
     def release(self, now_us: int) -> None:
-        """Go on counting where it stopped."""
+        """Continue counting."""
         if self.held_since is not None:
             self.heard_us += max(now_us - self.held_since, 0)
             self.held_since = None
@@ -140,7 +140,7 @@ class Feeds:
 
     def below(self, time_us: int) -> list[Feed]:
         """The feeds that have promised less, in order of their opening."""
-        found: list[Feed] = []
+        feeds: list[Feed] = []
         todo = [0] if self._heap else []
         while todo:
             at = todo.pop()
@@ -149,9 +149,9 @@ class Feeds:
             if mark >= time_us:
                 continue
             if feed.mark < time_us and self.by_name.get(feed.name) is feed:
-                found.append(feed)
+                feeds.append(feed)
             todo.extend(child for child in (2 * at + 1, 2 * at + 2) if child < len(self._heap))
-        return sorted(found, key=lambda feed: feed.number)
+        return sorted(feeds, key=lambda feed: feed.number)
 
     def _top(self) -> Feed | None:
         """The feed with the least mark; entries that lag or are gone are put right on the way."""

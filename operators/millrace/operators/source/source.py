@@ -1,8 +1,8 @@
 """Source: where a stream enters the graph, and where time is decided.
 
-Once and here: stamps, marks, lateness. A tuple below the stream's mark is late and enters no query; everything behind
-the source keeps what its punctuation promised, so results depend only on the set of on-time tuples. A change of these
-rules must be carried to `docs/sql/time.md` and to the archive's late flag.
+Only here: stamps, marks, lateness. A tuple below the stream's mark is late and enters no query. Downstream no tuple is
+below a promise, so results depend only on the set of on-time tuples. A change of these rules also changes
+`docs/sql/time.md` and the archive's late flag.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class Judged:
 class Source(Operator):
     """The source node of a stream.
 
-    Its buffer is filled when tuples arrive, so it is never executed: its row in the state table tells where a cycle
-    begins, and backtracking ends here. The output is ordered if the engine stamps the stream itself.
+    Its buffer is filled when tuples arrive, so it is never executed: a cycle starts at its row in the state table, and
+    backtracking ends there. The output is ordered if the engine stamps the stream.
 
     mark     no later tuple is on time below it; the least over the feeds, and never going back
     newest   the newest time taken in so far; `last_us` is when the last tuple came
@@ -101,12 +101,12 @@ class Source(Operator):
     # -- feeds ---------------------------------------------------------------------------------------------------------
 
     def open(self, feed: str) -> Feed:
-        """The feed of this name; a new one holds the mark where it is, one that left with grace goes on."""
-        found = self.feeds.get(feed)
-        if found is None:
+        """The feed of this name. A new one holds the mark; one that left with grace continues."""
+        known = self.feeds.get(feed)
+        if known is None:
             return self.feeds.open(feed, self.mark)
-        found.leaves_us = None
-        return found
+        known.leaves_us = None
+        return known
 
     def close(self, feed: str, *, ended: bool) -> None:
         """Release the feed's hold. When the last one has left, the mark stays, or ends with a stream that is over."""
@@ -155,7 +155,7 @@ class Source(Operator):
         return weight
 
     def _after_the_end(self, feed: Feed, batch: Batch) -> Refused:
-        """The stream is over: no stamp is high enough for what still comes."""
+        """The stream is over: no stamp is high enough for later tuples."""
         count = len(batch)
         feed.late += count
         self.late += count
@@ -252,7 +252,7 @@ class Source(Operator):
         """
         if self._raise_mark(value_us, cause):
             return True
-        # An operator that came later may not have been told what holds already, whichever way that went.
+        # An operator that was added later may not have got the promise in force, by arc or as punctuation.
         return announce(self.mark, self.output, self.ets_arcs) if self.ets_arcs else self.output.punctuate(self.mark)
 
     def _raise_mark(self, value_us: int, cause: Cause) -> bool:
@@ -262,11 +262,11 @@ class Source(Operator):
         if self.clocking.timestamps == "latent" and value_us != MAX_TIME:
             return False
         if self.ets_arcs and cause != "tuple":
-            told = announce(value_us, self.output, self.ets_arcs)
+            useful = announce(value_us, self.output, self.ets_arcs)
         else:
-            told = self.output.punctuate(value_us)
-        self.punctuations[cause] += told
-        return told
+            useful = self.output.punctuate(value_us)
+        self.punctuations[cause] += useful
+        return useful
 
     def low_water(self) -> int:
         return self.output.promise

@@ -41,15 +41,15 @@ class Rank(Definition):
 
 @dataclass(frozen=True, slots=True)
 class TopSpec(Spec):
-    """Number the rows of each partition in an order, from 1, ties by arrival, and give those up to `most`.
+    """Number the rows of each partition in an order, from 1, ties by arrival, and emit those up to `most`.
 
     The result is an update stream: its key is the partition, with the number where there may be several.
 
     partition  columns of the input
-    number     the name of the number's column, behind those of the input
+    number     the name of the number's column, after the input's columns
     replaces   the input is an update stream with this key (positions). Else all rows stay, and no place is ever vacated
     closes_us  the input is cut in windows: `partition` holds a bound of them, at `closes_at` in the input, and a row's
-               time is at most that bound plus so much. Then a partition is given once, when time has gone past that
+               time is at most that bound plus so much. Then a partition is emitted once, when time is past that
                (emit means nothing)
     emit       as of a running total (see AggregateSpec)
     """

@@ -1,4 +1,4 @@
-"""Top n per partition: ROW_NUMBER() over an order, as far as it is asked for.
+"""Top n per partition: ROW_NUMBER() over an order, up to n.
 
 Over an append stream only the rows that have a place are kept, because no place is ever vacated. Over an update stream
 every current row is kept: one may move down or go, and another takes its place.
@@ -21,10 +21,10 @@ from millrace.operators.top.spec import Rank, TopSpec
 from millrace.operators.updates.key_index import Column, KeyIndex
 from millrace.operators.updates.updates import (
     ColumnStore,
+    KeyVersions,
     Members,
-    Newest,
-    State,
     Stateful,
+    UpdateState,
     gone_of,
     last_of_each,
 )
@@ -49,7 +49,7 @@ class RankedRows(NamedTuple):
         return RankedRows(self.batch.take(rows), order, self.dead[rows])
 
 
-class Ranking:
+class RowOrder:
     """How rows are put in order: arrays of integers, least significant first, for numpy's lexsort."""
 
     def __init__(self, order: Sequence[Rank]) -> None:
@@ -59,17 +59,17 @@ class Ranking:
 
     def keys(self, columns: Sequence[Column]) -> list[Int64s]:
         """The sort keys of rows with these columns."""
-        found: list[Int64s] = []
+        sort_keys: list[Int64s] = []
         for rank, (values, mask) in zip(reversed(self._order), reversed(columns), strict=True):
             by = (
                 np.unique(values, return_inverse=True)[1] if rank.by.type in OBJECTS else ordinals(values, rank.by.type)
             )
             if rank.descending:
                 by = ~by
-            found.append(by if mask is None else np.where(mask, by, 0))
+            sort_keys.append(by if mask is None else np.where(mask, by, 0))
             if mask is not None:
-                found.append((mask if rank.nulls_first else ~mask).astype(np.int64))
-        return found
+                sort_keys.append((mask if rank.nulls_first else ~mask).astype(np.int64))
+        return sort_keys
 
 
 class Top(Stateful):
@@ -91,18 +91,18 @@ def build_top(name: str, spec: TopSpec, inputs: Sequence[Inlet], output: Buffer,
 
 
 class Pool(NamedTuple):
-    """Rows that may get a place: those that are kept in slots, then those of a batch."""
+    """Rows that may get a place: stored rows by slot, then those of a batch."""
 
     slots: Int64s
     rows: RankedRows | None
 
 
-class PlacedRows(State):
+class PlacedRows(UpdateState):
     """The rows, by slot; the partitions, by number; and who has which place.
 
-    `_places[partition * width + at]` is the slot of the row with the number at + 1, or -1, and `_given` beside it is
-    the newest time of all rows that have changed that place. The width is how many places any partition has used, at
-    most the spec's.
+    `_places[partition * width + at]` is the slot of the row with the number at + 1, or -1, and `_changed_us` there
+    is the newest time of all rows that have changed that place. The width is how many places any partition has used,
+    at most the spec's.
     """
 
     def __init__(self, spec: TopSpec, operator: Operator) -> None:
@@ -110,8 +110,8 @@ class PlacedRows(State):
         self._spec = spec
         self._operator = operator
         self._width = len(schema.data_fields)
-        self._ranking = Ranking(spec.order)
-        self._newest = None if spec.replaces is None else Newest(schema, spec.replaces)
+        self._ranking = RowOrder(spec.order)
+        self._newest = None if spec.replaces is None else KeyVersions(schema, spec.replaces)
         self._rows = ColumnStore([*(field.type for field in schema.data_fields), *self._ranking.types])
         self._order = np.zeros(0, np.int64)
         self._taken = 0
@@ -122,15 +122,15 @@ class PlacedRows(State):
         self._members = Members()
         self._across = 1
         self._places = np.zeros(0, np.int64)
-        self._given = np.zeros(0, np.int64)
+        self._changed_us = np.zeros(0, np.int64)
 
     # -- taking --------------------------------------------------------------------------------------------------------
 
     def consume(self, batch: Batch) -> Batch | None:
-        kept, slots = self._slots(batch)
-        if not len(kept):
+        current, slots = self._slots(batch)
+        if not len(current):
             return None
-        rows = self._computed(batch if len(kept) == len(batch) else batch.take(kept))
+        rows = self._computed(batch if len(current) == len(batch) else batch.take(current))
         if self._newest is None and rows.dead.any():
             alive = np.flatnonzero(~rows.dead)
             if not len(alive):
@@ -143,8 +143,8 @@ class PlacedRows(State):
         """The rows that count, and of an update stream where they are kept."""
         if self._newest is None:
             return np.arange(len(batch)), _NONE
-        kept, slots = self._newest.kept(batch)
-        return kept, slots
+        current, slots = self._newest.newest_rows(batch)
+        return current, slots
 
     def _computed(self, batch: Batch) -> RankedRows:
         gone = gone_of(batch)
@@ -171,13 +171,13 @@ class PlacedRows(State):
         before = self._widened(before)
         # From slots to members of the pool.
         had = np.where(before >= 0, np.searchsorted(pool.slots, before), -1).reshape(-1)
-        times = self._given.reshape(-1, self._across)[touched].reshape(-1)
+        times = self._changed_us.reshape(-1, self._across)[touched].reshape(-1)
         ts = np.ascontiguousarray(rows.batch.ts)
         changes, after = contest.play(had, times, self._across, ts, every=self._spec.emit == "every")
-        self._given.reshape(-1, self._across)[touched] = times.reshape(-1, self._across)
-        given = self._given_rows(pool, changes, touched) if len(changes.places) else None
+        self._changed_us.reshape(-1, self._across)[touched] = times.reshape(-1, self._across)
+        changed_rows = self._given_rows(pool, changes, touched) if len(changes.places) else None
         self._keep(pool, rows, slots, owners, touched, after)
-        return given
+        return changed_rows
 
     def _given_rows(self, pool: Pool, changes: Changes, touched: Int64s) -> Batch:
         assert pool.rows is not None
@@ -236,7 +236,7 @@ class PlacedRows(State):
         self._order = grown(self._order, slots, 0)
         self._members.reserve(slots, partitions)
         self._places = grown(self._places, partitions, -1, self._across)
-        self._given = grown(self._given, partitions, MIN_TIME, self._across)
+        self._changed_us = grown(self._changed_us, partitions, MIN_TIME, self._across)
 
     def _put(self, rows: RankedRows, slots: Int64s, owners: Int64s, order: Int64s) -> None:
         """Keep rows, each in another slot; those without an owner only leave theirs."""
@@ -269,7 +269,7 @@ class PlacedRows(State):
     def _ranked(
         self, kept: Int64s, rows: RankedRows, slots: Int64s, owners: Int64s, touched: Int64s
     ) -> tuple[Pool, Contest]:
-        """Rows that are kept and those of a batch, in order."""
+        """Stored rows and those of a batch, in order."""
         pool, count = Pool(kept, rows), len(kept)
         members = np.concatenate([np.arange(count), count + np.flatnonzero(owners >= 0)])
         local = np.searchsorted(touched, np.concatenate([self._members.owner[kept], owners])[members])
@@ -329,7 +329,7 @@ class PlacedRows(State):
         if across <= self._across:
             return
         across = min(self._spec.most, max(across, 2 * self._across))
-        for name, filler in (("_places", -1), ("_given", MIN_TIME)):
+        for name, filler in (("_places", -1), ("_changed_us", MIN_TIME)):
             old = getattr(self, name).reshape(-1, self._across)
             new = np.full((len(old), across), filler, np.int64)
             new[:, : self._across] = old
@@ -388,7 +388,7 @@ class PlacedRows(State):
     @property
     def nbytes(self) -> int:
         newest = 0 if self._newest is None else self._newest.nbytes
-        arrays = (self._order, self._free, self._places, self._given)
+        arrays = (self._order, self._free, self._places, self._changed_us)
         parts = self._rows.nbytes + self._partitions.nbytes + self._members.nbytes
         return newest + parts + sum(int(array.nbytes) for array in arrays)
 
@@ -402,11 +402,11 @@ class PlacedRows(State):
             [self._partitions.save(), partitions],
             self._members.save(slots),
             [self._across, self._places[: partitions * self._across].copy()],
-            self._given[: partitions * self._across].copy(),
+            self._changed_us[: partitions * self._across].copy(),
         ]
 
     def restore(self, data: Any) -> None:
-        newest, rows, taken, (numbers, partitions), members, (self._across, places), given = data
+        newest, rows, taken, (numbers, partitions), members, (self._across, places), times = data
         order, self._taken, self._arrived, self._count, free = taken
         if self._newest is not None:
             self._newest.restore(newest)
@@ -414,7 +414,7 @@ class PlacedRows(State):
         self._order, self._free = order.copy(), free.copy()
         self._partitions.restore(numbers)
         self._members.restore(members, partitions)
-        self._places, self._given = places.copy(), given.copy()
+        self._places, self._changed_us = places.copy(), times.copy()
         self._reserve()
 
 
@@ -422,9 +422,9 @@ class PlacedRows(State):
 
 
 class FinalTop(WindowWaiting):
-    """Places of the rows of windows, given when their window is over. The output is in order of time.
+    """Places of the rows of windows, emitted when their window is over. The output is in order of time.
 
-    The places of each window are kept apart, so that nothing is left of it when it has been given.
+    Each window has separate places, which are dropped with it.
     """
 
     kind: ClassVar[str] = "top"
@@ -439,7 +439,7 @@ class FinalTop(WindowWaiting):
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def _least(self) -> int | None:
-        """When the first window closes: no row of it comes at or behind this time."""
+        """When the first window closes: its rows are below this time."""
         return min(self._windows) + 1 if self._windows else None
 
     def need(self) -> int | None:

@@ -1,4 +1,4 @@
-"""Union: one stream out of several, in event order or as the tuples come."""
+"""Union: one stream out of several, in event order or in order of arrival."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from millrace.values.eventtime import MIN_TIME, stamped, untimed
 class OrderedUnion(Merging):
     """Merge streams in timestamp order (ETS, figure 6).
 
-    Emits whatever no input can still undercut, so simultaneous tuples never wait for each other. Ties: input order,
-    then arrival. The output is ordered. Latent tuples wait for nothing: they are stamped here, with the least time
-    that keeps the order and lies as close to now as the other inputs allow.
+    Emits every tuple that no input can precede any more, so simultaneous tuples never wait for each other. Ties: input
+    order, then arrival. The output is ordered. Latent tuples do not wait: they are stamped here, with a time that keeps
+    the order and is as close to now as the other inputs allow.
     """
 
     kind: ClassVar[str] = "union"
@@ -33,7 +33,7 @@ class OrderedUnion(Merging):
 
     def __init__(self, name: str, inputs: Sequence[Inlet], output: Buffer, clock: StepClock) -> None:
         super().__init__(name, inputs, output, clock)
-        self.last_us = MIN_TIME  # the time of the last row given
+        self.last_us = MIN_TIME  # the time of the last row emitted
 
     def consume(self, batch: Batch) -> Batch | None:
         ts = batch.ts
@@ -64,7 +64,7 @@ class OrderedUnion(Merging):
 
 
 class ArrivalUnion(Operator):
-    """Pass the tuples of all inputs as they come (OOP, figure A-1). Promises no order; its bound is the least of its
+    """Pass the tuples of all inputs as they arrive (OOP, figure A-1). Promises no order; its bound is the least of its
     inputs'.
 
     The inputs take turns: an execution that ends with its limit leaves the next turn to the next input.
@@ -79,7 +79,7 @@ class ArrivalUnion(Operator):
         self._renames = [reader.schema != output.schema for reader in inputs]
 
     def pass_on(self, batch: Batch, position: int) -> Batch:
-        """What goes on of tuples of an input."""
+        """The rows of an input to emit."""
         return batch
 
     def run(self, limit: int) -> None:
@@ -116,10 +116,10 @@ class Youngest:
         slots = self._key_index.find(columns, [batch.valid[at] for at in self._key], len(batch))
         self._last = grown(self._last, self._key_index.count, MIN_TIME)
         self._sources = grown(self._sources, self._key_index.count, source)
-        kept = np.zeros(len(batch), np.uint8)
-        replacing.youngest(slots, batch.ts, source, self._last, self._sources, kept)
-        self.superseded += len(kept) - int(np.count_nonzero(kept))
-        return batch if kept.all() else batch.take(kept.view(np.bool_))
+        delivered = np.zeros(len(batch), np.uint8)
+        replacing.youngest(slots, batch.ts, source, self._last, self._sources, delivered)
+        self.superseded += len(delivered) - int(np.count_nonzero(delivered))
+        return batch if delivered.all() else batch.take(delivered.view(np.bool_))
 
     @property
     def count(self) -> int:

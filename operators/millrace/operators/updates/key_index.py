@@ -54,7 +54,7 @@ class KeyIndex:
         return list(zip(*listed, strict=True)) if listed else [()] * len(slots)
 
     def keep(self, slots: Int64s) -> None:
-        """Forget all other keys; these are numbered anew, in this order."""
+        """Drop all other keys; these are renumbered, in this order."""
         if self._keys is not None:
             self._keys = self._keys.kept(slots)
 

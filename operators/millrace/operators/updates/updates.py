@@ -1,10 +1,10 @@
 """What the operators over update streams share: the newest row of each key, tombstones, and members of groups.
 
-A row replaces the one before it of its key, and newest means newest by event time: an older row that comes later is
-superseded at once. Of rows of one time the later counts.
+A row replaces its key's previous row. Newest means newest by event time: an older row that arrives later is superseded
+at once. Of rows of one time the later arrival counts.
 
 A tombstone says that its key has no row any more: the last column, `$gone`, is true, and its other columns are null
-but for those of the key (`spec.retracting`).
+except the key's (`retracting` in `frame/spec.py`).
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def last_of_each(slots: Int64s) -> Int64s:
     return np.sort(len(slots) - 1 - back)
 
 
-def before_each(slots: Int64s, values: Int64s, kept: Int64s) -> Int64s:
-    """The value before each row's own of its slot: that of the row before it, or of the first the one that is kept."""
-    before: Int64s = kept[slots]
+def before_each(slots: Int64s, values: Int64s, last: Int64s) -> Int64s:
+    """The value before each row's own of its slot: the previous row's, or for the first row the last one."""
+    before: Int64s = last[slots]
     order = np.argsort(slots, kind="stable")
     ordered = slots[order]
     again = np.flatnonzero(ordered[1:] == ordered[:-1])
@@ -57,8 +57,8 @@ def before_each(slots: Int64s, values: Int64s, kept: Int64s) -> Int64s:
     return before
 
 
-class Newest:
-    """The keys of an update stream, and when each was last updated."""
+class KeyVersions:
+    """The keys of an update stream, and the newest time of each."""
 
     def __init__(self, schema: Schema, key: Sequence[int]) -> None:
         self._key = list(key)
@@ -77,12 +77,12 @@ class Newest:
         self._last = grown(self._last, self.count, MIN_TIME)
         return slots
 
-    def kept(self, batch: Batch) -> tuple[Int64s, Int64s]:
+    def newest_rows(self, batch: Batch) -> tuple[Int64s, Int64s]:
         """The rows that count, which are not older than any before of their key, and their keys."""
         slots = self.slots(batch)
-        kept = np.zeros(len(slots), np.uint8)
-        replacing.newest(slots, batch.ts, self._last, kept)
-        rows = np.flatnonzero(kept)
+        current = np.zeros(len(slots), np.uint8)
+        replacing.newest(slots, batch.ts, self._last, current)
+        rows = np.flatnonzero(current)
         self.superseded += len(slots) - len(rows)
         return rows, slots[rows]
 
@@ -118,7 +118,7 @@ class ColumnStore:
             there[slots] = True if mask is None else mask
 
     def clear(self, slots: Int64s) -> None:
-        """Let go of what is kept by reference."""
+        """Drop references to values."""
         for own, type in zip(self._columns, self._types, strict=True):
             if own.dtype.hasobject:
                 own[slots] = FILLERS[type]
@@ -157,7 +157,7 @@ class Members:
         self.sizes = grown(self.sizes, owners, 0)
 
     def move(self, members: Int64s, owners: Int64s) -> Int64s:
-        """Give members, each once, to these owners (-1: to none); whose they were."""
+        """Move members, each once, to these owners (-1: to none); their previous owners."""
         old: Int64s = self.owner[members]
         np.subtract.at(self.sizes, old[old >= 0], 1)
         np.add.at(self.sizes, owners[owners >= 0], 1)
@@ -166,9 +166,9 @@ class Members:
 
     def of(self, owners: Int64s) -> Int64s:
         """All members of these owners."""
-        found = np.empty(int(self.sizes[owners].sum()), np.int64)
-        grouping.chained(owners, self._head, self._following, found)
-        return found
+        members = np.empty(int(self.sizes[owners].sum()), np.int64)
+        grouping.chained(owners, self._head, self._following, members)
+        return members
 
     @property
     def nbytes(self) -> int:
@@ -187,14 +187,14 @@ class Members:
 # -- operators with state ----------------------------------------------------------------------------------------------
 
 
-class State(ABC):
-    """What an operator remembers, and what it says to new rows.
+class UpdateState(ABC):
+    """The state of an operator, and the rows that follow from new ones.
 
     _newest   the keys, if the input is an update stream
     owes      whether it still has to emit the row over no rows (an aggregate of all rows, without groups)
     """
 
-    _newest: Newest | None = None
+    _newest: KeyVersions | None = None
     owes: bool = False
 
     @property
@@ -204,10 +204,10 @@ class State(ABC):
 
     @abstractmethod
     def consume(self, batch: Batch) -> Batch | None:
-        """The rows that these cause."""
+        """The rows that follow from these."""
 
     def begin(self, ts: int, now_us: int) -> Batch | None:
-        """The row over no rows, which it owes."""
+        """The row over no rows."""
         raise AssertionError("it owes none")
 
     @property
@@ -235,7 +235,7 @@ def first_time(low_us: int, now_us: int) -> int | None:
 class Stateful(Operator):
     """Rows as they arrive. The output is in order if the input is; else each key's own rows are."""
 
-    state: State
+    state: UpdateState
 
     def run(self, limit: int) -> None:
         batch = self.take(self.inputs[0], limit)
@@ -247,7 +247,7 @@ class Stateful(Operator):
             self.begin()
 
     def begin(self) -> None:
-        """Give the row over no rows, if it is due."""
+        """Emit the row over no rows, if it is due."""
 
     @property
     def state_tuples(self) -> int:

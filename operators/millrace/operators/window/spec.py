@@ -33,10 +33,10 @@ from millrace.values.written import show, show_column
 
 @dataclass(frozen=True, slots=True)
 class WindowSpec(Spec):
-    """Each row once per window that it falls into, with the bounds behind its columns, at the row's own time.
+    """Each row once per window that contains it, with the bounds after its columns, at the row's own time.
 
-    Under a RowWindow it reads the source itself, and what stood in between is folded into the spec, as with aggregates:
-    `columns` (None: the input's) and `where`. Bounds are positions then. For sessions see AggregateSpec.
+    Under a RowWindow it reads the source itself, and the operators in between are folded into the spec, as in an
+    aggregate: `columns` (None: the input's) and `where`. Bounds are positions then. For sessions see AggregateSpec.
     """
 
     kind: ClassVar[str] = "map"
@@ -60,7 +60,7 @@ class WindowSpec(Spec):
     def lags(self, inputs: Sequence[Lags], schemas: Sequence[Schema]) -> Lags:
         """Bounds enclose the row's own time: start <= time < end. The bounds of ROWS windows are positions."""
         if isinstance(self.window, RowWindow):
-            return inputs[0] if self.columns is None else time.computed([one for _, one in self.columns], inputs[0])
+            return inputs[0] if self.columns is None else time.computed([key for _, key in self.columns], inputs[0])
         size = self.window.size_us
         return {**inputs[0], **bound_lags(self.bounds, len(schemas[0]), (0, size - 1), (-size, -1))}
 

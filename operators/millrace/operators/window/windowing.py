@@ -24,7 +24,7 @@ from millrace.values.evaluate import compile_columns
 class Windowing(RowWise):
     """Rows with the bounds of their windows, at their own times, the earliest window first. Keeps the input's order.
 
-    Windows that began before the query are left out, unless `partial` says otherwise, as they are for aggregates.
+    Windows that started before the query are left out unless `partial`, as for aggregates.
     """
 
     kind: ClassVar[str] = "map"
@@ -53,12 +53,12 @@ class Windowing(RowWise):
         return Batch(self.output.schema, batch.ts, [*batch.columns, *bounds], valid, batch.arrival)
 
     def _windows(self, places: Int64s) -> tuple[Int64s, Int64s]:
-        """The rows, as often as they are in a window, and where those windows begin."""
+        """The rows, once per window that contains them, and the starts of those windows."""
         places = places - self._offset
         last = places // self._slide
         counts = last - (places - self._size) // self._slide
         rows = np.repeat(np.arange(len(places)), counts)
-        # Of a row's windows the last one of `last`; the others begin one slide earlier each.
+        # A row's last window is number `last`; each other starts one slide earlier.
         back = np.repeat(np.cumsum(counts), counts) - 1 - np.arange(len(rows))
         start = (last[rows] - back) * self._slide + self._offset
         if self._since is None:
