@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from millrace.operators.frame.buffer import Buffer, Gauge
 from millrace.operators.frame.inlet import Inlet
-from millrace.operators.frame.operator import Operator, StepClock
-from millrace.operators.frame.spec import Site, Spec
+from millrace.operators.frame.operator import Operator, Site, StepClock
+from millrace.operators.frame.spec import Spec
 
 
 def build(

@@ -9,7 +9,6 @@ The end of an open window is a need: it makes sources promise, or a timer ring, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,11 +19,9 @@ from millrace.operators.aggregate.row_positions import RowPositions
 from millrace.operators.aggregate.sessionrows import SessionRows
 from millrace.operators.aggregate.sessions import Sessions
 from millrace.operators.aggregate.spec import AggregateSpec
-from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.idle_waiting import IdleWaiting, WindowWaiting
-from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
-from millrace.operators.frame.operator import StepClock
+from millrace.operators.frame.operator import Site
 from millrace.operators.frame.punctuation_grain import PunctuationGrain, union_of
 from millrace.operators.frame.windows import SessionWindow
 from millrace.values.batch import Batch
@@ -75,17 +72,9 @@ class WindowAggregate(WindowWaiting):
     layout: ClassVar[Layout] = Layout(1)
     paced = True
 
-    def __init__(
-        self,
-        name: str,
-        spec: AggregateSpec,
-        inputs: Sequence[Inlet],
-        output: Buffer,
-        clock: StepClock,
-        since_us: int | None,
-    ) -> None:
-        super().__init__(name, inputs, output, clock)
-        self.windows = make_windows(spec, output.schema, since_us)
+    def __init__(self, site: Site, spec: AggregateSpec) -> None:
+        super().__init__(site)
+        self.windows = make_windows(spec, site.output.schema, site.since_us)
         self._pace = Pace(spec)
 
     # -- time ----------------------------------------------------------------------------------------------------------
@@ -193,19 +182,11 @@ class RowAggregate(WindowAggregate):
     window delays no promise.
     """
 
-    def __init__(
-        self,
-        name: str,
-        spec: AggregateSpec,
-        inputs: Sequence[Inlet],
-        output: Buffer,
-        clock: StepClock,
-        since_us: int | None,
-    ) -> None:
-        reader = inputs[0]
+    def __init__(self, site: Site, spec: AggregateSpec) -> None:
+        reader = site.inputs[0]
         self._positions = RowPositions(reader, spec.where, self.failed)
-        super().__init__(name, spec, inputs, output, clock, None if since_us is None else reader.position)
         self.place = reader.position
+        super().__init__(site if site.since_us is None else site._replace(since_us=self.place), spec)
 
     def need(self) -> int | None:
         return None

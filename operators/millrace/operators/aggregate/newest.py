@@ -14,11 +14,9 @@ import numpy as np
 
 from millrace.operators.aggregate.groups import UNTOUCHED, ComputedRows, Grouping, Table
 from millrace.operators.aggregate.spec import AggregateSpec
-from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.idle_waiting import WindowWaiting
-from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
-from millrace.operators.frame.operator import StepClock
+from millrace.operators.frame.operator import Site
 from millrace.operators.frame.punctuation_grain import PunctuationGrain, windows_of
 from millrace.operators.frame.windows import TimeWindow
 from millrace.operators.queues.inlet import QueueInlet
@@ -51,11 +49,9 @@ class NewestWindowAggregate(WindowWaiting):
     paced = True
     shifts_time: ClassVar[bool] = True
 
-    def __init__(
-        self, name: str, spec: AggregateSpec, inputs: Sequence[Inlet], output: Buffer, clock: StepClock
-    ) -> None:
-        super().__init__(name, inputs, output, clock)
-        (reader,) = inputs
+    def __init__(self, site: Site, spec: AggregateSpec) -> None:
+        super().__init__(site)
+        (reader,) = self.inputs
         assert isinstance(reader, QueueInlet)
         assert isinstance(reader.queue, WindowQueue)
         assert isinstance(spec.window, TimeWindow)

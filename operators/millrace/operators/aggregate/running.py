@@ -10,7 +10,6 @@ with that time, or when the input ends.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,10 +17,8 @@ import numpy as np
 from millrace.operators.aggregate.current import CurrentTotals
 from millrace.operators.aggregate.groups import ComputedRows, Grouping, Table
 from millrace.operators.aggregate.spec import AggregateSpec
-from millrace.operators.frame.buffer import Buffer
-from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
-from millrace.operators.frame.operator import Operator, StepClock
+from millrace.operators.frame.operator import Operator, Site
 from millrace.operators.frame.punctuation_grain import EVERY, PunctuationGrain
 from millrace.operators.updates.updates import Stateful, UpdateState, first_time
 from millrace.values.batch import Batch, Int64s
@@ -144,12 +141,10 @@ class RunningAggregate(Stateful):
     kind: ClassVar[str] = "aggregate"
     layout: ClassVar[Layout] = Layout(1)
 
-    def __init__(
-        self, name: str, spec: AggregateSpec, inputs: Sequence[Inlet], output: Buffer, clock: StepClock
-    ) -> None:
-        super().__init__(name, inputs, output)
-        self.state = _totals(spec, self)
-        self.clock = clock
+    def __init__(self, site: Site, spec: AggregateSpec) -> None:
+        super().__init__(site)
+        self.state = Totals(spec, self) if spec.replaces is None else CurrentTotals(spec, self)
+        self.clock = site.clock
 
 
 class TotalOfAll(RunningAggregate):
@@ -181,15 +176,3 @@ class TotalOfAll(RunningAggregate):
         row = None if time is None else self.state.begin(time, self.clock.now_us)
         if row is not None:
             self.emit(row)
-
-
-def _totals(spec: AggregateSpec, operator: Operator) -> UpdateState:
-    return Totals(spec, operator) if spec.replaces is None else CurrentTotals(spec, operator)
-
-
-def build_running(
-    name: str, spec: AggregateSpec, inputs: Sequence[Inlet], output: Buffer, clock: StepClock
-) -> Operator:
-    """The running total that a spec asks for."""
-    kind = RunningAggregate if spec.keys else TotalOfAll
-    return kind(name, spec, inputs, output, clock)

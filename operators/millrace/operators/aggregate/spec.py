@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 from math import gcd
 from typing import ClassVar, Literal
 
-from millrace.operators.frame.operator import Operator
+from millrace.operators.frame.operator import Operator, Site
 from millrace.operators.frame.spec import (
     STATEFUL,
     Leaving,
     Origin,
     Positions,
     Shared,
-    Site,
     Spec,
     State,
     Updates,
@@ -216,14 +215,14 @@ class AggregateSpec(Spec):
     def build(self, site: Site) -> Operator:
         from millrace.operators.aggregate.aggregate import RowAggregate, WindowAggregate
         from millrace.operators.aggregate.newest import NewestWindowAggregate
-        from millrace.operators.aggregate.running import build_running
+        from millrace.operators.aggregate.running import RunningAggregate, TotalOfAll
 
         if self.window is None:
-            return build_running(site.name, self, site.inputs, site.output, site.clock)
+            return (RunningAggregate if self.keys else TotalOfAll)(site, self)
         if self.newest:
-            return NewestWindowAggregate(site.name, self, site.inputs, site.output, site.clock)
+            return NewestWindowAggregate(site, self)
         kind = RowAggregate if isinstance(self.window, RowWindow) else WindowAggregate
-        return kind(site.name, self, site.inputs, site.output, site.clock, site.since_us)
+        return kind(site, self)
 
 
 def _call_words(call: AggregateCall) -> str:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
 from millrace.operators.deduplicate import kernel
 from millrace.operators.deduplicate.spec import DeduplicateSpec
-from millrace.operators.frame.buffer import Buffer
-from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
-from millrace.operators.frame.operator import RowWise
+from millrace.operators.frame.operator import RowWise, Site
 from millrace.operators.updates.key_index import KeyIndex
 from millrace.protocol import Field
 from millrace.values.arrays import grown
@@ -31,8 +28,8 @@ class Deduplicate(RowWise):
     kind: ClassVar[str] = "deduplicate"
     layout: ClassVar[Layout] = Layout(1)
 
-    def __init__(self, name: str, spec: DeduplicateSpec, inputs: Sequence[Inlet], output: Buffer) -> None:
-        super().__init__(name, inputs, output)
+    def __init__(self, site: Site, spec: DeduplicateSpec) -> None:
+        super().__init__(site)
         self._within_us = spec.within_us
         self._columns = compile_columns(spec.keys)
         self._keys = KeyIndex([Field(f"key{at}", key.type, key.nullable) for at, key in enumerate(spec.keys)])

@@ -6,18 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from millrace.operators.frame.operator import Operator
-from millrace.operators.frame.spec import (
-    INDIFFERENT,
-    STATEFUL,
-    Leaving,
-    PassingSpec,
-    Positions,
-    Shared,
-    Site,
-    State,
-    Updates,
-)
+from millrace.operators.frame.operator import Operator, Site
+from millrace.operators.frame.spec import INDIFFERENT, STATEFUL, Leaving, PassingSpec, Positions, Shared, State, Updates
 from millrace.protocol import Schema
 from millrace.values import expression as e
 from millrace.values.intervals import format_interval
@@ -66,4 +56,4 @@ class DeduplicateSpec(PassingSpec):
     def build(self, site: Site) -> Operator:
         from millrace.operators.deduplicate.deduplicate import Deduplicate
 
-        return Deduplicate(site.name, self, site.inputs, site.output)
+        return Deduplicate(site, self)

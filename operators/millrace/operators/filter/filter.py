@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
 from millrace.operators.filter.spec import FilterSpec
-from millrace.operators.frame.buffer import Buffer
-from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
-from millrace.operators.frame.operator import Operator
+from millrace.operators.frame.operator import Operator, Site
 from millrace.operators.updates import kernel as replacing
 from millrace.operators.updates.updates import KeyVersions, Stateful, UpdateState, blanked, gone_of, last_of_each
 from millrace.values.arrays import grown
@@ -28,8 +25,8 @@ class Filter(Stateful):
     kind: ClassVar[str] = "select"
     layout: ClassVar[Layout] = Layout(1)
 
-    def __init__(self, name: str, spec: FilterSpec, inputs: Sequence[Inlet], output: Buffer) -> None:
-        super().__init__(name, inputs, output)
+    def __init__(self, site: Site, spec: FilterSpec) -> None:
+        super().__init__(site)
         self.state = Shown(spec, self)
 
 

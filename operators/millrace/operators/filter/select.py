@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 from millrace.operators.filter.spec import SelectSpec
-from millrace.operators.frame.buffer import Buffer
-from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
-from millrace.operators.frame.operator import RowWise
+from millrace.operators.frame.operator import RowWise, Site
 from millrace.values.batch import Batch
 from millrace.values.evaluate import compile_predicate
 
@@ -23,8 +20,8 @@ class Select(RowWise):
     kind: ClassVar[str] = "select"
     layout: ClassVar[Layout] = Layout(1)
 
-    def __init__(self, name: str, spec: SelectSpec, inputs: Sequence[Inlet], output: Buffer) -> None:
-        super().__init__(name, inputs, output)
+    def __init__(self, site: Site, spec: SelectSpec) -> None:
+        super().__init__(site)
         self._test = compile_predicate(spec.predicate)
 
     def compute(self, batch: Batch) -> Batch:

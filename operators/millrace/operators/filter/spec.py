@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from millrace.operators.frame.operator import Operator
+from millrace.operators.frame.operator import Operator, Site
 from millrace.operators.frame.spec import (
     STATEFUL,
     Leaving,
@@ -15,7 +15,6 @@ from millrace.operators.frame.spec import (
     Positions,
     RowSpec,
     Shared,
-    Site,
     Spec,
     State,
     Updates,
@@ -48,7 +47,7 @@ class SelectSpec(PassingSpec, RowSpec):
     def build(self, site: Site) -> Operator:
         from millrace.operators.filter.select import Select
 
-        return Select(site.name, self, site.inputs, site.output)
+        return Select(site, self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,4 +114,4 @@ class FilterSpec(Spec):
     def build(self, site: Site) -> Operator:
         from millrace.operators.filter.filter import Filter
 
-        return Filter(site.name, self, site.inputs, site.output)
+        return Filter(site, self)

@@ -7,13 +7,10 @@ differs: a union or a join holds tuples in order (`waiting.py`), an aggregate ho
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.ets_arcs import Arc, announce
-from millrace.operators.frame.inlet import Inlet
-from millrace.operators.frame.operator import Operator, StepClock
+from millrace.operators.frame.operator import Operator, Site
 from millrace.operators.frame.punctuation_grain import EVERY, PunctuationGrain
 from millrace.values.eventtime import MIN_TIME
 
@@ -29,9 +26,9 @@ class IdleWaiting(Operator):
 
     waits: ClassVar[bool] = True
 
-    def __init__(self, name: str, inputs: Sequence[Inlet], output: Buffer, clock: StepClock) -> None:
-        super().__init__(name, inputs, output)
-        self.clock = clock
+    def __init__(self, site: Site) -> None:
+        super().__init__(site.name, site.inputs, site.output)
+        self.clock = site.clock
         self.ets_arcs: tuple[Arc, ...] = ()
         self.idle_since: list[int | None] = [None] * len(self.inputs)
         self.idle_us = [0] * len(self.inputs)

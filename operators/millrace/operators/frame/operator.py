@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.inlet import Inlet
@@ -29,6 +29,16 @@ class StepClock:
 
     def __init__(self) -> None:
         self.now_us = 0
+
+
+class Site(NamedTuple):
+    """Where an operator is built. Its query reads from `since_us` on, if there was something to read before."""
+
+    name: str
+    inputs: Sequence[Inlet]
+    output: Buffer
+    clock: StepClock
+    since_us: int | None
 
 
 class Counts:
@@ -213,6 +223,9 @@ class Operator(ABC):
 class RowWise(Operator):
     """An operator that turns each tuple of its one input into one row or none, or into copies, at the same time. Keeps
     any order."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site.name, site.inputs, site.output)
 
     @abstractmethod
     def compute(self, batch: Batch) -> Batch:

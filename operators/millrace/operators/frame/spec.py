@@ -21,9 +21,7 @@ from millrace.values.lags import Lags
 from millrace.values.reach import HERE, Reaches
 
 if TYPE_CHECKING:
-    from millrace.operators.frame.buffer import Buffer
-    from millrace.operators.frame.inlet import Inlet
-    from millrace.operators.frame.operator import Operator, StepClock
+    from millrace.operators.frame.operator import Operator, Site
 
 Positions = set[int]
 # Expressions over inputs: pairs of (input, expression) whose values agree in all rows of one state.
@@ -33,16 +31,6 @@ Shared = Sequence[tuple[int, e.Expression]]
 Leaving = int | Literal["at once", "unknown"]
 # An expression in an input; None if it is not known there.
 Origin = tuple[int, e.Expression | None]
-
-
-class Site(NamedTuple):
-    """Where an operator is built. Its query reads from `since_us` on, if there was something to read before."""
-
-    name: str
-    inputs: Sequence[Inlet]
-    output: Buffer
-    clock: StepClock
-    since_us: int | None
 
 
 class Updates(NamedTuple):

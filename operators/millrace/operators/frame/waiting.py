@@ -15,13 +15,10 @@ earlier.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from typing import Any
 
-from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.idle_waiting import IdleWaiting
-from millrace.operators.frame.inlet import Inlet
-from millrace.operators.frame.operator import StepClock
+from millrace.operators.frame.operator import Site
 from millrace.operators.frame.reorder import Reorder, merge_by_time
 from millrace.values.batch import Batch
 from millrace.values.eventtime import MAX_TIME
@@ -30,9 +27,9 @@ from millrace.values.eventtime import MAX_TIME
 class LinedInputs(IdleWaiting):
     """An operator whose tuples may have to wait: one line per input, in order of time."""
 
-    def __init__(self, name: str, inputs: Sequence[Inlet], output: Buffer, clock: StepClock) -> None:
-        super().__init__(name, inputs, output, clock)
-        self.waiting = [Reorder() for _ in inputs]
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
+        self.waiting = [Reorder() for _ in self.inputs]
 
     def _heads(self) -> list[int]:
         return [head for reorder in self.waiting if (head := reorder.head_us()) is not None]

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from millrace.operators.frame.buffer import Buffer
-from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
-from millrace.operators.frame.operator import RowWise
+from millrace.operators.frame.operator import RowWise, Site
 from millrace.operators.frame.punctuation_grain import PunctuationGrain
 from millrace.values.batch import Batch
 from millrace.values.eventtime import MIN_TIME
@@ -24,8 +21,8 @@ class Gate(RowWise):
     kind: ClassVar[str] = "gate"
     layout: ClassVar[Layout] = Layout(1)
 
-    def __init__(self, name: str, inputs: Sequence[Inlet], output: Buffer) -> None:
-        super().__init__(name, inputs, output)
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
         self.closed = True
 
     def open(self) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from millrace.operators.frame.operator import Operator
-from millrace.operators.frame.spec import STATELESS, Leaving, PassingSpec, RowSpec, Site, State
+from millrace.operators.frame.operator import Operator, Site
+from millrace.operators.frame.spec import STATELESS, Leaving, PassingSpec, RowSpec, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,4 +29,4 @@ class GateSpec(PassingSpec, RowSpec):
     def build(self, site: Site) -> Operator:
         from millrace.operators.gate.gate import Gate
 
-        return Gate(site.name, site.inputs, site.output)
+        return Gate(site)

@@ -21,10 +21,9 @@ from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 
-from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
-from millrace.operators.frame.operator import StepClock
+from millrace.operators.frame.operator import Site
 from millrace.operators.frame.reorder import Reorder, merge_by_time, shares
 from millrace.operators.frame.waiting import LinedInputs
 from millrace.operators.join.matching import Incoming, Matcher
@@ -57,22 +56,22 @@ class Join(LinedInputs):
     kind: ClassVar[str] = "join"
     layout: ClassVar[Layout] = Layout(1)
 
-    def __init__(self, name: str, spec: JoinSpec, inputs: Sequence[Inlet], output: Buffer, clock: StepClock) -> None:
-        super().__init__(name, inputs, output, clock)
+    def __init__(self, site: Site, spec: JoinSpec) -> None:
+        super().__init__(site)
         self.spec = spec
-        self.matcher = Matcher(spec, [reader.schema for reader in inputs], output.schema)
+        self.matcher = Matcher(spec, [reader.schema for reader in self.inputs], self.output.schema)
         self.hold = Reorder()
         self.rest: deque[Incoming] = deque()
         self.pending = [Unmatched(self.matcher, position, MOST_LOOKED) for position in spec.outer]
         self._by_rows = spec.counts_rows
         self.order: Order = "sync" if self._by_rows else spec.order
         self.mode: Mode = "sync" if self.order == "adaptive" else self.order
-        self.pacing = JoinPacing(len(inputs), self._window_us(), spec.alpha)
+        self.pacing = JoinPacing(len(self.inputs), self._window_us(), spec.alpha)
         self._planned = (self.order, spec.alpha)
         self._short = self.matcher.takes_rows
         self._turn = 0
         self.paced = False
-        self._stamps = [MIN_TIME] * len(inputs)
+        self._stamps = [MIN_TIME] * len(self.inputs)
 
     def _window_us(self) -> int | None:
         """|w|: how far apart rows may be, half the width of the widest band."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
-from millrace.operators.frame.operator import Operator
+from millrace.operators.frame.operator import Operator, Site
 from millrace.operators.frame.picked import (
     Picked,
     picked_lags,
@@ -22,7 +22,6 @@ from millrace.operators.frame.spec import (
     Origin,
     Positions,
     Shared,
-    Site,
     Spec,
     State,
     Updates,
@@ -173,7 +172,7 @@ class JoinSpec(Spec):
     def build(self, site: Site) -> Operator:
         from millrace.operators.join.join import Join
 
-        return Join(site.name, self, site.inputs, site.output, site.clock)
+        return Join(site, self)
 
 
 def _band_words(band: Band, names: Sequence[str]) -> str:

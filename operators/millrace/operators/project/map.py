@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
 
-from millrace.operators.frame.buffer import Buffer
-from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
-from millrace.operators.frame.operator import RowWise
+from millrace.operators.frame.operator import RowWise, Site
 from millrace.operators.project.spec import MapSpec
 from millrace.operators.updates.updates import blanked, gone_of
 from millrace.values.batch import FILLERS, Batch
@@ -26,12 +23,12 @@ class Map(RowWise):
     kind: ClassVar[str] = "map"
     layout: ClassVar[Layout] = Layout(1)
 
-    def __init__(self, name: str, spec: MapSpec, inputs: Sequence[Inlet], output: Buffer) -> None:
-        super().__init__(name, inputs, output)
+    def __init__(self, site: Site, spec: MapSpec) -> None:
+        super().__init__(site)
         self._columns = compile_columns([expression for _, expression in spec.columns])
         copied = [isinstance(column, Column) and column.position >= 0 for _, column in spec.columns]
         self._computed = [at for at, plain in enumerate(copied) if not plain]
-        self._retracts = output.schema.retracts
+        self._retracts = self.output.schema.retracts
 
     def compute(self, batch: Batch) -> Batch:
         columns, valid, errors = self._columns(batch)

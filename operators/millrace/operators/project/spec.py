@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from millrace.operators.frame.operator import Operator
-from millrace.operators.frame.spec import Origin, Positions, RowSpec, Site, computed
+from millrace.operators.frame.operator import Operator, Site
+from millrace.operators.frame.spec import Origin, Positions, RowSpec, computed
 from millrace.protocol import Field, Schema
 from millrace.values import expression as e
 from millrace.values import lags as time
@@ -51,4 +51,4 @@ class MapSpec(RowSpec):
     def build(self, site: Site) -> Operator:
         from millrace.operators.project.map import Map
 
-        return Map(site.name, self, site.inputs, site.output)
+        return Map(site, self)

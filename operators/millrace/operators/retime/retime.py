@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
 
-from millrace.operators.frame.buffer import Buffer
-from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
-from millrace.operators.frame.operator import RowWise
+from millrace.operators.frame.operator import RowWise, Site
 from millrace.operators.frame.punctuation_grain import EVERY, PunctuationGrain
 from millrace.operators.retime.spec import RetimeSpec
 from millrace.values.batch import Batch
@@ -25,8 +22,8 @@ class Retime(RowWise):
     layout: ClassVar[Layout] = Layout(1)
     shifts_time: ClassVar[bool] = True
 
-    def __init__(self, name: str, spec: RetimeSpec, inputs: Sequence[Inlet], output: Buffer) -> None:
-        super().__init__(name, inputs, output)
+    def __init__(self, site: Site, spec: RetimeSpec) -> None:
+        super().__init__(site)
         self._position = spec.position
         self._lag_us = spec.lag_us
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from millrace.operators.frame.operator import Operator
+from millrace.operators.frame.operator import Operator, Site
 from millrace.operators.frame.spec import (
     INDIFFERENT,
     STATEFUL,
@@ -14,7 +14,6 @@ from millrace.operators.frame.spec import (
     PassingSpec,
     Positions,
     RowSpec,
-    Site,
     State,
     Updates,
 )
@@ -73,4 +72,4 @@ class RetimeSpec(PassingSpec, RowSpec):
     def build(self, site: Site) -> Operator:
         from millrace.operators.retime.retime import Retime
 
-        return Retime(site.name, self, site.inputs, site.output)
+        return Retime(site, self)

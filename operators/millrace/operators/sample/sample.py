@@ -7,10 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from millrace.operators.frame.buffer import Buffer
-from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
-from millrace.operators.frame.operator import RowWise
+from millrace.operators.frame.operator import RowWise, Site
 from millrace.operators.sample.spec import SampleSpec
 from millrace.values.batch import Batch
 from millrace.values.splitmix import draws, state_after
@@ -25,8 +23,8 @@ class Sample(RowWise):
     kind: ClassVar[str] = "select"
     layout: ClassVar[Layout] = Layout(1)
 
-    def __init__(self, name: str, spec: SampleSpec, inputs: Sequence[Inlet], output: Buffer) -> None:
-        super().__init__(name, inputs, output)
+    def __init__(self, site: Site, spec: SampleSpec) -> None:
+        super().__init__(site)
         # 2 ** 64 does not fit into 64 bits: a share of 1 keeps every number up to the greatest one.
         self._below = np.uint64(min(int(spec.share * 2.0**64), 2**64 - 1))
         self._seed = spec.seed

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from millrace.operators.frame.operator import Operator
-from millrace.operators.frame.spec import PASSED_ON, STATEFUL, Leaving, PassingSpec, Site, State, Updates
+from millrace.operators.frame.operator import Operator, Site
+from millrace.operators.frame.spec import PASSED_ON, STATEFUL, Leaving, PassingSpec, State, Updates
 from millrace.protocol import Schema
 from millrace.values.lags import Lags
 from millrace.values.reach import Reaches, unbounded
@@ -49,4 +49,4 @@ class SampleSpec(PassingSpec):
     def build(self, site: Site) -> Operator:
         from millrace.operators.sample.sample import Sample
 
-        return Sample(site.name, self, site.inputs, site.output)
+        return Sample(site, self)

@@ -16,10 +16,9 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
-from millrace.operators.frame.operator import StepClock
+from millrace.operators.frame.operator import Site
 from millrace.operators.frame.picked import Picked, picked_schema
 from millrace.operators.frame.reorder import least_of_each
 from millrace.operators.frame.waiting import TimeOrdered
@@ -37,28 +36,18 @@ PAIRS: Final = 4096
 _NONE: Final[Int64s] = np.zeros(0, np.int64)
 
 
-def build_sequence(
-    name: str, spec: SequenceSpec, inputs: Sequence[Inlet], output: Buffer, clock: StepClock
-) -> FollowedBy:
-    """The operator that a spec asks for."""
-    kind = Absence if spec.absent else Following
-    return kind(name, spec, inputs, output, clock)
-
-
 class FollowedBy(TimeOrdered):
     """The common part of sequences: two inputs in order of time, the rows of A that may be followed, and `where`."""
 
     kind: ClassVar[str] = "sequence"
     layout: ClassVar[Layout] = Layout(1)
 
-    def __init__(
-        self, name: str, spec: SequenceSpec, inputs: Sequence[Inlet], output: Buffer, clock: StepClock
-    ) -> None:
-        super().__init__(name, inputs, output, clock)
+    def __init__(self, site: Site, spec: SequenceSpec) -> None:
+        super().__init__(site)
         self._spec = spec
         self.last_us = MIN_TIME  # the newest time taken
-        schemas = [reader.schema for reader in inputs]
-        assert all(left.type is right.type for left, right in spec.keys), f"{name}: keys of different types"
+        schemas = [reader.schema for reader in self.inputs]
+        assert all(left.type is right.type for left, right in spec.keys), f"{self.name}: keys of different types"
         self._keys = [compile_columns([pair[side] for pair in spec.keys]) for side in (0, 1)]
         self._tested = spec.tested or spec.columns
         self._tested_schema = picked_schema(self._tested, schemas, set())
@@ -322,12 +311,10 @@ class Absence(FollowedBy):
 
     paced = True
 
-    def __init__(
-        self, name: str, spec: SequenceSpec, inputs: Sequence[Inlet], output: Buffer, clock: StepClock
-    ) -> None:
-        super().__init__(name, spec, inputs, output, clock)
-        assert spec.within_us is not None, f"{name}: an absence needs within_us"
-        assert not spec.outer, f"{name}: an absence has no rows of input 1"
+    def __init__(self, site: Site, spec: SequenceSpec) -> None:
+        super().__init__(site, spec)
+        assert spec.within_us is not None, f"{self.name}: an absence needs within_us"
+        assert not spec.outer, f"{self.name}: an absence has no rows of input 1"
         self._within_us: int = spec.within_us
 
     # -- time ----------------------------------------------------------------------------------------------------------

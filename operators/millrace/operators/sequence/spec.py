@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from millrace.operators.frame.operator import Operator
+from millrace.operators.frame.operator import Operator, Site
 from millrace.operators.frame.picked import (
     Picked,
     picked_lags,
@@ -22,7 +22,6 @@ from millrace.operators.frame.spec import (
     Origin,
     Positions,
     Shared,
-    Site,
     Spec,
     State,
     Updates,
@@ -144,6 +143,6 @@ class SequenceSpec(Spec):
         return f"{unused}, forever" if self.within_us is None else f"{unused}, for {format_interval(self.within_us)}"
 
     def build(self, site: Site) -> Operator:
-        from millrace.operators.sequence.sequence import build_sequence
+        from millrace.operators.sequence.sequence import Absence, Following
 
-        return build_sequence(site.name, self, site.inputs, site.output, site.clock)
+        return Absence(site, self) if self.absent else Following(site, self)

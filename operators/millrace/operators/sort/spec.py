@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from millrace.operators.frame.operator import Operator
-from millrace.operators.frame.spec import PASSED_ON, STATEFUL, Leaving, PassingSpec, Site, State, Updates
+from millrace.operators.frame.operator import Operator, Site
+from millrace.operators.frame.spec import PASSED_ON, STATEFUL, Leaving, PassingSpec, State, Updates
 from millrace.protocol import Schema
 from millrace.values.lags import Lags
 from millrace.values.reach import HERE, Reaches
@@ -47,4 +47,4 @@ class SortSpec(PassingSpec):
     def build(self, site: Site) -> Operator:
         from millrace.operators.sort.sort import Sort
 
-        return Sort(site.name, site.inputs, site.output, site.clock)
+        return Sort(site)

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from millrace.operators.frame.operator import Operator
+from millrace.operators.frame.operator import Operator, Site
 from millrace.operators.frame.spec import (
     STATEFUL,
     Leaving,
     Origin,
     Positions,
     Shared,
-    Site,
     Spec,
     State,
     Updates,
@@ -140,9 +139,9 @@ class TopSpec(Spec):
         return f"{words}{' after every row' if self.emit == 'every' else ''}{final}: {show_name(self.number)}"
 
     def build(self, site: Site) -> Operator:
-        from millrace.operators.top.top import build_top
+        from millrace.operators.top.top import FinalTop, Top
 
-        return build_top(site.name, self, site.inputs, site.output, site.clock)
+        return Top(site, self) if self.closes_at is None else FinalTop(site, self)
 
 
 def _rank_words(rank: Rank) -> str:

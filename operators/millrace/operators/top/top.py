@@ -11,11 +11,9 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 
-from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.idle_waiting import WindowWaiting
-from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
-from millrace.operators.frame.operator import Operator, StepClock
+from millrace.operators.frame.operator import Operator, Site
 from millrace.operators.top.contest import Changes, Contest
 from millrace.operators.top.spec import Rank, TopSpec
 from millrace.operators.updates.key_index import Column, KeyIndex
@@ -78,16 +76,9 @@ class Top(Stateful):
     kind: ClassVar[str] = "top"
     layout: ClassVar[Layout] = Layout(1)
 
-    def __init__(self, name: str, spec: TopSpec, inputs: Sequence[Inlet], output: Buffer) -> None:
-        super().__init__(name, inputs, output)
+    def __init__(self, site: Site, spec: TopSpec) -> None:
+        super().__init__(site)
         self.state = PlacedRows(spec, self)
-
-
-def build_top(name: str, spec: TopSpec, inputs: Sequence[Inlet], output: Buffer, clock: StepClock) -> Operator:
-    """The operator that a spec asks for."""
-    if spec.closes_at is not None:
-        return FinalTop(name, spec, inputs, output, clock)
-    return Top(name, spec, inputs, output)
 
 
 class Pool(NamedTuple):
@@ -431,8 +422,8 @@ class FinalTop(WindowWaiting):
     layout: ClassVar[Layout] = Layout(1)
     paced = True
 
-    def __init__(self, name: str, spec: TopSpec, inputs: Sequence[Inlet], output: Buffer, clock: StepClock) -> None:
-        super().__init__(name, inputs, output, clock)
+    def __init__(self, site: Site, spec: TopSpec) -> None:
+        super().__init__(site)
         self._spec = spec
         self._windows: dict[int, PlacedRows] = {}
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from millrace.operators.frame.operator import Operator
+from millrace.operators.frame.operator import Operator, Site
 from millrace.operators.frame.spec import (
     INDIFFERENT,
     STATEFUL,
@@ -14,7 +14,6 @@ from millrace.operators.frame.spec import (
     Origin,
     Positions,
     Shared,
-    Site,
     Spec,
     State,
     Updates,
@@ -103,7 +102,7 @@ class UnionSpec(Spec):
         from millrace.operators.union.union import ArrivalUnion, OrderedUnion, YoungestUnion
 
         if self.key is not None:
-            return YoungestUnion(site.name, self.key, site.inputs, site.output)
+            return YoungestUnion(site, self.key)
         if self.ordered:
-            return OrderedUnion(site.name, site.inputs, site.output, site.clock)
-        return ArrivalUnion(site.name, site.inputs, site.output)
+            return OrderedUnion(site)
+        return ArrivalUnion(site)

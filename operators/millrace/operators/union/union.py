@@ -7,10 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from millrace.operators.frame.buffer import Buffer
-from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
-from millrace.operators.frame.operator import Operator, StepClock
+from millrace.operators.frame.operator import Operator, Site
 from millrace.operators.frame.waiting import Merging
 from millrace.operators.updates import kernel as replacing
 from millrace.operators.updates.key_index import KeyIndex
@@ -31,8 +29,8 @@ class OrderedUnion(Merging):
     kind: ClassVar[str] = "union"
     layout: ClassVar[Layout] = Layout(1)
 
-    def __init__(self, name: str, inputs: Sequence[Inlet], output: Buffer, clock: StepClock) -> None:
-        super().__init__(name, inputs, output, clock)
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
         self.last_us = MIN_TIME  # the time of the last row emitted
 
     def consume(self, batch: Batch) -> Batch | None:
@@ -73,10 +71,10 @@ class ArrivalUnion(Operator):
     kind: ClassVar[str] = "union"
     layout: ClassVar[Layout] = Layout(1)
 
-    def __init__(self, name: str, inputs: Sequence[Inlet], output: Buffer) -> None:
-        super().__init__(name, inputs, output)
+    def __init__(self, site: Site) -> None:
+        super().__init__(site.name, site.inputs, site.output)
         self._turn = 0
-        self._renames = [reader.schema != output.schema for reader in inputs]
+        self._renames = [reader.schema != site.output.schema for reader in site.inputs]
 
     def pass_on(self, batch: Batch, position: int) -> Batch:
         """The rows of an input to emit."""
@@ -144,9 +142,9 @@ class YoungestUnion(ArrivalUnion):
     the last one delivered. Of two inputs' rows of one key and time only the first to come is delivered.
     """
 
-    def __init__(self, name: str, key: Sequence[int], inputs: Sequence[Inlet], output: Buffer) -> None:
-        super().__init__(name, inputs, output)
-        self._youngest = Youngest(output.schema, key)
+    def __init__(self, site: Site, key: Sequence[int]) -> None:
+        super().__init__(site)
+        self._youngest = Youngest(site.output.schema, key)
 
     def pass_on(self, batch: Batch, position: int) -> Batch:
         return self._youngest.of(batch, position)

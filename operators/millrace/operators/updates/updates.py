@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from millrace.operators.frame.operator import Operator
+from millrace.operators.frame.operator import Operator, Site
 from millrace.operators.updates import kernel as replacing
 from millrace.operators.updates.key_index import Column, KeyIndex
 from millrace.protocol import Schema, Type
@@ -236,6 +236,9 @@ class Stateful(Operator):
     """Rows as they arrive. The output is in order if the input is; else each key's own rows are."""
 
     state: UpdateState
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site.name, site.inputs, site.output)
 
     def run(self, limit: int) -> None:
         batch = self.take(self.inputs[0], limit)

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from millrace.operators.frame.operator import Operator
+from millrace.operators.frame.operator import Operator, Site
 from millrace.operators.frame.spec import (
     INDIFFERENT,
     STATEFUL,
     Leaving,
     Origin,
     Positions,
-    Site,
     Spec,
     State,
     Updates,
@@ -107,4 +106,4 @@ class WindowSpec(Spec):
         from millrace.operators.window.windowing import RowWindowing, Windowing
 
         kind = RowWindowing if isinstance(self.window, RowWindow) else Windowing
-        return kind(site.name, self, site.inputs, site.output, site.since_us)
+        return kind(site, self)

@@ -5,16 +5,13 @@ Sessions are another matter: their bounds are known when they close (`sessionrow
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
 from millrace.operators.aggregate.row_positions import RowPositions
-from millrace.operators.frame.buffer import Buffer
-from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
-from millrace.operators.frame.operator import RowWise
+from millrace.operators.frame.operator import RowWise, Site
 from millrace.operators.frame.windows import RowWindow, TimeWindow
 from millrace.operators.window.spec import WindowSpec
 from millrace.values.batch import Batch, Int64s
@@ -30,10 +27,10 @@ class Windowing(RowWise):
     kind: ClassVar[str] = "map"
     layout: ClassVar[Layout] = Layout(1)
 
-    def __init__(self, name: str, spec: WindowSpec, inputs: Sequence[Inlet], output: Buffer, since: int | None) -> None:
-        super().__init__(name, inputs, output)
+    def __init__(self, site: Site, spec: WindowSpec) -> None:
+        super().__init__(site)
         self._spec = spec
-        self._since = since if spec.partial == "skip" else None
+        self._since = site.since_us if spec.partial == "skip" else None
         window = spec.window
         if isinstance(window, TimeWindow):
             self._size, self._slide, self._offset = window.size_us, window.slide_us, window.offset_us
@@ -76,11 +73,11 @@ class Windowing(RowWise):
 class RowWindowing(Windowing):
     """The same for windows of rows, whose places are their positions on the source's arc."""
 
-    def __init__(self, name: str, spec: WindowSpec, inputs: Sequence[Inlet], output: Buffer, since: int | None) -> None:
+    def __init__(self, site: Site, spec: WindowSpec) -> None:
         assert isinstance(spec.window, RowWindow)
-        reader = inputs[0]
+        reader = site.inputs[0]
         self._positions = RowPositions(reader, spec.where, self.failed)
-        super().__init__(name, spec, inputs, output, None if since is None else reader.position)
+        super().__init__(site if site.since_us is None else site._replace(since_us=reader.position), spec)
         self._columns = None if spec.columns is None else compile_columns([column for _, column in spec.columns])
         self.place = reader.position
 
