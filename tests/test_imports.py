@@ -8,6 +8,7 @@ The three drivers are on one level: one may use another unless that creates a cy
 """
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -281,5 +282,22 @@ def test_nobody_reaches_into_an_input() -> None:
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Attribute) and ast.unparse(node.value) not in ("self", "paging")
         if node.attr in INLET or (node.attr in SET_BY_INLET and not isinstance(node.ctx, ast.Load))
+    ]
+    assert found == []
+
+
+# Nodes that are never executed: a source's arc is filled when tuples arrive, a sink is emptied.
+WITHOUT_FRAME = {"operators/source/source.py", "operators/sink/sink.py"}
+BY_FRAME = re.compile(r"(output\.(put|punctuate)|counts\.(input_tuples|output_tuples|executions|errors)|\.gauge)$")
+
+
+def test_only_the_frame_counts_and_fills_arcs() -> None:
+    """An operator takes from its inputs and emits rows; the frame around it counts, gauges and promises."""
+    found = [
+        f"{path.relative_to(OPERATORS)}:{node.lineno} {ast.unparse(node)}"
+        for path in sorted((OPERATORS / "operators").rglob("*.py"))
+        if path.parent.name not in ("frame", "queues") and str(path.relative_to(OPERATORS)) not in WITHOUT_FRAME
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Attribute) and BY_FRAME.search(ast.unparse(node))
     ]
     assert found == []
