@@ -331,6 +331,13 @@ class EngineSection(Section):
     strategy: Annotated[str, AfterValidator(_check_strategy)] = Field(
         default="dfs", description="Strategy of new components: dfs, bfs, rr or chain, also with (k)."
     )
+    threads: int = Field(
+        default=0,
+        ge=0,
+        le=2,
+        description="Threads for tuples: with 2, operators work in a separate thread while the server reads and "
+        "decodes further tuples. 0: 2 if the process may use several cores, otherwise 1. Rows do not depend on it.",
+    )
     grace: Interval = Field(
         default="0 seconds",
         description="How long the server waits for a feed whose connection broke, so that it can come back and "

@@ -51,7 +51,7 @@ from millrace.server.inspection import Inspector
 from millrace.server.lines import LineDialect
 from millrace.server.logs import add_context, sparing, without_controls
 from millrace.server.metrics import Metrics, version
-from millrace.server.operations import guards, kernels, process
+from millrace.server.operations import cores, guards, kernels, process
 from millrace.server.places import SinkFolders
 from millrace.server.planning import Planning
 from millrace.server.rates import LOOK_SECONDS, Rates
@@ -134,6 +134,7 @@ class Daemon:
             budget=settings.engine.budget,
             retain=Retention(limits.retained_tuples, limits.retained_bytes),
             clock=clock,
+            threads=settings.engine.threads or min(cores(), 2),
         )
         self.feeds = Feeds(self.runner)
         self.metrics = Metrics(self.engine, self.runner, self.feeds)

@@ -51,6 +51,13 @@ def process() -> dict[str, Any]:
     }
 
 
+def cores() -> int:
+    """The cores that the process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def kernels() -> str:
     """How kernels and scheduler run: compiled, as Python, or compiled from an older source."""
     if outdated():

@@ -4,9 +4,9 @@ Rule: the engine is stepped from here and nowhere else, between two steps the ev
 that has nothing to do is not stepped at all. A step for a few events is a callback of the loop, which no task waits
 for: with single tuples, waking a task takes longer than the step of a small query.
 
-A worker thread takes each step with a command that may change the graph, because it may take long: the loop serves
-sockets meanwhile, and events wait for the next step. Such steps, and other long work on the engine, hold `_turn`. The
-loop reads the engine only `at_rest`.
+A worker thread takes each step with a command that may change the graph, because it may take long, and with `threads`
+above 1 each step with many tuples: the loop serves sockets and decodes meanwhile, and events wait for the next step.
+Such steps, and other long work on the engine, hold `_turn`. The loop reads the engine only `at_rest`.
 
 Where a stream's time may be guessed by the clock, a guess must not overtake bytes that have arrived. So the clock is
 read, then the loop polls its sockets once, and the next step is notified (`Heard`) that everything from before that
@@ -78,6 +78,8 @@ T = TypeVar("T")
 # for it: below that the loop itself would cost more than the work.
 STEP_SECONDS: Final = 0.01
 LEAST_BUDGET: Final = 256
+# Tuples from which the worker takes a step: handing fewer over would take as long as the loop needs for them.
+MANY_TUPLES: Final = 2_048
 # How long the readings of a stopwatch are gathered at the least.
 READINGS_NS: Final = 50_000_000
 # How often the system's clock is looked at while nothing happens.
@@ -132,6 +134,7 @@ class Runner:
         retain: Retention,
         clock: Timepiece | None = None,
         look_seconds: float = LOOK_SECONDS,
+        threads: int = 1,
     ) -> None:
         self.engine = engine
         self.stopwatch = stopwatch
@@ -155,7 +158,9 @@ class Runner:
         self._most = budget
         self._budget = budget
         self._retain = retain
+        self._threads = threads
         self._events: list[Event] = []
+        self._tuples = 0  # in these events
         self._more = False
         self._worker = Worker("engine")
         self._turn = asyncio.Lock()
@@ -197,6 +202,8 @@ class Runner:
     def submit(self, event: Event) -> None:
         """Something happened; the next step will know."""
         self._events.append(event)
+        if isinstance(event, Arrived):
+            self._tuples += len(event.batch)
         self._idle.clear()
         if not self._rests or self.guessing or self._reconfigures:
             self._something.set()
@@ -374,7 +381,7 @@ class Runner:
                         await self._hear()
                 if not self._reconfigures:
                     await self.at_rest()
-                if self._reconfigures:
+                if self._reconfigures or self._is_long():
                     await self._step_aside()
                 else:
                     self.step()
@@ -395,7 +402,7 @@ class Runner:
         self._scheduled = False
         if not self._rests or not self._events or self._something.is_set():
             return
-        if self.guessing or self._reconfigures or self._turn.locked():
+        if self.guessing or self._reconfigures or self._is_long() or self._turn.locked():
             self._something.set()
             return
         first = self._wakes[0] if self._wakes else MAX_INT64
@@ -407,6 +414,10 @@ class Runner:
             self._something.set()
         else:
             self._idle.set()
+
+    def _is_long(self) -> bool:
+        """Whether the worker takes the next step, as there are cores for both and the step is worth it."""
+        return self._threads > 1 and (self._tuples >= MANY_TUPLES or self._more)
 
     def _is_due(self) -> bool:
         return bool(self._wakes) and self._wakes[0] <= self._clock.now_us()
@@ -454,7 +465,8 @@ class Runner:
         self._finish(events, effects, took)
 
     async def _step_aside(self) -> None:
-        """One step in the worker, and its orders. Its duration does not change the budget: it is not due to tuples."""
+        """One step in the worker, and its orders. The duration of a change does not change the budget."""
+        changes = self._reconfigures
         async with self._turn:
             now_us, events = self._begin()
             budget = self._budget
@@ -462,7 +474,10 @@ class Runner:
             try:
                 began = time.perf_counter()
                 effects = await self._worker.run_whole(lambda: self.engine.step(now_us, events, budget=budget))
-                self._finish(events, effects, time.perf_counter() - began)
+                took = time.perf_counter() - began
+                if not changes:
+                    self._adapt(took, effects.more)
+                self._finish(events, effects, took)
             finally:
                 self._aside = False
 
@@ -499,6 +514,7 @@ class Runner:
     def _gather(self) -> list[Event]:
         """The events of a step. Tuples came by now; what the clock alone says counts to the last hearing only."""
         now, self._events = _until_a_name_changes(self._events)
+        self._tuples = 0
         self._reconfigures = any(isinstance(event, Command) and _may_change_graph(event.body) for event in self._events)
         events = self.stopwatch.take() + now
         if self._stepped_us:

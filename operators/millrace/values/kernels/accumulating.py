@@ -9,6 +9,7 @@ import cython
 
 @cython.cfunc
 @cython.inline
+@cython.nogil
 @cython.exceptval(check=False)
 def wrap(value: cython.longlong) -> cython.longlong:
     """The int64 to which C's arithmetic wraps `value`; Python's integers do not wrap."""
@@ -22,8 +23,9 @@ def add_one(slots: cython.const[cython.longlong][:], counts: cython.longlong[:])
     i: cython.Py_ssize_t
     if not cython.compiled:
         slots, counts = memoryview(slots), memoryview(counts)
-    for i in range(slots.shape[0]):
-        counts[slots[i]] += 1
+    with cython.nogil:
+        for i in range(slots.shape[0]):
+            counts[slots[i]] += 1
 
 
 def add(
@@ -33,8 +35,9 @@ def add(
     i: cython.Py_ssize_t
     if not cython.compiled:
         slots, values, totals = memoryview(slots), memoryview(values), memoryview(totals)
-    for i in range(slots.shape[0]):
-        totals[slots[i]] += values[i]
+    with cython.nogil:
+        for i in range(slots.shape[0]):
+            totals[slots[i]] += values[i]
 
 
 def raise_to(
@@ -44,9 +47,10 @@ def raise_to(
     i: cython.Py_ssize_t
     if not cython.compiled:
         slots, values, highest = memoryview(slots), memoryview(values), memoryview(highest)
-    for i in range(slots.shape[0]):
-        if values[i] > highest[slots[i]]:
-            highest[slots[i]] = values[i]
+    with cython.nogil:
+        for i in range(slots.shape[0]):
+            if values[i] > highest[slots[i]]:
+                highest[slots[i]] = values[i]
 
 
 def add_wide(
@@ -66,14 +70,15 @@ def add_wide(
     total: cython.longlong
     if not cython.compiled:
         slots, values, low, high = memoryview(slots), memoryview(values), memoryview(low), memoryview(high)
-    for i in range(slots.shape[0]):
-        slot = slots[i]
-        x = low[slot]
-        y = values[i]
-        total = wrap(x + y)
-        low[slot] = total
-        if ((x ^ total) & (y ^ total)) < 0:
-            high[slot] += 1 if y > 0 else -1
+    with cython.nogil:
+        for i in range(slots.shape[0]):
+            slot = slots[i]
+            x = low[slot]
+            y = values[i]
+            total = wrap(x + y)
+            low[slot] = total
+            if ((x ^ total) & (y ^ total)) < 0:
+                high[slot] += 1 if y > 0 else -1
 
 
 def add_precise(
@@ -90,16 +95,17 @@ def add_precise(
     total: cython.double
     if not cython.compiled:
         slots, values, sums = memoryview(slots), memoryview(values), memoryview(sums)
-    for i in range(slots.shape[0]):
-        at = 2 * slots[i]
-        x = sums[at]
-        y = values[i]
-        total = x + y
-        if abs(x) >= abs(y):
-            sums[at + 1] += (x - total) + y
-        else:
-            sums[at + 1] += (y - total) + x
-        sums[at] = total
+    with cython.nogil:
+        for i in range(slots.shape[0]):
+            at = 2 * slots[i]
+            x = sums[at]
+            y = values[i]
+            total = x + y
+            if abs(x) >= abs(y):
+                sums[at + 1] += (x - total) + y
+            else:
+                sums[at + 1] += (y - total) + x
+            sums[at] = total
 
 
 def add_moments(
@@ -111,12 +117,13 @@ def add_moments(
     delta: cython.double
     if not cython.compiled:
         slots, values, moments = memoryview(slots), memoryview(values), memoryview(moments)
-    for i in range(slots.shape[0]):
-        at = 3 * slots[i]
-        moments[at] += 1
-        delta = values[i] - moments[at + 1]
-        moments[at + 1] += delta / moments[at]
-        moments[at + 2] += delta * (values[i] - moments[at + 1])
+    with cython.nogil:
+        for i in range(slots.shape[0]):
+            at = 3 * slots[i]
+            moments[at] += 1
+            delta = values[i] - moments[at + 1]
+            moments[at + 1] += delta / moments[at]
+            moments[at + 2] += delta * (values[i] - moments[at + 1])
 
 
 def merge_moments(
@@ -151,13 +158,14 @@ def least(
     slot: cython.longlong
     if not cython.compiled:
         slots, values, best, seen = memoryview(slots), memoryview(values), memoryview(best), memoryview(seen)
-    for i in range(slots.shape[0]):
-        slot = slots[i]
-        if not seen[slot]:
-            seen[slot] = 1
-            best[slot] = values[i]
-        elif values[i] < best[slot]:
-            best[slot] = values[i]
+    with cython.nogil:
+        for i in range(slots.shape[0]):
+            slot = slots[i]
+            if not seen[slot]:
+                seen[slot] = 1
+                best[slot] = values[i]
+            elif values[i] < best[slot]:
+                best[slot] = values[i]
 
 
 def choose(

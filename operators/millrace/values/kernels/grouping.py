@@ -23,6 +23,7 @@ MULTIPLIER = cython.declare(cython.ulonglong, 0x2545F4914F6CDD1D)
 
 @cython.cfunc
 @cython.inline
+@cython.nogil
 @cython.exceptval(check=False)
 def mix(state: cython.ulonglong, value: cython.longlong) -> cython.ulonglong:
     """Fold a value into a hash: multiply, and let the high bits reach the low ones."""
@@ -35,6 +36,7 @@ def mix(state: cython.ulonglong, value: cython.longlong) -> cython.ulonglong:
 
 @cython.cfunc
 @cython.inline
+@cython.nogil
 @cython.exceptval(check=False)
 def unsigned(value: cython.longlong) -> cython.ulonglong:
     """A hash as it is computed; arrays hold it as an int64."""
@@ -45,6 +47,7 @@ def unsigned(value: cython.longlong) -> cython.ulonglong:
 
 @cython.cfunc
 @cython.inline
+@cython.nogil
 @cython.exceptval(check=False)
 def signed(state: cython.ulonglong) -> cython.longlong:
     """A hash as arrays hold it."""
@@ -55,6 +58,7 @@ def signed(state: cython.ulonglong) -> cython.longlong:
 
 @cython.cfunc
 @cython.inline
+@cython.nogil
 @cython.exceptval(check=False)
 def pack(state: cython.longlong, bits: cython.longlong, value: cython.longlong) -> cython.longlong:
     """Write a value's low bits next to those of the columns before; what leaves 64 bits is lost."""
@@ -65,6 +69,7 @@ def pack(state: cython.longlong, bits: cython.longlong, value: cython.longlong) 
 
 @cython.cfunc
 @cython.inline
+@cython.nogil
 @cython.exceptval(check=False)
 def beyond(value: cython.longlong, low: cython.longlong, bits: cython.longlong) -> cython.ulonglong:
     """Not zero if a value lies outside of low and low + 2**bits."""
@@ -82,18 +87,20 @@ def fold(
     outside: cython.ulonglong = 0
     if not cython.compiled:
         values, hashes = memoryview(values), memoryview(hashes)
-    if bits == MIX:
-        for i in range(hashes.shape[0]):
-            hashes[i] = signed(mix(unsigned(hashes[i]), values[i]))
-    else:
-        for i in range(hashes.shape[0]):
-            hashes[i] = pack(hashes[i], bits, values[i])
-            outside |= beyond(values[i], low, bits)
+    with cython.nogil:
+        if bits == MIX:
+            for i in range(hashes.shape[0]):
+                hashes[i] = signed(mix(unsigned(hashes[i]), values[i]))
+        else:
+            for i in range(hashes.shape[0]):
+                hashes[i] = pack(hashes[i], bits, values[i])
+                outside |= beyond(values[i], low, bits)
     return outside != 0
 
 
 @cython.cfunc
 @cython.inline
+@cython.nogil
 @cython.exceptval(check=False)
 def hash_of(
     keys: cython.const[cython.longlong][::1],
@@ -124,10 +131,11 @@ def look_packed(
     if not cython.compiled:
         hashes, index = memoryview(hashes), memoryview(index)
         slots, rest = memoryview(slots), memoryview(rest)
-    for i in range(slots.shape[0]):
-        slots[i] = index[hashes[i] & mask] - 1
-        rest[count] = i
-        count += slots[i] < 0
+    with cython.nogil:
+        for i in range(slots.shape[0]):
+            slots[i] = index[hashes[i] & mask] - 1
+            rest[count] = i
+            count += slots[i] < 0
     return count
 
 
@@ -147,7 +155,7 @@ def look(
     """
     i: cython.Py_ssize_t
     j: cython.Py_ssize_t
-    start: cython.Py_ssize_t
+    start: cython.Py_ssize_t = 0
     stop: cython.Py_ssize_t
     slot: cython.Py_ssize_t
     same: cython.longlong
@@ -156,24 +164,27 @@ def look(
     if not cython.compiled:
         keys, hashes, index = memoryview(keys), memoryview(hashes), memoryview(index)
         stored, slots, rest = memoryview(stored), memoryview(slots), memoryview(rest)
-    for start in range(0, slots.shape[0], BLOCK):
-        stop = min(start + BLOCK, slots.shape[0])
-        for i in range(start, stop):
-            slots[i] = index[hashes[i] & mask]
-        for i in range(start, stop):
-            slot = slots[i] - 1
-            same = slot >= 0
-            slot *= same  # the first group's key serves rows without a group
-            for j in range(width):
-                same &= stored[slot * width + j] == keys[i * width + j]
-            slots[i] = slot
-            rest[count] = i
-            count += 1 - same
+    with cython.nogil:
+        while start < slots.shape[0]:
+            stop = min(start + BLOCK, slots.shape[0])
+            for i in range(start, stop):
+                slots[i] = index[hashes[i] & mask]
+            for i in range(start, stop):
+                slot = slots[i] - 1
+                same = slot >= 0
+                slot *= same  # the first group's key serves rows without a group
+                for j in range(width):
+                    same &= stored[slot * width + j] == keys[i * width + j]
+                slots[i] = slot
+                rest[count] = i
+                count += 1 - same
+            start = stop
     return count
 
 
 @cython.cfunc
 @cython.inline
+@cython.nogil
 @cython.exceptval(check=False)
 def place_of(
     keys: cython.const[cython.longlong][::1],
@@ -228,19 +239,22 @@ def find_or_add(
     if not cython.compiled:
         keys, packing = memoryview(keys), memoryview(packing)
         index, stored, slots = memoryview(index), memoryview(stored), memoryview(slots)
-    for i in range(start, slots.shape[0]):
-        at = place_of(keys, i * width, packing, index, stored)
-        if at < 0:
-            return i, count
-        if index[at] == 0:
-            if count == room:
-                return i, count
-            for j in range(width):
-                stored[count * width + j] = keys[i * width + j]
-            count += 1
-            index[at] = count
-        slots[i] = index[at] - 1
-    return slots.shape[0], count
+    with cython.nogil:
+        i = start
+        while i < slots.shape[0]:
+            at = place_of(keys, i * width, packing, index, stored)
+            if at < 0:
+                break
+            if index[at] == 0:
+                if count == room:
+                    break
+                for j in range(width):
+                    stored[count * width + j] = keys[i * width + j]
+                count += 1
+                index[at] = count
+            slots[i] = index[at] - 1
+            i += 1
+    return i, count
 
 
 def find_or_add_one(

@@ -33,6 +33,31 @@ def read_rows(
     Value j of row i goes to place `j * count + i` of `values`, or of `doubles`; of a text or of bytes it is where they
     start, and `lengths` says how long they are. `values` and `doubles` are the same memory.
     """
+    end: cython.Py_ssize_t
+    if not cython.compiled:
+        data, kinds, nullable, valid = memoryview(data), memoryview(kinds), memoryview(nullable), memoryview(valid)
+        values, doubles, lengths = memoryview(values), memoryview(doubles), memoryview(lengths)
+    with cython.nogil:
+        end = _rows(data, at, rows, first, count, kinds, nullable, values, doubles, lengths, valid)
+    return end
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _rows(
+    data: cython.const[cython.uchar][:],
+    at: cython.Py_ssize_t,
+    rows: cython.Py_ssize_t,
+    first: cython.Py_ssize_t,
+    count: cython.Py_ssize_t,
+    kinds: cython.const[cython.longlong][:],
+    nullable: cython.const[cython.longlong][:],
+    values: cython.longlong[:],
+    doubles: cython.double[:],
+    lengths: cython.longlong[:],
+    valid: cython.uchar[:],
+) -> cython.Py_ssize_t:
     i: cython.Py_ssize_t
     j: cython.Py_ssize_t
     place: cython.Py_ssize_t
@@ -41,9 +66,6 @@ def read_rows(
     kind: cython.longlong
     end: cython.Py_ssize_t = data.shape[0]
     width: cython.Py_ssize_t = kinds.shape[0]
-    if not cython.compiled:
-        data, kinds, nullable, valid = memoryview(data), memoryview(kinds), memoryview(nullable), memoryview(valid)
-        values, doubles, lengths = memoryview(values), memoryview(doubles), memoryview(lengths)
     for i in range(first, first + rows):
         if at >= end:
             return -1
@@ -107,6 +129,7 @@ def read_rows(
 
 @cython.cfunc
 @cython.inline
+@cython.nogil
 @cython.exceptval(check=False)
 def _big_endian(data: cython.const[cython.uchar][:], at: cython.Py_ssize_t, size: cython.Py_ssize_t) -> cython.longlong:
     """An unsigned number of so many bytes; one of eight has the sign of its highest bit."""
@@ -121,6 +144,7 @@ def _big_endian(data: cython.const[cython.uchar][:], at: cython.Py_ssize_t, size
 
 @cython.cfunc
 @cython.inline
+@cython.nogil
 @cython.exceptval(check=False)
 def _integer_size(tag: cython.Py_ssize_t) -> cython.Py_ssize_t:
     """Bytes of an integer behind its tag, or -1 where the tag is none of an integer's."""
@@ -135,6 +159,7 @@ def _integer_size(tag: cython.Py_ssize_t) -> cython.Py_ssize_t:
 
 @cython.cfunc
 @cython.inline
+@cython.nogil
 @cython.exceptval(check=False)
 def _integer(
     data: cython.const[cython.uchar][:], at: cython.Py_ssize_t, tag: cython.Py_ssize_t, size: cython.Py_ssize_t
@@ -150,6 +175,7 @@ def _integer(
 
 @cython.cfunc
 @cython.inline
+@cython.nogil
 @cython.exceptval(check=False)
 def _head(tag: cython.Py_ssize_t, kind: cython.longlong) -> cython.Py_ssize_t:
     """Bytes of a length behind the tag of a text, or of bytes; 0 where the tag holds the length, -1 for another tag."""

@@ -1,0 +1,98 @@
+"""Steps in a second thread: their rows are those of one thread, and the loop serves sockets meanwhile."""
+
+import json
+import random
+import threading
+
+import pytest
+import uvloop
+
+from millrace.server import runner
+from tests.server.harness import lines, running, served, settle, until
+
+SQL = """
+CREATE STREAM a (ts TIMESTAMP, k BIGINT, v DOUBLE) WITH (time = 'ts', disorder = '50 microseconds');
+CREATE STREAM b (ts TIMESTAMP, k BIGINT, name TEXT) WITH (time = 'ts');
+CREATE QUERY counted AS SELECT k, count(*) AS n, sum(v) AS total, window_start
+  FROM TUMBLE(a, ts, INTERVAL '100 microseconds') GROUP BY k, window_start;
+CREATE QUERY joined WITH (order = 'event') AS SELECT a.k, a.v, b.name FROM a JOIN b
+  ON a.k = b.k AND a.ts BETWEEN b.ts - INTERVAL '20 microseconds' AND b.ts + INTERVAL '20 microseconds';
+"""
+TUPLES = 3_000
+
+
+def load(seed: int) -> bytes:
+    rng = random.Random(seed)
+    said: list[dict[str, object]] = []
+    for at in range(TUPLES):
+        ts = 1_780_000_000_000_000 + at
+        said.append({"stream": "a", "tuple": {"ts": ts - rng.randrange(40), "k": rng.randrange(5), "v": rng.random()}})
+        said.append({"stream": "b", "tuple": {"ts": ts, "k": rng.randrange(5), "name": rng.choice(["x", "ä"])}})
+    said += [{"stream": stream, "punctuation": "2026-12-01T00:00:00Z"} for stream in "ab"]
+    return b"".join(json.dumps(one).encode() + b"\n" for one in said)
+
+
+async def rows_with(threads: int, data: bytes, seed: int) -> tuple[dict[str, list[object]], int]:
+    """The rows of both queries, the data having come in pieces, and the steps that the worker has taken."""
+    rng, aside, found = random.Random(seed), 0, {"counted": [], "joined": []}
+    async with running(SQL, engine={"threads": threads}) as daemon, lines(daemon) as feed:
+        daemon.runner.on_delivery = lambda query, now_us, batch: found[query].extend(batch.rows())
+        step, loop_thread = daemon.engine.step, threading.get_ident()
+
+        def counted(now_us, events, *, budget):
+            nonlocal aside
+            aside += threading.get_ident() != loop_thread
+            return step(now_us, events, budget=budget)
+
+        daemon.runner.engine.step = counted
+        while data:
+            size = rng.choice([10, 1_000, 100_000])
+            feed.writer.write(data[:size])
+            await feed.writer.drain()
+            data = data[size:]
+        ends = daemon.engine.streams_by_name
+        await until(lambda: all(stream.source.mark > 1_790_000_000_000_000 for stream in ends.values()))
+        await daemon.runner.wait_drained()
+    return found, aside
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_do_not_depend_on_the_number_of_threads(seed, monkeypatch):
+    monkeypatch.setattr(runner, "MANY_TUPLES", 50)
+    data = load(seed)
+    one, none = uvloop.run(rows_with(1, data, seed))
+    two, some = uvloop.run(rows_with(2, data, seed + 10))
+    assert len(one["counted"]) > 100
+    assert len(one["joined"]) > 1_000
+    assert one["counted"] == two["counted"]
+    # Rows of one time have no order: which of their steps saw more tuples decides.
+    assert sorted(one["joined"]) == sorted(two["joined"])
+    assert none == 0 < some
+
+
+@served(SQL, engine={"threads": 2})
+async def test_the_loop_serves_sockets_during_a_long_step(daemon, monkeypatch):
+    monkeypatch.setattr(runner, "MANY_TUPLES", 10)
+    entered, leave = threading.Event(), threading.Event()
+    step = daemon.engine.step
+
+    def held(now_us, events, *, budget):
+        entered.set()
+        assert leave.wait(60)
+        return step(now_us, events, budget=budget)
+
+    async with lines(daemon) as feed, lines(daemon) as other:
+        line = '{"stream": "%s", "tuple": {"ts": 1780000000000000, "k": 1}}'
+        other.say(line % "b")
+        await until(lambda: daemon.feeds.received()["b"].tuples == 1)
+        await settle()
+        daemon.runner.engine.step = held
+        try:
+            feed.say("\n".join([line % "a"] * 10))
+            await until(entered.is_set)
+            other.say(line % "b")
+            await until(lambda: daemon.feeds.received()["b"].tuples == 2)
+        finally:
+            leave.set()
+        await daemon.runner.wait_drained()
+        assert daemon.engine.source("b").feeds.by_name
