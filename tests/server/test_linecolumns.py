@@ -76,7 +76,9 @@ def heard(pieces: list[bytes], monkeypatch: pytest.MonkeyPatch, *, in_columns: b
     feeds = Feeds(runner)
     for name in STREAMS:
         feeds.add_stream(definition(name))
-    hall: Any = SimpleNamespace(token=None, limits=Limits(), feeds=feeds, credit_bytes=1 << 30, timers=Timers())
+    hall: Any = SimpleNamespace(
+        token=None, limits=Limits(), feeds=feeds, credit_bytes=1 << 30, timers=Timers(), reader=None
+    )
     connection: Any = SimpleNamespace(
         hall=hall,
         peer="peer",

@@ -1,12 +1,15 @@
-"""Steps in a second thread: their rows are those of one thread, and the loop serves sockets meanwhile."""
+"""Lines read and steps taken in other threads: the rows and the answers are those of one thread, and the loop serves
+sockets meanwhile."""
 
 import json
 import random
 import threading
+from typing import Any
 
 import pytest
 import uvloop
 
+from millrace.server import lines as lines_module
 from millrace.server import runner
 from tests.server.harness import lines, running, served, settle, until
 
@@ -19,6 +22,14 @@ CREATE QUERY joined WITH (order = 'event') AS SELECT a.k, a.v, b.name FROM a JOI
   ON a.k = b.k AND a.ts BETWEEN b.ts - INTERVAL '20 microseconds' AND b.ts + INTERVAL '20 microseconds';
 """
 TUPLES = 3_000
+ODD = [
+    b'{"stream": "a", "tuple": {"ts": 1780000000000000, "k": 1.5}}\n',
+    b'{"stream": "a", "tuple": {"k": 1}}\n',
+    b'{"stream": "a", "feed": "other", "close": true}\n',
+    b'{"stream": "none", "tuple": {}}\n',
+    b"{\n",
+    b"\n",
+]
 
 
 def load(seed: int) -> bytes:
@@ -29,12 +40,16 @@ def load(seed: int) -> bytes:
         said.append({"stream": "a", "tuple": {"ts": ts - rng.randrange(40), "k": rng.randrange(5), "v": rng.random()}})
         said.append({"stream": "b", "tuple": {"ts": ts, "k": rng.randrange(5), "name": rng.choice(["x", "ä"])}})
     said += [{"stream": stream, "punctuation": "2026-12-01T00:00:00Z"} for stream in "ab"]
-    return b"".join(json.dumps(one).encode() + b"\n" for one in said)
+    text = [json.dumps(one).encode() + b"\n" for one in said]
+    for _ in range(40):
+        text.insert(rng.randrange(TUPLES), rng.choice(ODD))
+    return b"".join(text)
 
 
-async def rows_with(threads: int, data: bytes, seed: int) -> tuple[dict[str, list[object]], int]:
-    """The rows of both queries, the data having come in pieces, and the steps that the worker has taken."""
-    rng, aside, found = random.Random(seed), 0, {"counted": [], "joined": []}
+async def rows_with(threads: int, data: bytes, seed: int) -> tuple[dict[str, list[Any]], bytes, int]:
+    """The rows of both queries, the data having come in pieces, the answers, and the steps of the worker."""
+    rng, aside = random.Random(seed), 0
+    found: dict[str, list[Any]] = {"counted": [], "joined": []}
     async with running(SQL, engine={"threads": threads}) as daemon, lines(daemon) as feed:
         daemon.runner.on_delivery = lambda query, now_us, batch: found[query].extend(batch.rows())
         step, loop_thread = daemon.engine.step, threading.get_ident()
@@ -50,18 +65,22 @@ async def rows_with(threads: int, data: bytes, seed: int) -> tuple[dict[str, lis
             feed.writer.write(data[:size])
             await feed.writer.drain()
             data = data[size:]
-        ends = daemon.engine.streams_by_name
-        await until(lambda: all(stream.source.mark > 1_790_000_000_000_000 for stream in ends.values()))
+        feed.writer.write_eof()
+        answers = await feed.reader.read()
         await daemon.runner.wait_drained()
-    return found, aside
+    return found, answers, aside
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_rows_do_not_depend_on_the_number_of_threads(seed, monkeypatch):
     monkeypatch.setattr(runner, "MANY_TUPLES", 50)
+    monkeypatch.setattr(lines_module, "MANY_BYTES", 500)
+    monkeypatch.setattr(lines_module, "WAITING_BYTES", 50_000)
     data = load(seed)
-    one, none = uvloop.run(rows_with(1, data, seed))
-    two, some = uvloop.run(rows_with(2, data, seed + 10))
+    one, answers, none = uvloop.run(rows_with(1, data, seed))
+    two, same_answers, some = uvloop.run(rows_with(2, data, seed + 10))
+    assert sorted(answers.splitlines()) == sorted(same_answers.splitlines())
+    assert answers.count(b"error") > 10
     assert len(one["counted"]) > 100
     assert len(one["joined"]) > 1_000
     assert one["counted"] == two["counted"]

@@ -117,12 +117,13 @@ class LineReader:
         """Add received bytes. `pieces` raises errors."""
         if self._error is not None:
             return
-        whole, newline, rest = bytes(data).rpartition(b"\n")
-        if newline:
-            self._take(b"%b%b\n" % (self._partial, whole))
+        data = bytes(data)
+        end = data.rfind(b"\n") + 1
+        if end:
+            self._take(self._partial + data[:end])
             self._partial = b""
         if self._error is None:
-            self._partial += rest
+            self._partial += data[end:]
             if len(self._partial) > self.limit:
                 self._refuse_next()
 

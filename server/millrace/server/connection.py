@@ -25,6 +25,7 @@ from millrace.server.runner import Runner
 from millrace.server.sink import Slow
 from millrace.server.source import TooFarAheadError
 from millrace.server.timers import Handle, Timers
+from millrace.server.worker import Worker
 
 log = structlog.get_logger()
 
@@ -65,6 +66,9 @@ class Dialect(Protocol):
     def ended(self) -> None:
         """The connection is gone: leave its feeds and subscriptions."""
 
+    def settle(self) -> None:
+        """Act on all bytes that have been received."""
+
 
 @dataclass(frozen=True, slots=True)
 class Hall:
@@ -82,6 +86,7 @@ class Hall:
     admin: Callable[[], str]
     frames: Callable[[Connection], Dialect]
     json_lines: Callable[[Connection], Dialect]
+    reader: Worker | None  # reads long pieces of JSON lines; None: the loop does
     connections: dict[Connection, None]
     timers: Timers
     guesses: Guesses
@@ -211,11 +216,15 @@ class Connection(asyncio.Protocol):
         if self._dialect is None:
             begin = self.hall.json_lines if speaks_json(data[0]) else self.hall.frames
             self._dialect = begin(self)
+        dialect = self._dialect
+        self.guarded(lambda: dialect.received(data))
+
+    def guarded(self, work: Callable[[], None]) -> None:
+        """Do something for this peer. With an internal error it loses its connection, and the others do not notice."""
         before = client.set(self._name)
         try:
-            self._dialect.received(data)
+            work()
         except Exception:
-            # An internal error: this peer loses its connection, and the others must not notice.
             log.exception("internal error in a connection")
             self._ending = True
             self.abort()
@@ -302,6 +311,11 @@ class Connection(asyncio.Protocol):
         if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
             self.expect(FAREWELL_SECONDS, self._transport.abort)
+
+    def settle(self) -> None:
+        """Act on all bytes that have been received."""
+        if self._dialect is not None:
+            self.guarded(self._dialect.settle)
 
     def farewell(self, reason: str) -> None:
         """The server is ending."""

@@ -64,6 +64,7 @@ from millrace.server.sink import Retention, Slow
 from millrace.server.supervision import Supervisor
 from millrace.server.timers import LoopTimers, Timers
 from millrace.server.trial import Trials
+from millrace.server.worker import Worker
 from millrace.sql.functions import install_module
 from millrace.sql.limits import Limits as SqlLimits
 from millrace.values.batch import Batch
@@ -128,13 +129,15 @@ class Daemon:
             most_queued_bytes=settings.engine.most_queued_bytes,
         )
         limits = settings.limits
+        threads = settings.engine.threads or min(cores(), 2)
+        self._reader = Worker("lines") if threads > 1 else None
         self.runner = Runner(
             self.engine,
             self.stopwatch,
             budget=settings.engine.budget,
             retain=Retention(limits.retained_tuples, limits.retained_bytes),
             clock=clock,
-            threads=settings.engine.threads or min(cores(), 2),
+            threads=threads,
         )
         self.feeds = Feeds(self.runner)
         self.metrics = Metrics(self.engine, self.runner, self.feeds)
@@ -193,6 +196,7 @@ class Daemon:
             admin=lambda: self.admin_url,
             frames=FrameDialect,
             json_lines=LineDialect,
+            reader=self._reader,
             connections={},
             timers=self.timers,
             guesses=self.guesses,
@@ -523,6 +527,7 @@ class Daemon:
             self._server.close()
         for connection in tuple(self.hall.connections):
             connection.hold_reading("draining")
+            connection.settle()
 
     async def _drain(self) -> None:
         try:
@@ -556,6 +561,8 @@ class Daemon:
     async def _end_tasks(self) -> None:
         if self._http is not None:
             self._http.stop()
+        if self._reader is not None:
+            self._reader.close()
         for task in self._tasks:
             if task.get_name() != "http":
                 task.cancel()

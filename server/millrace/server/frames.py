@@ -180,6 +180,9 @@ class FrameDialect(Dialect):
             text = f"no frame arrived for {PING_SECONDS:g} seconds, nor within {PONG_SECONDS:g} seconds after PING"
             self._connection.end_for("silent", text)
 
+    def settle(self) -> None:
+        """Nothing waits here."""
+
     def reading_changed(self) -> None:
         if self._connection.reads:
             self._heard_at = self.hall.timers.time()

@@ -91,12 +91,15 @@ class LineColumns:
         self._lay_out()
         return True
 
-    def _forget_changed(self) -> None:
-        """Streams may have been altered or dropped."""
+    def is_current(self) -> bool:
+        """Whether the streams are what they were; they may have been altered or dropped."""
         for (stream, _), decoder in zip(self._feeds, self._decoders, strict=True):
             if not self._is_current(stream, decoder):
-                break
-        else:
+                return False
+        return True
+
+    def _forget_changed(self) -> None:
+        if self.is_current():
             return
         self._known = {key: decoder for key, decoder in self._known.items() if self._is_current(key[0], decoder)}
         self._lay_out()

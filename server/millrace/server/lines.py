@@ -6,7 +6,10 @@ missing token, ends it. This dialect has no credit: the server stops reading fro
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from operator import itemgetter
 from typing import Any, Final
 
@@ -40,6 +43,10 @@ from millrace.values.batch import Batch, Int64s
 
 # How long a line may take from its first byte to its newline.
 LINE_SECONDS: Final = 30.0
+# Bytes of lines that a thread reads while the loop does other things: handing fewer over takes as long as reading them.
+MANY_BYTES: Final = 2**15
+# Bytes that may wait for it. Meanwhile nothing more is read from the connection.
+WAITING_BYTES: Final = 2**20
 # Rows, and their bytes, that are written together: the rest waits where it can be dropped or counted.
 ROWS_AT_A_TIME: Final = 1_024
 BYTES_AT_A_TIME: Final = 2**16
@@ -68,6 +75,9 @@ class LineDialect(Dialect):
             Token: self._token,
         }
         self._columns = LineColumns(self.hall.feeds.source)
+        # Lines that a thread reads, in order, with the number of the first; `_reading` is the first of these pieces.
+        self._waiting: deque[tuple[int, bytes]] = deque()
+        self._reading: Future[Read] | None = None
         self._number = self._length = 0
         self._refusals: list[tuple[int, MillraceError]] = []  # of the lines that arrived together
         self._holds = False  # whether some feed was said to be held
@@ -115,8 +125,12 @@ class LineDialect(Dialect):
         breach = None
         try:
             for number, data in self._reader.pieces():
-                self._hear_piece(number, data)
+                if self._waiting or self._is_long(data):
+                    self._let_wait(number, data)
+                else:
+                    self._hear_piece(number, data)
         except PeerError as error:
+            self.settle()
             self._over = True
             breach = error
         self._take_all()
@@ -126,6 +140,51 @@ class LineDialect(Dialect):
             self.connection.write(error_line(breach, self._number + 1))
             self.connection.close()
         self._tell_held()
+
+    # -- lines that a thread reads -----------------------------------------------------------------
+
+    def _is_long(self, data: bytes) -> bool:
+        return len(data) >= MANY_BYTES and self.hall.reader is not None and WORTHWHILE and self._trusted
+
+    def _let_wait(self, number: int, data: bytes) -> None:
+        self._waiting.append((number, data))
+        if sum(len(waiting) for _, waiting in self._waiting) > WAITING_BYTES:
+            self.connection.hold_reading("lines")
+        self._read_next()
+
+    def _read_next(self) -> None:
+        """Have the thread read the next lines; what it knows of feeds does not change meanwhile."""
+        if self._reading is not None or not self._waiting:
+            return
+        assert self.hall.reader is not None
+        data, loop = self._waiting[0][1], asyncio.get_running_loop()
+        reading = self._reading = self.hall.reader.submit(lambda: self._columns.read(data))
+        reading.add_done_callback(
+            lambda _: loop.call_soon_threadsafe(self.connection.guarded, lambda: self._have_read(reading))
+        )
+
+    def _have_read(self, reading: Future[Read]) -> None:
+        if reading is not self._reading:
+            return  # it was waited for
+        self._hear_waiting()
+        self._take_all()
+        self._write_refusals()
+        self._tell_held()
+        self._read_next()
+
+    def _hear_waiting(self) -> None:
+        """Take the first of the waiting lines, once they are read."""
+        assert self._reading is not None
+        read, self._reading = self._reading.result(), None
+        self._hear_piece(*self._waiting.popleft(), read)
+        self.connection.let_read("lines")
+
+    def settle(self) -> None:
+        while self._waiting:
+            self._read_next()
+            self._hear_waiting()
+        self._take_all()
+        self._write_refusals()
 
     def _write_refusals(self) -> None:
         """In the order of the lines: tuples are checked together, after lines of other kinds that followed them."""
@@ -137,7 +196,7 @@ class LineDialect(Dialect):
         self._tell_held()
 
     def _tell_held(self) -> None:
-        unread = self._reader.buffered > 0 or not self.connection.reads
+        unread = self._reader.buffered > 0 or bool(self._waiting) or not self.connection.reads
         self._holds = self.hall.feeds.tell_held(self._feeds.values(), self._holds, unread)
 
     def writable_again(self) -> None:
@@ -147,6 +206,7 @@ class LineDialect(Dialect):
     def half_closed(self) -> bool:
         self._reader.end()
         self._hear_lines()
+        self.settle()
         self._leave_feeds()
         # A peer that has left looks like one that only reads, so a temporary query ends for both.
         for query in [query for query, reader in self._readers.items() if reader.temporary]:
@@ -157,6 +217,7 @@ class LineDialect(Dialect):
         self.connection.write(error_line(MillraceError(reason, code="shutting_down"), None))
 
     def ended(self) -> None:
+        self.settle()
         self._leave_feeds()
         for reader in tuple(self._readers.values()):
             reader.leave()
@@ -169,17 +230,20 @@ class LineDialect(Dialect):
 
     # -- hearing -----------------------------------------------------------------------------------
 
-    def _hear_piece(self, number: int, data: bytes) -> None:
+    def _hear_piece(self, number: int, data: bytes, read: Read | None = None) -> None:
+        """Hear these lines, the first of which may have been read already."""
         if not (WORTHWHILE and self._trusted):
             for self._number, line in lines_of(number, data):
                 self._hear(line)
             return
         at = 0
         while at < len(data):
-            read = self._columns.read(data, at)
+            if read is None or not self._columns.is_current():
+                read = self._columns.read(data, at)
             heard = self._hear_read(number, data, read)
             number += heard
             at = int(read.starts[heard])
+            read = None
 
     def _hear_read(self, number: int, data: bytes, read: Read) -> int:
         """Take the rows of lines, and hear the lines between them one by one; how many lines that were. A feed's first

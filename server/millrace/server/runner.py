@@ -79,7 +79,7 @@ T = TypeVar("T")
 STEP_SECONDS: Final = 0.01
 LEAST_BUDGET: Final = 256
 # Tuples from which the worker takes a step: handing fewer over would take as long as the loop needs for them.
-MANY_TUPLES: Final = 2_048
+MANY_TUPLES: Final = 16_384
 # How long the readings of a stopwatch are gathered at the least.
 READINGS_NS: Final = 50_000_000
 # How often the system's clock is looked at while nothing happens.

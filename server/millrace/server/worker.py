@@ -1,4 +1,4 @@
-"""Threads for long work: one plans SQL, one takes the steps of the engine that change its graph.
+"""Threads for long work: one plans SQL, one takes long steps of the engine, one reads long pieces of JSON lines.
 
 Rule: a worker does one piece of work after the other, in order of submission, while the loop serves sockets. No other
 code changes the objects that it works on. The work is Python throughout, so the loop gets the interpreter back within
@@ -85,18 +85,19 @@ class Worker:
 
     async def run(self, work: Callable[[], T]) -> T:
         """The work's result, or its exception. A cancelled caller does not interrupt work that has started."""
-        return await asyncio.wrap_future(self._submit(work))
+        return await asyncio.wrap_future(self.submit(work))
 
     async def run_whole(self, work: Callable[[], T]) -> T:
         """The same, but a cancelled caller waits for the end of the work first."""
-        job = asyncio.wrap_future(self._submit(work))
+        job = asyncio.wrap_future(self.submit(work))
         try:
             return await asyncio.shield(job)
         except asyncio.CancelledError:
             await asyncio.wait([job])
             raise
 
-    def _submit(self, work: Callable[[], T]) -> Future[T]:
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """Have the work done; `Refuse` if the server is ending."""
         with self._lock:
             self.running += 1
         _interpreter.begin()
