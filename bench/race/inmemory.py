@@ -40,7 +40,7 @@ def contenders(workload: Workload, scale: Scale) -> Iterator[Contender]:
         return {"speed": count / seconds / 1e6}
 
     for name in programs:
-        yield Contender(name, partial(run, name))
+        yield Contender(name, partial(run, name), once=name == "Flink")
 
 
 def _own(program: InEngine | InDuckDB, count: int, expected: str) -> Mapping[str, float]:

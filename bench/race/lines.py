@@ -45,11 +45,13 @@ class Metric(NamedTuple):
 
 
 class Contender(NamedTuple):
-    """A program in a line. `x` is its place in a picture of growth; `run` takes one turn and returns its figures."""
+    """A program in a line. `x` is its place in a picture of growth; `run` takes a turn and returns its figures. A turn
+    that takes minutes is taken `once`."""
 
     program: str
     run: Callable[[], Mapping[str, float]]
     x: float | None = None
+    once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +90,10 @@ def race(line: Line, scale: Scale) -> Iterator[Sample]:
     """The samples of a line, whose contenders take turns."""
     contenders = list(line.contenders(scale))
     turns: list[list[Mapping[str, float]]] = [[] for _ in contenders]
-    for _ in range(scale.repeats):
+    for turn in range(scale.repeats):
         for contender, figures in zip(contenders, turns, strict=True):
-            figures.append(contender.run())
+            if not (turn and contender.once):
+                figures.append(contender.run())
     for contender, figures in zip(contenders, turns, strict=True):
         for metric in figures[0]:
             values = [found[metric] for found in figures]

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from bench import nexmark
 from bench.race.inmemory import check
 from bench.race.inprocess import InEngine
 from bench.race.lines import DUCKDB, MILLRACE, Contender, Line, Metric, Scale, cpu_seconds
@@ -99,4 +100,40 @@ def _line(name: str) -> Line:
     )
 
 
-LINES: Final = [_line(name) for name in FORMATS]
+# -- events out of order -----------------------------------------------------------------------------------------------
+
+NEXMARK: Final = {"time": Metric("us per event", more=False)}
+
+
+def disordered(name: str, scale: Scale) -> Iterator[Contender]:
+    """A query of Nexmark over a file of events, in order and with a disorder of ten seconds."""
+    count = max(scale.tuples // 50, 1_000)
+    rows: dict[int, list[str]] = {}
+
+    def run(delay_us: int) -> Mapping[str, float]:
+        path = scale.folder / f"nexmark-{count}-{delay_us}.jsonl"
+        if not path.exists():
+            nexmark.write(nexmark.events(count), path, delay_us)
+        seconds, found = nexmark.spent(nexmark.QUERIES[name], path, delay_us)
+        rows[delay_us] = sorted(found)
+        # Running totals (q4, q9) emit rows as often as they change.
+        assert name in ("q4", "q9") or rows[delay_us] == rows.setdefault(0, rows[delay_us])
+        return {"time": seconds / count * 1e6}
+
+    yield Contender(f"{MILLRACE}, in order", partial(run, 0))
+    yield Contender(MILLRACE, partial(run, nexmark.DISORDER_US))
+
+
+LINES: Final = [
+    *(_line(name) for name in FORMATS),
+    *(
+        Line(
+            f"nexmark-{name}",
+            f"`millrace run --events` out of order: Nexmark {name}",
+            NEXMARK,
+            partial(disordered, name),
+            "at most 1.5 times the time in order",
+        )
+        for name in nexmark.QUERIES
+    ),
+]

@@ -142,12 +142,13 @@ PERCENTILES: Final = {"median": 50.0, "p90": 90.0, "p99": 99.0, "p99.9": 99.9}
 def picture_titles(lines: Sequence[Line], samples: Sequence[Sample]) -> dict[str, str]:
     """The pictures that these lines make, by name."""
     made = {sample.line for sample in samples}
+    lines = [line for line in lines if line.name in made]
     titles = {}
     if any("speed" in line.metrics and not line.x for line in lines):
         titles[THROUGHPUT] = "Throughput by line and program"
     if any("p99.9" in line.metrics for line in lines):
         titles[LATENCY] = "Distribution of latency by program and rate"
-    titles |= {line.name: line.title for line in lines if line.x and line.name in made}
+    titles |= {line.name: line.title for line in lines if line.x}
     return titles
 
 
