@@ -54,7 +54,7 @@ class SqlTable:
     settled  whether the order of its rows depends on the order of arrival alone
     counted  the stream whose tuples a window of rows counts, if that is possible, and `timed`: whether the oracle knows
              the times of the rows
-    key      that of an update stream, and `steady`: whether its current rows depend on the tuples alone
+    key      that of an update stream
     streams  those that it reads
     """
 
@@ -65,7 +65,6 @@ class SqlTable:
     counted: str | None = None
     timed: bool = True
     key: tuple[str, ...] | None = None
-    steady: bool = True
 
     @property
     def nested(self) -> str:
@@ -75,10 +74,13 @@ class SqlTable:
 
 @dataclass(frozen=True)
 class SqlQuery:
+    """A query; `steady`: whether its rows so far depend on the tuples alone, not only those in the end."""
+
     name: str
     table: SqlTable
     options: str = ""
     reads_queries: tuple[str, ...] = ()
+    steady: bool = True
 
     @property
     def text(self) -> str:
@@ -268,7 +270,7 @@ class _SqlMaker:
         return f"CREATE STREAM {name} (ts TIMESTAMP, {DECLARED}) WITH ({options});"
 
     def _query(self, name: str) -> SqlQuery:
-        self.joined = False
+        self.joined = self.outer = self.superseding = False
         self.read: set[str] = set()
         if self.draw("update stream"):
             table = self.current(self.draw("update depth"))
@@ -279,7 +281,11 @@ class _SqlMaker:
             chosen = ["order = 'event'"] if self.draw("in order") else []
             chosen += [f"flush = '{flush}'"] if flush else []
             options = f"WITH ({', '.join(chosen)})" if chosen else ""
-        return SqlQuery(name, table, options, tuple(sorted(self.read)))
+        # Which windows of a key are superseded is a matter of load, but for the last. A row without a partner so far
+        # withholds later ones in order of time, and its partner may be later in the queue.
+        unsteady = self.superseding or (self.outer and "'event'" in options)
+        unsteady |= any(query.name in self.read and not query.steady for query in self.queries)
+        return SqlQuery(name, table, options, tuple(sorted(self.read)), not unsteady)
 
     # -- tables that append --------------------------------------------------------------------------------------------
 
@@ -505,6 +511,7 @@ class _SqlMaker:
         one, other = self.table(depth), self.table(0)
         self.joined = True
         kind = self.draw("join") if outer else "JOIN"
+        self.outer |= kind != "JOIN"
         before, after = self.draw("range"), self.draw("range")
         key = KEYS[self.draw("key")]
         equal = f"p.{key[0]} = q.{key[0]}"
@@ -592,6 +599,7 @@ class _SqlMaker:
         return SqlTable(sql, rows, frozenset({KEYED}), key=KEY)
 
     def _newest_windows(self, depth: int) -> SqlTable:
+        self.superseding = True
         size, slide, bound = self.draw("size"), self.draw("slide"), self.draw("shown bound") or "window_end"
         slide = min(size, slide)
         shown = self._aggregates(KEY, ordered=False)
@@ -611,7 +619,7 @@ class _SqlMaker:
             f"SELECT {listed} FROM HOP({KEYED}, ts, INTERVAL '{slide} us', INTERVAL '{size} us') LATEST "
             f"{self.draw('when')} {self.draw('queue')} GROUP BY {', '.join(KEY)}, {bound}"
         )
-        return SqlTable(sql, rows, frozenset({KEYED}), key=KEY, steady=False)
+        return SqlTable(sql, rows, frozenset({KEYED}), key=KEY)
 
     def _current_filter(self, depth: int) -> SqlTable:
         return self._filter(depth, self.current(depth))
@@ -632,7 +640,7 @@ class _SqlMaker:
             return [_row(0, [function(some) for _, function in shown.values()]) for some in members.values()]
 
         sql = f"SELECT {listed} FROM {table.nested} r{by}"
-        return SqlTable(sql, rows, table.streams, timed=False, key=tuple(columns), steady=table.steady)
+        return SqlTable(sql, rows, table.streams, timed=False, key=tuple(columns))
 
     def _top(self, depth: int) -> SqlTable:
         table = self.table(depth) if self.draw("totals of rows") else self.current(depth)
@@ -647,7 +655,7 @@ class _SqlMaker:
         def rows(taken: Taken) -> list[Row]:
             return _places(_numbered(table.rows(taken)), columns, most, time=lambda row: 0)
 
-        return SqlTable(sql, rows, table.streams, timed=False, key=key, steady=table.steady)
+        return SqlTable(sql, rows, table.streams, timed=False, key=key)
 
     # -- the log -------------------------------------------------------------------------------------------------------
 

@@ -112,11 +112,8 @@ class SqlPlay(Play):
         return Batch.from_rows(definition.schema, [(*row, *more) for row in rows], times)
 
     def _rows(self) -> dict[str, Any]:
-        """What each query has given: its rows with their times, or of an update stream the row of each key.
-
-        Which windows of a key are superseded is a matter of load, but for the last.
-        """
-        return {query.name: self._given(query) for query in self.world.queries if query.table.steady or self.over}
+        """What each query has given: its rows with their times, or of an update stream the row of each key."""
+        return {query.name: self._given(query) for query in self.world.queries if query.steady or self.over}
 
     def _given(self, query: SqlQuery) -> Found:
         given = self.books.delivered.get(query.name, [])
