@@ -36,10 +36,16 @@ QUERIES = {
     "youngest union": "SELECT k, v FROM a LATEST UNION ALL SELECT k, v FROM b LATEST",
     "join": "SELECT b.v FROM b [RANGE '1 hour'] JOIN a [RANGE '1 hour'] ON a.v = -b.v",
     "left join": "SELECT b.v FROM b LEFT JOIN a ON a.k = b.v AND a.ts BETWEEN b.ts AND b.ts",
+    "wide join": "SELECT b.v FROM b [RANGE '1 hour'] JOIN a [RANGE '1 hour'] ON a.v = -b.v "
+    "JOIN a c [RANGE '1 us'] ON c.v = a.v",
+    "ordered join": "SELECT b.v FROM b LEFT JOIN a ON a.k = b.v AND a.ts BETWEEN b.ts AND b.ts",
+    "latest join": "SELECT b.v FROM b LEFT JOIN LATEST a ON a.k = b.k",
     "sequence": "SELECT b.v FROM a FOLLOWED BY b WITHIN '1 hour'",
+    "chronicle": "SELECT b.v FROM a FOLLOWED BY b CHRONICLE WITHIN '1 hour'",
+    "absence": "SELECT b.v FROM b FOLLOWED BY NO a WITHIN '1 us' ON a.k = b.k",
     "selection below": "SELECT v FROM a WHERE v > 0 UNION ALL SELECT v + 0 AS v FROM b WHERE v < 0 AND v > -2",
 }
-ORDERED = {"ordered union"}
+ORDERED = {"ordered union", "ordered join"}
 MARKED = -1
 # Executions that may pass, per tuple that was queued anywhere when the one in question came: a tuple costs one at most
 # in each operator, plus another turn of a neighbour.
@@ -75,8 +81,10 @@ def _engine(sql: str, order: str, strategy: str, also: str = "") -> Engine:
 
 
 def _served(engine: Engine, query: str, limits: dict[str, int], per_tuple: int, *, busy: str, waits: str) -> bool:
-    """Whether the one tuple of `waits` comes out in time although more of `busy` come in every step."""
+    """Whether the one tuple of `waits` comes out in time although more of `busy` come in every step, and all that any
+    input of an operator holds is taken in time."""
     executed = now = 0
+    heads: dict[tuple[str, int], tuple[int, int]] = {}
 
     def step(*events: Event) -> Iterator[tuple[int, ...]]:
         nonlocal executed, now
@@ -87,6 +95,21 @@ def _served(engine: Engine, query: str, limits: dict[str, int], per_tuple: int, 
             if isinstance(order, Deliver) and order.query == query:
                 yield from order.batch.rows()
 
+    def held_long(limit: int) -> bool:
+        """Whether the oldest tuple of an input is still the one of so many executions ago."""
+        seen = {
+            (operator.name, at): inlet.position
+            for operator in engine.graph.operators.values()
+            for at, inlet in enumerate(operator.inputs)
+            if inlet.waiting
+        }
+        for key, position in seen.items():
+            if key not in heads or heads[key][0] != position:
+                heads[key] = position, executed
+        for key in heads.keys() - seen.keys():
+            del heads[key]
+        return any(executed - since > limit for _, since in heads.values())
+
     flood = list(range(1, 31))
     for _ in range(20):
         list(step(_rows(busy, flood)))
@@ -94,7 +117,8 @@ def _served(engine: Engine, query: str, limits: dict[str, int], per_tuple: int, 
     queued = sum(component.queued() for component in engine.graph.components)
     found = list(step(_rows(waits, [MARKED]), _rows(busy, flood)))
     while not any(MARKED in row for row in found):
-        if executed - before > per_tuple * queued + SPARE:
+        limit = per_tuple * queued + SPARE
+        if executed - before > limit or held_long(limit):
             return False
         found = list(step(_rows(busy, flood)))
     return True
