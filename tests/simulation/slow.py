@@ -202,7 +202,7 @@ class World:
 
     def delivered(self, query: str, now_us: int, batch: Batch) -> None:
         outlet = self.runner.outlets[query]
-        self.all_rows[outlet] |= dict(enumerate(batch.rows(), outlet.next_sequence))
+        self.all_rows[outlet] |= dict(enumerate(batch.rows(), outlet.next_sequence - len(batch)))
 
     # -- what happens ------------------------------------------------------------------------------
 
@@ -287,8 +287,7 @@ class World:
         return (
             self.paused is None
             and all(feed.sent == ROWS for feed in self.feeds.values())
-            and not self.runner._more
-            and not self.runner._events
+            and self.runner.worked_off
             and not any(consumer.held for outlet in self.runner.outlets.values() for consumer in outlet.consumers)
         )
 
