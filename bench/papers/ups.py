@@ -315,7 +315,7 @@ def append_or_update(updates: int = UPDATES, loads: Sequence[int] = LOADS) -> Ex
 def linecutting(updates: int = UPDATES * 3, load: int = 5, speeds: Sequence[int] = (50, 10)) -> ExperimentResult:
     """Figure 9: IN-PLACE's queue staleness over LINECUTTING's, by the number of slow keys among ten."""
     slow = range(11)
-    ratios = {speed: [_gain(updates, load, speed, count) for count in slow] for speed in speeds}
+    ratios = {speed: [gain(updates, load, speed, count) for count in slow] for speed in speeds}
     first = ratios[speeds[0]]
     best = first.index(max(first))
     claims = [
@@ -353,7 +353,7 @@ def linecutting(updates: int = UPDATES * 3, load: int = 5, speeds: Sequence[int]
     return ExperimentResult(claims, lambda figure: draw_side_by_side(figure, parts))
 
 
-def _gain(updates: int, load: int, speed: int, slow: int) -> float:
+def gain(updates: int, load: int, speed: int, slow: int) -> float:
     weights = [1.0] * slow + [float(speed)] * (10 - slow)
     keys = by_weight(updates, weights)
     values = []

@@ -329,7 +329,7 @@ def test_ups_figures_5_and_7_at_a_small_size() -> None:
 
 
 def test_ups_figure_9_at_a_small_size() -> None:
-    gains = {slow: ups._gain(6_000, 5, 50, slow) for slow in (0, 4, 8)}
+    gains = {slow: ups.gain(6_000, 5, 50, slow) for slow in (0, 4, 8)}
     assert gains[0] == pytest.approx(1, abs=0.03)
     assert gains[8] > gains[4] > 1
 

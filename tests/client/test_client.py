@@ -44,7 +44,7 @@ async def until(true):
 
 async def end_of(feed):
     """Wait for the end of a feed, and raise its error."""
-    await feed._waiting.until(lambda: False)
+    await feed._waiting.until(lambda: False)  # a public wait also ends without an error
 
 
 def sent(server):

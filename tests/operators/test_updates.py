@@ -367,7 +367,7 @@ def test_many_keys_are_not_looked_at_one_by_one() -> None:
     )
     run = Run(spec, PLAIN, [])
     state = run.operator.state  # type: ignore[attr-defined]
-    state._located = None  # the call fails
+    state._located = None  # the call fails; the rows alone do not say whether it was made
     rows = [
         {"k": key % 1000, "g": None, "v": key, "d": 0.5, "t": None, "ts": key, "gone": False} for key in range(4096)
     ]

@@ -367,7 +367,7 @@ async def test_a_hundred_thousand_frames_of_nonsense(daemon, monkeypatch):
     The server counts the frames: frames after the one that ended a connection do not count.
     """
     looked_at = 0
-    hear = FrameDialect._hear
+    hear = FrameDialect._hear  # frames of a connection that is ending are in no metric
 
     def counted(self, body):
         nonlocal looked_at

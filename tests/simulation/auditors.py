@@ -83,7 +83,10 @@ def _rises(before: int, after: int) -> None:
 
 @contextmanager
 def asking() -> Iterator[None]:
-    """While this holds, a stream whose time is asked on demand is asked only for what somebody blocked needs of it."""
+    """While this holds, a stream whose time is asked on demand is asked only for what somebody blocked needs of it.
+
+    Who is blocked is different at the end of the step that orders the request, so the method is wrapped.
+    """
     request = WatermarkCoordinator._request
 
     def checked(

@@ -367,14 +367,14 @@ class Runner:
         look = asyncio.create_task(self._look_at_the_clock())
         try:
             while True:
-                if not (self._events or self._more):
+                if self.worked_off:
                     self._idle.set()
                     self._rests = True
                     await self._wait_for_something()
                     self._rests = False
                     if self._failure is not None:
                         raise self._failure
-                    if not (self._events or self._more or self._is_due()):
+                    if self.worked_off and not self._is_due():
                         self._something.clear()  # a step without this loop has set another timer
                         continue
                     if self.guessing:
@@ -444,9 +444,14 @@ class Runner:
             self._heard_us = self._clock.now_us()
         await asyncio.sleep(0)
 
+    @property
+    def worked_off(self) -> bool:
+        """Whether no event waits for a step and the engine has no work left."""
+        return not (self._events or self._more)
+
     async def wait_drained(self) -> None:
         """Wait until the engine has processed its events (pending timers do not count)."""
-        while self._events or self._more or self._aside:
+        while not self.worked_off or self._aside:
             await self._idle.wait()
 
     async def wait_delivered(self) -> None:

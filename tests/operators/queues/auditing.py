@@ -1,6 +1,14 @@
-"""Invariants of a queue's pages and books."""
+"""Invariants of a queue's pages and books.
+
+What a queue serves is compared with an oracle, from outside. Memory and the papers' sets of keys show in no row: this
+module reads them where they are, for all tests.
+"""
 
 from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
 
 from millrace.operators.queues import update
 from millrace.operators.queues.update import UpdateQueue
@@ -15,6 +23,33 @@ def audit_tuples(made: UpdateQueue) -> None:
     assert len(set(locations)) == len(locations) == made.waiting == books.in_use()
     assert len({at // books.slots for at in locations}) == books.taken
     assert books.taken + books.free == books._count
+
+
+def mean_gaps(made: UpdateQueue) -> dict[Any, int]:
+    """The measured time between the updates of each key that has one."""
+    numbers = np.arange(made.keys)
+    gaps = made._cells.reshape(-1, update.CELL)[numbers, update.GAP].tolist()
+    return {key: gap for key, gap in zip(made._keys.rows(numbers), gaps, strict=True) if gap >= 0}
+
+
+def held_texts(made: UpdateQueue) -> set[str]:
+    """The texts to which the first column of a queue's pages refers, in use or not."""
+    return set(made._pages.columns[0].tolist())
+
+
+def states(made: WindowQueue) -> dict[Any, Any]:
+    """What is known of each key, by figure 10."""
+    return dict(made._states)
+
+
+def waits(made: WindowQueue) -> list[Any]:
+    """The keys of the figure's set WAIT, in order of service."""
+    return list(made._line)
+
+
+def ready(made: WindowQueue) -> list[Any]:
+    """Those of its set READY."""
+    return list(made._ready)
 
 
 def audit_windows(made: WindowQueue) -> None:

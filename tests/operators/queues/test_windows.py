@@ -19,7 +19,7 @@ from millrace.protocol import Schema
 from millrace.values.batch import Batch
 from millrace.values.eventtime import MIN_TIME
 from tests.depth import examples
-from tests.operators.queues.auditing import audit_windows
+from tests.operators.queues.auditing import audit_windows, ready, states, waits
 from tests.oracles.update_queues import CommittedWindow, WindowsRun, simulate_windows
 
 SCHEMA = Schema.of(k="text", v="bigint")
@@ -106,21 +106,21 @@ def run(
             arrive(server.made, *rows)
         server.tick(now)
         audit(server.made)
-        stale.append(sum(server.made.stale_us(key, now) for key in server.made._states))
+        stale.append(sum(server.made.stale_us(key, now) for key in states(server.made)))
         if now % 7 == 3:
             saved = saving.pack(server.made.save())
             blank = queue(commit, size, slide, policy, begin)
             blank.restore(saving.unpack(saved))
             assert saving.pack(blank.save()) == saved
             server.made = blank
-    pending = {key[0]: state.arrivals.pending_us for key, state in server.made._states.items()}
+    pending = {key[0]: state.arrivals.pending_us for key, state in states(server.made).items()}
     waiting = {key: start for key, start in pending.items() if start is not None}
     return WindowsRun(server.all, server.made.superseded, waiting, stale), server.made
 
 
 def audit(made: WindowQueue) -> None:
     audit_windows(made)
-    for state in made._states.values():
+    for state in states(made).values():
         if made.by_tuples:  # and then one of a key at a time, in these tests
             assert state.arrivals.buffer.count <= made.window.size_us + made.window.slide_us
             assert state.processing.buffer.count <= made.window.size_us
@@ -205,21 +205,21 @@ def test_the_states_of_figure_10() -> None:
     made = queue("eager", 4, 4)
     a = ("a",)
     arrive(made, ("a", 0))
-    assert list(made._line) == [a]  # WAIT
+    assert waits(made) == [a]  # WAIT
     served = made.serve(9, 0)
     assert served.marks.tolist() == [4]
-    assert made._states[a].processing.idle  # READY, and IDLE because the window has not arrived
+    assert states(made)[a].processing.idle  # READY, and IDLE because the window has not arrived
     arrive(made, ("b", 1))
     assert made.serve(9, 1).batch is not None
     arrive(made, ("a", 2))
-    assert list(made._ready) == [a]  # doPromote
+    assert ready(made) == [a]  # doPromote
     arrive(made, ("a", 5))
-    assert a in made._line  # WAIT and READY at once
-    assert a in made._ready
+    assert a in waits(made)  # WAIT and READY at once
+    assert a in ready(made)
     served = made.serve(9, 5)
     assert [one[:1] + one[2:] for one in served.finished] == [(1, 0, 4)]
     assert served.marks.tolist() == [-1, 8]
-    assert made._states[a].processing.start_us == 4
+    assert states(made)[a].processing.start_us == 4
 
 
 def test_windows_end_by_promise_where_tuples_come_in_any_order() -> None:
