@@ -334,6 +334,7 @@ TABLE: Final[Mapping[str, Draw]] = {
     "sql.rows": Equal(1, 1, 2, 5, 12),
     "sql.punctuation back": Between(0, 5),
     "sql.exchange queue": Chance(0.1),
+    "sql.replace operator": Chance(0.15),
     "sql.widen stream": Chance(0.03),
     "sql.past": Chance(0.2),
     "sql.trouble": Equal(

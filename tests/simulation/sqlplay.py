@@ -32,6 +32,7 @@ from millrace.engine.events import (
     QueryFailed,
     RemoveOperator,
     RenameQuery,
+    ReplaceOperator,
     ReplaceQuery,
     ResumeQuery,
     SetOrder,
@@ -41,10 +42,12 @@ from millrace.engine.events import (
 )
 from millrace.engine.plan import QueryPlan
 from millrace.engine.seam import Bootstrap, BootstrapState, gated
+from millrace.operators.filter.spec import SelectSpec
 from millrace.operators.queues.inlet import QueueInlet
 from millrace.protocol import Field, Refuse, Type
 from millrace.sql import Catalog
 from millrace.values.batch import Batch
+from millrace.values.expression import Call, Constant
 from tests.oracles.stream import END, StreamOracle
 from tests.simulation.auditors import Broken
 from tests.simulation.odds import draw
@@ -74,6 +77,7 @@ class SqlPlay(Play):
         super().__init__(world, style, rough=rough)  # type: ignore[arg-type]
         self.books = LooseBooks()
         self.chance = random.Random(f"trouble {world.seed} {style} {rough}")
+        self.editing = random.Random(f"editing {world.seed} {style} {rough}")
         self.catalog = Catalog({stream.name: stream for stream in world.streams})
         self.plans: dict[str, QueryPlan] = {}
         for query in world.queries:
@@ -191,6 +195,8 @@ class SqlPlay(Play):
         rng = self.chance
         if draw(rng, "sql.exchange queue"):
             self._exchange()
+        if draw(self.editing, "sql.replace operator"):
+            self._replace_an_operator()
         if draw(rng, "sql.widen stream"):
             self._widen()
         if draw(rng, "sql.past"):
@@ -212,6 +218,17 @@ class SqlPlay(Play):
             name, at = self.chance.choice(edges)
             self._command(SetQueue(name, draw(self.chance, "updates.replaced queue"), at))
             self.done["queue"] += 1
+
+    def _replace_an_operator(self) -> None:
+        """A condition that was put in becomes another one that lets everything through."""
+        queries = [one for one in self.engine.queries_by_name.values() if one.paused is None and not one.catching_up]
+        edits = [edit.operator for query in queries for edit in query.plan.edits if edit.change == "insert"]
+        there = [name for name in edits if name in self.engine.graph.operators]
+        if there:
+            one = Constant(Type.BIGINT, False, 1)
+            always = SelectSpec(Call(Type.BOOLEAN, True, "=(bigint, bigint)", (one, one)))
+            self._edit(ReplaceOperator(self.editing.choice(there), always))
+            self.done["replace operator"] += 1
 
     def _widen(self) -> None:
         name = self.chance.choice(self.world.streams).name

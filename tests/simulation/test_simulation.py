@@ -460,6 +460,7 @@ def test_worlds_of_sql_are_worth_playing():
     wanted |= {*TEXTS, "USING fifo", "USING inplace", "USING linecutting"}
     assert [word for word in [*wanted, *Type] if words[word] < 3] == [], words
     troubles = {"pause", "resume", "drop", "add", "replace", "fail", "drop stream", "past", "widen", "queue"}
+    troubles |= {"replace operator"}
     assert [trouble for trouble in troubles if done[trouble] < 3] == [], done
     assert rows > 1_500
     assert failed > 5
