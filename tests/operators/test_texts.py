@@ -258,7 +258,9 @@ def test_cells_are_like_an_array_of_strings(kernel: ModuleType, data: st.DataObj
                 expected = np.array([*expected[:room], *[b"" if binary else ""] * (room - count)], object)
             case "copy":
                 cells = cells.copy()
-        assert cells[:].tolist() == expected.tolist()
+        assert cells[:].tolist() == cells.tolist() == expected.tolist()
+        assert [cells[at] for at in range(len(expected))] == expected.tolist()
+        assert [cells.item(at) for at in range(-1, len(expected))] == [expected[-1], *expected.tolist()]
         assert cells[np.array(places, np.int64) % len(expected)].tolist() == [
             expected[place % len(expected)] for place in places
         ]

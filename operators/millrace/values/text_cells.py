@@ -53,8 +53,10 @@ class TextCells:
     def nbytes(self) -> int:
         return int(self._starts.nbytes + self._lengths.nbytes + self._arena.nbytes)
 
-    def __getitem__(self, rows: Any) -> Texts:
+    def __getitem__(self, rows: Any) -> Any:
         starts, lengths = self._starts[rows], self._lengths[rows]
+        if not isinstance(starts, np.ndarray):
+            return self.item(int(rows))
         if len(starts) == 1:
             start = starts.item(0)
             value = self._arena[start : start + lengths.item(0)].tobytes()
@@ -65,10 +67,11 @@ class TextCells:
         return Texts(data, offsets, self._binary)
 
     def item(self, row: int) -> Any:
-        return self[row : row + 1].item(0)
+        return self[np.array([row])].item(0)
 
     def tolist(self) -> list[Any]:
-        return self[:].tolist()
+        found: list[Any] = self[:].tolist()
+        return found
 
     def __setitem__(self, rows: Any, values: Any) -> None:
         if isinstance(values, np.ndarray | Texts) and len(values) > 1:

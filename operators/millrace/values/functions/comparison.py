@@ -168,7 +168,8 @@ def _contains(type: Type, members: Sequence[Any]) -> Callable[[Values], Bools]:
     if type in (Type.TEXT, Type.BYTES):
         known = TextIndex(type is Type.BYTES)
         known.find(column_of(type, members), None)
-        return known.contains
+        one_row = frozenset(members)
+        return lambda values: np.array([values.item(0) in one_row]) if len(values) == 1 else known.contains(values)
     distinct = sorted(set(members))
     if len(distinct) <= _SHORT_LIST:
         return _equals_any([scalar(type, member) for member in distinct])
