@@ -48,7 +48,7 @@ def windows(seconds: int, keys: int) -> Iterator[Operator]:
 
 
 def _second(schema: Schema, second: int, keys: int) -> Batch:
-    texts = [f"key {second}-{number}" for number in range(keys)]
+    texts = [f"key {second:05}-{number:05}" for number in range(keys)]  # of one length: they count as state
     ts = second * 1_000_000 + np.arange(2 * keys) * (500_000 // keys)
     return Batch(schema, ts, [ts, column_of(Type.TEXT, [*texts, *texts])])
 
