@@ -47,9 +47,9 @@ def first(engine: Engine, event: FeedOpened, source: Source, feed: Feed, effects
 
 
 def grant(engine: Engine, effects: Effects) -> None:
-    """Give credit back for what feeds have sent, unless their component holds too much already.
+    """Grant credit again for sent tuples, unless the component holds too much already.
 
-    A stream that a blocked operator waits for gets credit all the same: what it brings is what frees the rest.
+    A stream that a blocked operator waits for gets credit nevertheless: its tuples free the others.
     """
     kept: dict[str, None] = {}
     withheld = failing.withheld(engine) if engine.remembering else {}
@@ -133,7 +133,7 @@ def withholds(engine: Engine, source: Source, slow: dict[Source, bool]) -> bool:
 
 
 def _awaited_by_others(engine: Engine, source: Source) -> bool:
-    """Whether an operator of a query without a slow reader holds tuples of other streams until this one goes on."""
+    """Whether an operator of a query without a slow reader holds tuples of other streams until this one proceeds."""
     for waiter in engine.graph.component_of(source).waiters:
         if len(waiter.inputs) < 2 or all(query.plan.name in engine.slow for query in engine.owners(waiter)):
             continue

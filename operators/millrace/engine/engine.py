@@ -1,7 +1,7 @@
 """The engine: a deterministic function of its events, with one door.
 
-`step` takes the clock and what happened, and returns what is to be done. It reads no clock, does no I/O and never
-waits; the same events in the same steps give the same effects. Commands come through the same door as tuples, before
+`step` takes the clock and events, and returns effects. It reads no clock, does no I/O and never waits; the same events
+in the same steps have the same effects. Commands come through the same door as tuples, before
 the execution of that step, so that a change of the graph never meets an operator at work. A refused command has
 changed nothing. What an event or a command does is in the file that `EVENTS` (streams.py) or `COMMANDS` names.
 """
@@ -65,7 +65,7 @@ class Engine:
     slow          queries, and streams of late tuples, with a slow reader; true: no operator's wait is an exception
     remembering   the queries with a state that can grow
     alike         by definition and inputs: the operators that have them
-    merge_wait    steps with events until equal operators are compared again
+    merge_wait    steps with events until equal operators are compared again; None if there are none to merge
     fresh, copied, tried   of the change in progress: operators that are new, those that stand for shared ones, and
                            whether all of it has been tried on a shadow
     """
@@ -105,7 +105,7 @@ class Engine:
         self._owners: dict[Operator, list[Query]] | None = None
         self._nodes: dict[str, Operator] = {}
         self._alike: Alike | None = None
-        self.merge_wait = 0
+        self.merge_wait: int | None = None
         self.share = share
         self.fresh: dict[Operator, None] = {}
         self.copied: dict[Operator, Operator] = {}
@@ -144,7 +144,7 @@ class Engine:
         if self.graph.faults:
             failing.stop_faulty(self, effects)
         turns.work(self, effects, budget, executions)
-        if can_merge:
+        if can_merge and self.merge_wait is not None:
             failing.contain(self, effects, partial(merging.look, self))
         if self.owing:
             failing.contain(self, effects, partial(credit.grant, self, effects))
@@ -180,9 +180,9 @@ class Engine:
                 return answer
 
     def carry_out(self, body: CommandBody) -> Any:
-        """The same, and what follows from it for the graph is left for later: other commands may come first.
+        """The same without deriving the graph, because other commands may follow.
 
-        A command about one query alone gives it operators of its own first; if it is to be refused, nothing.
+        A command about one query alone separates its operators first, unless it is refused.
         """
         query = sharing.concerned(self, body)
         if query is not None:
@@ -213,7 +213,7 @@ class Engine:
         return obeyed
 
     def plan(self, commands: Sequence[CommandBody]) -> dict[str, Any]:
-        """What the commands would do if they were given now, or their refusal."""
+        """What the commands would do now, or their refusal."""
         return shadow.plan(shadow.Snapshot.of(self), commands)
 
     # -- looking up ----------------------------------------------------------------------------------------------------
@@ -240,13 +240,13 @@ class Engine:
         return found
 
     def queries_changed(self) -> None:
-        """Queries or their operators are others than before: what is looked up of them is found anew."""
+        """Queries or their operators have changed: indexes of them are built again."""
         self.remembering = {name: query for name, query in self.queries_by_name.items() if query.remembers}
         self._owners = self._alike = None
         self.merge_wait = 0
 
     def query_added(self, query: Query) -> None:
-        """A query has come behind all others: what is looked up of them still holds."""
+        """A query is new, and younger than all others: indexes are extended."""
         if query.remembers:
             self.remembering[query.plan.name] = query
         if self._owners is not None:
@@ -256,7 +256,7 @@ class Engine:
         self.merge_wait = 0
 
     def owners(self, operator: Operator) -> list[Query]:
-        """The queries that an operator belongs to, in the order of their making; a source belongs to nobody."""
+        """The queries that an operator belongs to, in the order of their creation; a source has none."""
         return self._owned().get(operator, [])
 
     def _owned(self) -> dict[Operator, list[Query]]:
@@ -330,7 +330,7 @@ class Engine:
         return credit.by_stream(self)
 
     def why(self, query: str, now_us: int | None = None) -> dict[str, Any]:
-        """What keeps a query from giving rows, in a sentence and as data; the clock may have gone on meanwhile."""
+        """Why a query emits no rows, in a sentence and as data; the clock may be later than the last step."""
         return why(self, query, now_us)
 
     def staleness(self, operator: str, position: int = 0, worst: int = 10) -> dict[str, Any]:
@@ -358,7 +358,7 @@ class Engine:
 
     @staticmethod
     def restore(data: bytes, *, stopwatch: Stopwatch | None = None, trace: bool = False) -> Engine:
-        """An engine that goes on exactly where the saved one was."""
+        """An engine that continues exactly where the saved one was."""
         return saving.restore(data, stopwatch=stopwatch, trace=trace)
 
 

@@ -1,4 +1,4 @@
-"""What may enter the engine's one door, and what may come out of it.
+"""Events, which enter the engine by its one door, and effects, which leave it.
 
 Events happened, effects are orders. All are plain frozen data; times are microseconds. A log of the events with the
 clock and the budget of each step, from a saved state, replays the engine exactly.
@@ -67,7 +67,7 @@ class FeedClosed:
 
 @dataclass(frozen=True, slots=True)
 class FeedHeld:
-    """Whether something of the feed's may lie unread: then the time that passes says nothing of what it will send."""
+    """Whether the feed may have unread input: then the time that passes does not count as its silence."""
 
     stream: str
     feed: str
@@ -83,7 +83,7 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class ClockStepped:
-    """The clock jumped: what seems to have passed is no waiting of any feed's."""
+    """The clock jumped: the difference does not count as time in which feeds were silent."""
 
     by_us: int
 
@@ -125,7 +125,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class AddStream:
-    """A new stream, which begins a component; what joins a component takes its strategy."""
+    """A new stream, which starts a component. Operators that join a component take its strategy."""
 
     stream: StreamDefinition
     strategy: str | None = None
@@ -136,7 +136,7 @@ class AlterStream:
     """Change policies of a stream (POLICIES of plan.py), or give it more fields, while feeds are connected.
 
     `sql` is the statement that would have created it so; without it the stream keeps the one that it has. `fields` are
-    nullable. `texts` are the statements of queries that read the stream, which go on reading what they read before.
+    nullable. `texts` are the statements of queries that read the stream, which still read the same fields.
     """
 
     name: str
@@ -159,8 +159,7 @@ class AddQuery:
 
 @dataclass(frozen=True, slots=True)
 class ReplaceQuery:
-    """Another plan for a running query: what is the same in both goes on with its state, and so does the numbering of
-    its rows."""
+    """Another plan for a running query: equal operators keep their state, and the numbers of its rows continue."""
 
     plan: QueryPlan
 
@@ -175,7 +174,7 @@ class HoldQuery:
 
 @dataclass(frozen=True, slots=True)
 class AdoptBootstrap:
-    """Let it go on from the state that its past has come to, or from nothing."""
+    """Let it continue from the state that its history led to, or from an empty one."""
 
     name: str
     past: bytes | None
@@ -185,7 +184,7 @@ class AdoptBootstrap:
 class RenameQuery:
     """Another name for a running query, and for its operators.
 
-    `texts` are the statements as they read now: its own, and those of the queries that read it.
+    `texts` are the new statements: of the query, and of the queries that read it.
     """
 
     name: str
@@ -233,7 +232,7 @@ class WithholdCredit:
 
 @dataclass(frozen=True, slots=True)
 class ResumeQuery:
-    """Let a paused query go on, or one that has failed begin again with nothing in its state."""
+    """Let a paused query continue, or a failed one start again with empty state."""
 
     name: str
 
@@ -286,7 +285,7 @@ class SetWeight:
 
 @dataclass(frozen=True, slots=True)
 class SetOrder:
-    """Change the order in which a query's joins take and give rows, or alpha, while it runs; None leaves as it is."""
+    """Change the order in which a query's joins take and emit rows, or alpha, while it runs; None changes nothing."""
 
     query: str
     order: Literal["arrival", "sync", "filter", "adaptive"] | None = None
@@ -376,7 +375,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Rows of a query's result; `sequence` is the number of the first, counted from 0 since the query began."""
+    """Rows of a query's result; `sequence` is the number of the first, counted from 0 since the query was created."""
 
     query: str
     sequence: int
@@ -519,7 +518,7 @@ class ChainDecided:
 
 @dataclass(frozen=True, slots=True)
 class QueryFailed:
-    """A query could not go on and has stopped, alone: why, and how many tuples it held then, which are lost to it.
+    """A query could not continue and has stopped, alone: why, and how many tuples it has lost.
 
     `detail` is for who has to mend it: where in the code an unexpected error came from.
     """
@@ -551,7 +550,7 @@ Effect = (
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """One execution of an operator, for `--trace`: what it took and gave, and which rule chose what comes next."""
+    """One execution of an operator, for `--trace`: tuples taken and emitted, and which rule chose the next one."""
 
     operator: str
     rule: str
@@ -562,7 +561,7 @@ class Execution:
 
 @dataclass(slots=True)
 class Effects:
-    """What a step orders, in order; whether work is left; and its executions if the engine was told to trace."""
+    """The orders of a step, in order; whether work is left; and its executions if the engine traces."""
 
     orders: list[Effect] = field(default_factory=list)
     more: bool = False

@@ -1,7 +1,7 @@
 """A query's lowered plan as text: JSON in which every definition names its class and its fields.
 
-A plan is stored when its query is created and read again at a restart, so that a query keeps its plan until somebody
-replaces it, whatever the planner does by then. `VERSION` changes when the same text would mean something else. A field
+A plan is stored when its query is created and read again at a restart, so that a query keeps its plan until it is
+replaced, even if the planner has changed. `VERSION` changes when the same text would mean something else. A field
 that a later class adds has its default in older texts; a class or a field that is gone makes a text unreadable.
 """
 

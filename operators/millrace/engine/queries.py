@@ -15,10 +15,10 @@ from millrace.protocol import Refuse
 class Query:
     """A running query: its plan, and its operators in plan order.
 
-    `paused` says why it takes nothing at present, `failed` that it is because it could not go on, and `lost` how many
-    tuples it held whenever that happened. `apart` says which operators it could have shared, and why it does not;
+    `paused` says why it reads nothing at present, `failed` that it could not continue, and `lost` how many tuples
+    that cost. `apart` says which operators it could have shared, and why it does not;
     `separate` has the nodes whose operators an admin has separated. `remembers` says whether any of its operators has
-    a state that can grow.
+    state that can grow.
     """
 
     plan: QueryPlan
@@ -45,7 +45,7 @@ class Query:
 
     @property
     def catching_up(self) -> bool:
-        """Whether the query has not got its past yet."""
+        """Whether the query still lacks its history."""
         return any(gate.closed for gate in self.gates)
 
 

@@ -1,6 +1,7 @@
 """The engine's whole state as bytes, and back.
 
-Definitions are saved as what they are and built again; states are what `save` of buffers, readers and operators give.
+Definitions are saved as they are, and operators are built from them again; buffers, readers and operators return their
+states by `save`.
 The form is msgpack with a few extensions, never pickle: reading a file must not be able to run anything. `VERSION`
 changes with the form of the whole; what one kind of operator saves has a version of its own (`Layout`), and the version
 before it is read, too.
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from millrace.engine.scheduler.component import Stopwatch
 
 VERSION: Final = 6
-# What an engine was told about how much may wait.
+# The limits of queued tuples that an engine was created with.
 LIMITS: Final = ("credit", "most_queued", "credit_bytes", "most_queued_bytes")
 
 _TUPLE, _OBJECT, _ENUM, _ARRAY, _OBJECTS, _TEXTS = range(1, 7)
@@ -45,7 +46,7 @@ CLASSES: Final[Mapping[str, type]] = {**DEFINITIONS, **{known.__name__: known fo
 
 
 def pack(value: Any) -> bytes:
-    """Plain data, arrays and definitions as bytes; equal values give equal bytes."""
+    """Plain data, arrays and definitions as bytes; equal values have equal bytes."""
     packed: bytes = msgpack.packb(value, default=_extend, strict_types=True)
     return packed
 
@@ -147,7 +148,7 @@ def save(engine: Engine) -> bytes:
 
 
 def definitions(engine: Engine) -> list[StreamDefinition | QueryPlan]:
-    """Streams and queries in the order in which they were made."""
+    """Streams and queries in the order of their creation."""
     found: list[StreamDefinition | QueryPlan] = []
     for operator in engine.graph.operators.values():
         if isinstance(operator, Source):

@@ -1,4 +1,4 @@
-"""The seam between history and the live stream: a query that goes on as if it had always run.
+"""The seam between history and the live stream: a query that continues as if it had always run.
 
 Such a query has a gate before each stream that it reads. It is added with its gates closed and nothing kept
 (`AddQuery` of a plan that is `gated`). Meanwhile another engine, `Bootstrap`, computes the past: it takes what the
@@ -7,9 +7,9 @@ start to keep what arrives (`HoldQuery`), and the other engine takes what arrive
 state of its twin there, and the gates open (`AdoptBootstrap`). Arrival decides which tuple goes where, so no query
 waits for a watermark: it is as if the query had been saved in one engine and restored in another.
 
-The seam is a time. The twin has promised that it will give no row below it any more; so what it has given below is
-all that there is, and that is history's part. What it has given above it already (a plain SELECT gives its rows as they
-come, however far the mark is behind) is the first that the live query gives.
+The seam is a time. The twin has promised to emit no more rows earlier than it, so the earlier rows are complete: they
+are history's part. Rows at or after it that the twin has emitted already (a plain SELECT emits its rows as they arrive,
+however far the mark is behind) are the first ones of the live query.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from millrace.values.eventtime import LAST_WATERMARK, MIN_TIME
 if TYPE_CHECKING:
     from millrace.engine.engine import Engine
 
-# Why a query that has not got its past yet gives nothing.
+# Why a query that still lacks its history emits nothing.
 CATCHING_UP: Final = "catching up with history"
 # The one feed by which the past enters its engine.
 FEED: Final = "history"
@@ -61,7 +61,7 @@ FEED: Final = "history"
 
 
 def gated(plan: QueryPlan) -> QueryPlan:
-    """The plan with a gate before each stream, or why it cannot be given a past."""
+    """The plan with a gate before each stream, or why it cannot start with its history."""
     check(plan)
     gates = {stream: f"{plan.name}.gate{number}" for number, stream in enumerate(plan.reads_streams, 1)}
     behind = {f"{stream}.source": gate for stream, gate in gates.items()}
@@ -71,7 +71,7 @@ def gated(plan: QueryPlan) -> QueryPlan:
 
 
 def check(plan: QueryPlan) -> None:
-    """Refuse a query whose rows are not decided by what its streams took in."""
+    """Refuse a query whose rows depend on more than its streams' tuples."""
     late = [name for name in plan.reads_streams if name.endswith(".late")]
     reason = None
     if plan.reads_queries:
@@ -97,8 +97,8 @@ def is_gated(plan: QueryPlan) -> bool:
 
 
 def hold(engine: Engine, command: HoldQuery) -> dict[str, Any]:
-    """Let the gates keep what comes from now on, and say how far each stream is at this cut; or keep nothing any more:
-    the past did not come."""
+    """Let the gates queue tuples from now on, and return each stream's mark at this moment; or stop that again, because
+    the history is not available."""
     name, query = command.name, engine.query(command.name)
     if not query.catching_up or (query.paused is None) == command.keep:
         reason = "waiting for its history" if command.keep else "buffering live input"
@@ -167,8 +167,8 @@ def _restore(query: Query, saved: dict[str, Any], now_us: int) -> int:
 class BootstrapState:
     """What a query takes over from its past.
 
-    `seam_us`: all rows below it have been given, and will not be given again; `given` how many that were. `state` is
-    for AdoptBootstrap; it holds the `kept` rows at or above the seam that have been given already.
+    `seam_us`: all rows earlier than it have been emitted, `given` of them, and will not be emitted again. `state` is
+    for AdoptBootstrap; it has the `kept` rows at or after the seam that have been emitted already.
     """
 
     state: bytes
@@ -178,10 +178,10 @@ class BootstrapState:
 
 
 class Bootstrap:
-    """A query's twin, which works through what its streams have taken in.
+    """A query's twin, which processes the history of its streams.
 
-    Tuples come in the order of their arrival, without those that were late; the mark is what the caller says that
-    it may be: nothing that it gives later lies below.
+    Tuples arrive in their former order, without those that were late. The caller sets the mark: it passes no earlier
+    tuple afterwards.
     """
 
     def __init__(self, streams: Sequence[StreamDefinition], plan: QueryPlan) -> None:
@@ -202,7 +202,7 @@ class Bootstrap:
         for stream in streams:
             quiet = replace(stream, ets="none", lull_us=None, max_skew_us=None, ahead_us=None, history=False)
             self._obey(AddStream(quiet))
-            # Times and what is late were decided when the tuples came; nothing here decides them again.
+            # Times and lateness were decided when the tuples arrived, and are not decided again.
             self.engine.source(stream.name).clocking = Clocking("external", by_tuples=False)
         self._obey(AddQuery(self.plan))
         self._obey(HoldQuery(plan.name))
@@ -211,7 +211,7 @@ class Bootstrap:
 
     @property
     def seam_us(self) -> int:
-        """All rows below have been given. MIN_TIME if none is known to be complete."""
+        """All earlier rows have been emitted. MIN_TIME if none are known to be complete."""
         return self.engine.query(self.plan.name).sink.progress_us
 
     def take(self, stream: str, batch: Batch, now_us: int) -> None:
@@ -219,12 +219,12 @@ class Bootstrap:
         self._step([Arrived(stream, FEED, batch)], now_us)
 
     def promise(self, stream: str, mark_us: int) -> None:
-        """No tuple that is still to come from the stream lies below."""
+        """No later tuple of the stream is earlier than this."""
         if mark_us > MIN_TIME:
             self._step([Punctuated(stream, FEED, min(mark_us, LAST_WATERMARK))], self._now_us)
 
     def finish(self) -> BootstrapState:
-        """The state at the end of all that was taken."""
+        """The state after all tuples so far."""
         from millrace.engine import saving
 
         query = self.engine.query(self.plan.name)
@@ -267,7 +267,7 @@ class Bootstrap:
         return effects
 
     def _forget(self) -> None:
-        """The rows below the seam are history's."""
+        """The rows earlier than the seam belong to the history."""
         seam = self.seam_us
         left = [batch if batch.ts.min() >= seam else batch.take(batch.ts >= seam) for batch in self._kept if len(batch)]
         self._kept = [batch for batch in left if len(batch)]

@@ -1,7 +1,7 @@
 """What a list of commands would do, found out on an engine that holds the same definitions and decisions and no tuple.
 
 The shadow obeys them as the engine itself would, so a plan is never another opinion: what it refuses, the engine would
-refuse, and what it shows is what happens. Its operators are those of the engine one by one, in the same places.
+refuse, and the engine does the same afterwards. Its operators are those of the engine one by one, in the same places.
 
 It is built from a snapshot, which holds values only: a driver may build it, and plan on it, while the engine runs.
 """
@@ -244,7 +244,7 @@ def _queries(states: Mapping[str, int], before: _Picture, after: _Picture) -> li
 
 
 def _pairs(before: _Picture, after: _Picture) -> Iterator[tuple[str | None, str | None]]:
-    """Each query's name before and after; the sink is what stays the same of a query."""
+    """Each query's name before and after; a query keeps its sink."""
     names = {operators[-1]: name for name, (_, operators) in after.queries.items()}
     kept = {operators[-1]: name for name, (_, operators) in before.queries.items()}
     for sink, name in kept.items():
@@ -260,7 +260,7 @@ def _operator(states: Mapping[str, int], operator: Operator, before: _Picture, a
     if fate == "stays" and (was != now or before.rows.get(operator) != after.rows.get(operator)):
         fate = "changes"
     origin = operator
-    while origin in after.copies:  # it goes on with what another remembers
+    while origin in after.copies:  # it continues with the state of another
         origin = after.copies[origin]
     remembered = before.names.get(origin)
     held = 0 if remembered is None else states.get(remembered, 0)

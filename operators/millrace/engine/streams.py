@@ -215,7 +215,7 @@ def alter(engine: Engine, command: AlterStream) -> dict[str, Any]:
     before_us = stream.definition.disorder_us
     stream.definition = definition = replace(stream.definition, **changes, sql=kept)
     if definition.disorder_us != before_us:
-        # How late tuples were under another disorder does not tell which one they need now.
+        # The lateness under another disorder does not show which one is needed now.
         stream.source.late_by_max_us = 0
     stream.source.clocking = clocking_of(definition)
     engine.graph.punctuating.pop(stream.source, None)

@@ -309,7 +309,7 @@ def _link(engine: Engine, found: Operator) -> dict[str, Any] | None:
 def counters(engine: Engine, now_us: int) -> dict[str, tuple[int, int, int, float, tuple[int, ...]]]:
     """By operator, what only grows: tuples in and out, executions, microseconds busy, and idle-waiting per input.
 
-    Cheap enough to be looked at every second. Waiting goes on while the engine makes no steps, so the clock is told.
+    Cheap enough to be looked at every second. Waiting continues between two steps, so the clock is an argument.
     """
     now_us = max(now_us, engine.clock.now_us)
     return {

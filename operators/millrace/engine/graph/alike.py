@@ -1,7 +1,7 @@
 """Operators with equal definitions over the same inputs: where a query may share, and where two may be merged.
 
 Rule: an operator with a separate queue, or one that is never shared, is not listed. Definitions may be large, so the
-key has only the first values of each; whoever looks one up compares the specs.
+key has only the first values of each; a lookup compares the specs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Member(NamedTuple):
 
 
 class Alike:
-    """By key, the operators that have it, in the order of their queries; `groups` are those of several queries."""
+    """By key, the operators that have it, in the order of their queries; `groups` are the keys of several queries."""
 
     def __init__(self) -> None:
         self._members: dict[Hashable, list[Member]] = {}
@@ -63,8 +63,7 @@ class Alike:
 
 
 def sharable(node: Node) -> bool:
-    """Whether it may be shared and reads arcs as they are: what a queue of its own keeps depends on who serves it, and
-    when."""
+    """Whether it may be shared and has no separate queues, whose tuples depend on when they are served."""
     return node.spec.state().shared != "never" and all(node.edge(at).plain for at in range(len(node.inputs)))
 
 

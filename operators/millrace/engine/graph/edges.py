@@ -1,4 +1,4 @@
-"""Edges that have a queue of their own: how they are made, exchanged while they run, measured and shown."""
+"""Edges with a separate queue: how they are built, measured and shown."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def inlet(engine: Engine, node: Node, position: int, output: Buffer, since_us: i
 
 
 def measured(engine: Engine, event: Measured) -> None:
-    """An execution has cost so much: the results of what it was served are out, and LINECUTTING knows c.
+    """An execution has cost so much: its results are out, and LINECUTTING knows c.
 
-    The cost of a tuple of an edge is that of all its query's operators, per tuple that the edge's own has taken.
+    The cost of a tuple of an edge is the cost of all operators of its query, per tuple that the edge's operator took.
     """
     operator = engine.graph.operators.get(event.operator)
     if operator is None or not any(reader.absorbs for reader in operator.inputs):
@@ -80,7 +80,7 @@ def measured(engine: Engine, event: Measured) -> None:
 
 
 def queue_of(reader: Inlet, now_us: int) -> dict[str, Any] | None:
-    """What is to be seen of an input's queue, or None if it has none of its own."""
+    """The view of an input's queue, or None if it has no separate one."""
     if not isinstance(reader, QueueInlet):
         return None
     queue, edge = reader.queue, reader.edge

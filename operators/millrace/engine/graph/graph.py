@@ -1,6 +1,6 @@
 """The graph: which operators there are, who reads whom, and the state tables that follow from it.
 
-Everything derived (forks, components, tables, who wants punctuation) is made anew after a change, from the operators
+Everything else (forks, components, tables, punctuation of arcs) is derived again after a change, from the operators
 and few small things that are decided: a strategy per operator, break points, weights, and which sources' promises go
 through the operators. A change says `rewire`, and who asks next makes it so: several changes in a row cost one. A
 graph changes between two steps only, so that never meets a cycle in progress.
@@ -83,7 +83,7 @@ class Graph:
     # -- changing ------------------------------------------------------------------------------------------------------
 
     def add(self, operators: Sequence[Operator], strategy: Strategy | None = None) -> None:
-        """Add operators, under a strategy of their own or their component's."""
+        """Add operators, under this strategy or their component's."""
         for operator in operators:
             self.operators[operator.name] = operator
             if not isinstance(operator, Sink):
@@ -141,7 +141,7 @@ class Graph:
             name: replace(link, segment=names.get(link.segment) or link.segment)
             for name, link in _moved(self.links, names).items()
         }
-        # The tables as they are: if something has changed, they will be derived anew.
+        # In the present tables: after a change they will be derived again.
         for row in (row for component in self._components for row in component.table.values()):
             if row.link is not None:
                 row.link = self.links.get(row.operator.name)
@@ -265,7 +265,8 @@ class Graph:
 
     @property
     def components(self) -> list[Component]:
-        self.derive()
+        if self._underived or self._unconnected or self._unlinked or self._unlisted:
+            self.derive()
         return self._components
 
     @property
@@ -279,14 +280,17 @@ class Graph:
         return self.forks | self.resting
 
     def divided(self) -> list[Component]:
-        """The same, of which it is enough to know what is in them: their tables may not have been derived yet."""
+        """The same with their members alone: their tables may not have been derived yet."""
         self._connect()
         return self._components
 
     @property
     def chained(self) -> bool:
         """Whether any operator is under `chain`."""
-        return any(component.ready.slopes for component in self.components)
+        for component in self.components:  # noqa: SIM110 (asked in every step)
+            if component.ready.slopes:
+                return True
+        return False
 
     def component(self, name: str) -> Component:
         self.derive()
@@ -343,7 +347,7 @@ class Graph:
         return self._producers[id(reader.arc)]
 
     def readers(self, operator: Operator) -> list[Operator]:
-        """The operators that read what this one gives; a sink gives nothing."""
+        """The operators that read this one's rows; a sink has none."""
         if isinstance(operator, Sink):
             return []
         self._connect()
@@ -354,7 +358,7 @@ class Graph:
         return [one for one in self.readers(operator) if not isinstance(one, Sink)]
 
     def all_operators(self) -> list[Operator]:
-        """Every operator, each fork behind the operator whose output it shares."""
+        """Every operator, each fork after the operator whose output it shares."""
         listed: list[Operator] = []
         for operator in self.operators.values():
             listed.append(operator)
@@ -401,7 +405,7 @@ class Graph:
     # -- deriving ------------------------------------------------------------------------------------------------------
 
     def rewire(self) -> None:
-        """Something has changed: what follows from the operators is derived by `derive`, or when somebody asks."""
+        """The graph has changed: `derive` or the next lookup derives the rest from the operators."""
         self._unconnected = self._underived = True
 
     def _connect(self) -> None:
@@ -422,7 +426,7 @@ class Graph:
         self._divide(operators)
 
     def derive(self) -> None:
-        """Derive everything: also the wish for punctuation, ETS arcs and the state tables."""
+        """Derive everything: also the punctuation of arcs, ETS arcs and the state tables."""
         self._connect()
         new = self._unlisted
         self._unlisted = []
@@ -487,7 +491,7 @@ class Graph:
         return f"{base}.fork{number}"
 
     def _divide(self, operators: Sequence[Operator]) -> None:
-        """Find the connected sets: merged ones go on as the one with the oldest stream, parts of a split inherit."""
+        """Find the connected sets: merged ones continue as the one with the oldest stream, parts of a split inherit."""
         leader: dict[Operator, Operator] = {operator: operator for operator in operators}
 
         def find(operator: Operator) -> Operator:
@@ -509,7 +513,7 @@ class Graph:
                 name = first.name.rpartition(".")[0]
                 parent = self._component_of.get(first)
                 strategy = parent.strategy if parent is not None else self.strategies.get(first.name, DEFAULT)
-                # A component of this name whose first operator is another has gone, with what was decided of it.
+                # A component of this name with another first operator has gone, with its decisions.
                 made[first] = parent if parent is not None and parent.name == name else Component(name, strategy)
             component_of[operator] = made[first]
         for operator, fork in self._forks.items():
@@ -523,7 +527,7 @@ class Graph:
         self._components = list(made.values())
 
     def _want(self, operators: Sequence[Operator]) -> None:
-        """Punctuation is put on an arc only where somebody behind it has a use for it, and only what is of use."""
+        """Punctuation is put on an arc only where an operator downstream uses it, and only as far as it is used."""
         for operator in reversed(operators):
             if isinstance(operator, Sink):
                 continue
@@ -550,7 +554,7 @@ class Graph:
     def _draw_arcs(self, operators: Sequence[Operator]) -> None:
         """An ETS arc from each source or idle-waiting operator to each next register below it (EQG, section 4).
 
-        Behind a source whose promises are to go through the operators, nothing goes by arcs.
+        Downstream of a source whose promises go through the operators there are no ETS arcs.
         """
         through: dict[Operator, None] = {}
         for operator in operators:
@@ -706,7 +710,7 @@ class Graph:
         return list(above)
 
     def _leaps(self, operator: Operator) -> tuple[tuple[Inlet, Next], ...]:
-        """The moves along an operator's ETS arcs; a register at a sink is nobody's turn."""
+        """The moves along an operator's ETS arcs; a register at a sink causes no turn."""
         if not isinstance(operator, Source | IdleWaiting):
             return ()
         return tuple(
@@ -727,10 +731,10 @@ class Graph:
         return (self._forks[operator],) if operator in self._forks else (self._consumers[readers[0]],)
 
     def _entries(self, operator: Operator, readers: Sequence[Inlet]) -> tuple[Operator, ...]:
-        """Where a cycle may begin when something is put into the operator's output."""
+        """Where a cycle may start when tuples are put into the operator's output."""
         broken = self.broken(operator)
         if broken == "chain":
-            # Each branch has a slope of its own: they take no turns.
+            # Each branch has its own slope: they take no turns.
             return tuple(self._consumers[reader] for reader in readers)
         if broken:
             return (self._forks[operator],) if operator in self._forks else tuple(self._consumers[r] for r in readers)

@@ -1,13 +1,13 @@
-"""The strategy `chain`: what rids the queues of most tuples for the least work goes first (CHAIN).
+"""The strategy `chain`: the segment that removes most tuples from the queues per unit of work runs first (CHAIN).
 
-A path is a row of operators that hand tuples to each other alone. Its progress chart starts with one tuple and falls,
-over the time that work takes, to what is left of it behind each operator; what leaves the graph is nothing. The lower
-envelope of that chart cuts the path into segments that are ever less steep. A segment runs depth first, a break point
-ends it, and whenever a cycle begins the steepest segment with something to do has the turn.
+A path is a sequence of operators without forks or joins. Its progress chart starts with one tuple. Over the time that
+the operators work, it falls to the share of the tuple that each one emits, and to zero where rows leave the graph. The
+lower envelope of that chart divides the path into segments, each less steep than the one before. A segment runs depth
+first, a break point ends it, and each cycle starts at the steepest segment that has work.
 
-Selectivities come from the operators' counts and costs from `Measured` events, nothing else, so a replay decides the
-same. A component decides anew after so much measured work, and only what has clearly moved counts as a new decision:
-two segments are divided, or made one, when their slopes differ by more than a band.
+Selectivities follow from the operators' counts and costs from `Measured` events alone, so a replay decides the same. A
+component decides again after a period of measured work. Only a clear difference is a new decision: two segments are
+divided, or merged, when their slopes differ by more than a band.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from millrace.operators.source.source import Source
 if TYPE_CHECKING:
     from millrace.engine.engine import Engine
 
-# Measured work of a component between two decisions: a busy core decides two hundred times a second at the most, each
-# in about a microsecond per operator.
+# Measured work of a component between two decisions: at most two hundred a second on a busy core, each about a
+# microsecond per operator.
 PERIOD_US: Final = 5_000.0
-# How far a slope must lie from another, or from what it was, to count: measured costs waver by a tenth.
+# The factor by which a slope must differ from another, or from its earlier value: measured costs vary by a tenth.
 BAND: Final = 1.25
-# Tuples below which an operator's selectivity and cost stay what they were.
+# An operator's selectivity and cost are updated after so many tuples.
 FEWEST: Final = 16
-# Below any operator's cost; a cost of nothing would make a slope without end.
+# Less than any operator's cost; without it a slope could be infinite.
 LEAST_US: Final = 1e-3
 
 
 @dataclass(slots=True)
 class Estimate:
-    """What a tuple costs in an operator and how many it leaves, and the counts up to which that is known."""
+    """The cost of a tuple in an operator and the rows that follow from it, and the counts up to which that is known."""
 
     selectivity: float = 1.0
     cost_us: float = 0.0
@@ -50,7 +50,7 @@ class Estimate:
     spent_us: float = 0.0
 
     def look(self, taken: int, given: int, measured: int, spent_us: float) -> None:
-        """Take what has been counted since the last look for half of the truth; the first time for all of it."""
+        """Update from the counts since the last look, with a weight of a half; the first time with all of it."""
         tuples, first = taken - self.taken, not self.measured
         if tuples < FEWEST or measured - self.measured < FEWEST:
             return
@@ -64,7 +64,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class PathSegment:
-    """Operators of a path in a row, what is left of a tuple behind them, and the work on it."""
+    """Consecutive operators of a path, the share of a tuple that they emit, and the work on it."""
 
     operators: tuple[Operator, ...]
     left: float
@@ -81,13 +81,13 @@ class PathSegment:
 
 
 class Chains:
-    """What has been measured of the operators under `chain`. What was decided is the graph's: it derives from it."""
+    """The measurements of the operators under `chain`. The graph has the decisions, and derives tables from them."""
 
     def __init__(self) -> None:
         self.estimates: dict[str, Estimate] = {}
 
     def move(self, names_after: Mapping[str, str | None]) -> None:
-        """What is known of operators goes with their names; None are gone."""
+        """Estimates follow the operators' names; those of None are deleted."""
         known = {name: self.estimates.pop(name) for name in names_after if name in self.estimates}
         self.estimates |= {after: known[name] for name, after in names_after.items() if after and name in known}
 
@@ -95,7 +95,7 @@ class Chains:
         self.estimates = {names.get(name, name): estimate for name, estimate in self.estimates.items()}
 
     def decide(self, engine: Engine, effects: Effects) -> None:
-        """Let every component that has worked long enough decide anew; tell those whose decision has changed."""
+        """Let every component that has worked long enough decide again, and report changed decisions."""
         graph = engine.graph
         for component in list(graph.components):
             if component.worked_us < PERIOD_US:
@@ -110,22 +110,22 @@ class Chains:
 
     def _links(self, engine: Engine, component: Component) -> dict[str, Link]:
         """The envelopes of a component's paths, by operator."""
-        found: dict[str, Link] = {}
+        links: dict[str, Link] = {}
         for path, leaves in paths(engine.graph, component):
             for operator in path:
                 self._look(engine, operator)
-            for segment in envelope([self._alone(one) for one in path], leaves, engine.graph.links):
-                last = segment.operators[-1] is not path[-1]
+            for segment in envelope([self._alone(operator) for operator in path], leaves, engine.graph.links):
+                inside = segment.operators[-1] is not path[-1]
                 for operator in segment.operators:
                     estimate = self.estimates[operator.name]
-                    found[operator.name] = Link(
+                    links[operator.name] = Link(
                         slope=segment.slope,
                         selectivity=estimate.selectivity,
                         cost_us=estimate.cost_us,
                         segment=segment.operators[0].name,
-                        cut=last and operator is segment.operators[-1],
+                        cut=inside and operator is segment.operators[-1],
                     )
-        return found
+        return links
 
     def _look(self, engine: Engine, operator: Operator) -> None:
         estimate = self.estimates.setdefault(operator.name, Estimate())
@@ -144,10 +144,9 @@ class Chains:
 
 
 def paths(graph: Graph, component: Component) -> Iterator[tuple[list[Operator], bool]]:
-    """A component's paths under `chain`, and of each whether what it gives leaves the graph.
+    """A component's paths under `chain`, and of each whether its rows leave the graph.
 
-    They end before a fork and before an operator of several inputs, which begins one of its own: what a tuple comes to
-    behind those is not for one path to say.
+    A path ends before a fork and before an operator with several inputs, where another path starts.
     """
     chained = {
         operator: row
@@ -172,27 +171,27 @@ def paths(graph: Graph, component: Component) -> Iterator[tuple[list[Operator], 
 def envelope(path: Sequence[PathSegment], leaves: bool, before: dict[str, Link]) -> list[PathSegment]:
     """The segments of a path's lower envelope, each steeper than the next.
 
-    Neighbours become one while the first is not the steeper one. By how much it must be is less where the decision in
-    force divides them, so that numbers that waver around the border change nothing.
+    Neighbours are merged while the first is not the steeper one. Where the present decision divides them, a smaller
+    difference keeps them divided, so that values that vary around the border change nothing.
     """
-    made: list[PathSegment] = []
+    segments: list[PathSegment] = []
     for position, segment in enumerate(path):
         if leaves and position == len(path) - 1:
             segment = PathSegment(segment.operators, 0.0, segment.cost_us)
-        while made and not _steeper(made[-1], segment, before):
-            segment = made.pop().and_then(segment)
-        made.append(segment)
-    return made
+        while segments and not _steeper(segments[-1], segment, before):
+            segment = segments.pop().and_then(segment)
+        segments.append(segment)
+    return segments
 
 
-def _steeper(one: PathSegment, other: PathSegment, before: dict[str, Link]) -> bool:
-    link = before.get(one.operators[-1].name)
+def _steeper(first: PathSegment, second: PathSegment, before: dict[str, Link]) -> bool:
+    link = before.get(first.operators[-1].name)
     divided = link is not None and link.cut
-    return one.slope > other.slope * (1 / BAND if divided else BAND)
+    return first.slope > second.slope * (1 / BAND if divided else BAND)
 
 
 def _moved(graph: Graph, links: dict[str, Link]) -> bool:
-    """Whether a decision is another than the one in force: other segments, or slopes outside the band."""
+    """Whether a decision differs from the present one: in its segments, or by slopes outside the band."""
     for name, link in links.items():
         before = graph.links.get(name)
         if before is None or before.cut != link.cut or before.segment != link.segment:

@@ -39,7 +39,7 @@ class Stopwatch(Protocol):
 class Ready:
     """The operators at which a cycle may start.
 
-    queue      sources, and operators behind a break point or left with tuples; first come, first served
+    queue      sources, and operators after a break point or left with tuples, in the order of their arrival
     slopes     by operator under `chain`: the steepest in the queue has the next turn
     preferred  how often the steepest has gone before the one that has waited longest
     """
@@ -74,10 +74,10 @@ class Ready:
             self.queue[operator] = None
 
     def rotate(self, row: Row) -> bool:
-        """Put the operator that a cycle would execute next behind the others; say whether there are any.
+        """Put the operator that a cycle would execute next after the others; returns whether there are any.
 
         More may arrive meanwhile. Where tuples arrive faster than a branch takes them, its cycle would never end, and
-        no other branch would get its turn; nor would what lies behind an operator that takes all before it moves on.
+        no other branch would get its turn; nor would operators downstream of one that takes all before it moves on.
         """
         if row.ahead is not None and row.yields():
             self.queue[row.ahead.operator] = None
@@ -107,7 +107,7 @@ class Component:
     ready     where a cycle may start
     current   the operator to execute next, if a step's budget ended inside a cycle
     cycled    executions of the present cycle so far
-    worked_us    measured work since `chain` last looked, and `decisions`: how often it has decided anew
+    worked_us    measured work since `chain` last looked, and `decisions`: how often it has decided again
     failed    the operator that raised, and what: the run ended there
     """
 
@@ -179,7 +179,7 @@ class Component:
     ) -> tuple[int, int]:
         """Execute until nothing is left or the budget is used; say how many tuples and executions it took.
 
-        An execution that takes no tuple counts as one, so that punctuation alone cannot hold a step for ever.
+        An execution that takes no tuple counts as one, so that a step with punctuation alone ends.
         """
         used = done = 0
         table = self.table
@@ -320,7 +320,7 @@ class Component:
         return on_arcs + self._held()
 
     def pressing(self) -> int:
-        """The same, without update queues: those cannot grow beyond their keys, and what comes makes nothing longer."""
+        """The same, without update queues: those cannot grow beyond their keys, however many tuples arrive."""
         on_arcs = sum(row.operator.output.pressing for row in self.table.values() if row.role is not Role.FORK)
         return on_arcs + self._held()
 

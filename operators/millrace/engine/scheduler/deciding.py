@@ -1,4 +1,4 @@
-"""What an admin decides of the scheduling: strategies, break points, weights, orders of joins, watches."""
+"""An admin's decisions about scheduling: strategies, break points, weights, orders of joins, watches."""
 
 from __future__ import annotations
 

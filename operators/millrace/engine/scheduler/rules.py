@@ -38,7 +38,7 @@ def encore(row: Row) -> Next | None:
 
 
 def backtrack(row: Row) -> Next | None:
-    """None behind a break point. An idle-waiting operator lacks the input that holds the others back."""
+    """None after a break point. An idle-waiting operator lacks the input that holds the others back."""
     back = row.back
     if len(back) > 1:
         return back[row.operator.empty_input()]
@@ -63,7 +63,7 @@ def branch(row: Row) -> Next | None:
 # decided every new row.
 RULES: Final[Mapping[StrategyKind, Mapping[Role, tuple[Move, ...]]]] = {
     StrategyKind.DFS: {
-        Role.SOURCE: (forward, leap, encore),  # behind a break point the operator has tuples of its own
+        Role.SOURCE: (forward, leap, encore),  # after a break point the operator has queued tuples
         Role.INNER: (forward, encore, backtrack),
         Role.SINK: (encore, backtrack),  # what it emitted has left with the output wrapper already
         Role.SOURCE_SINK: (encore,),

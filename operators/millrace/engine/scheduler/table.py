@@ -86,7 +86,7 @@ class Link:
     """What `chain` has decided of an operator, and from which numbers (see chain.py).
 
     slope        of its segment: tuples that leave the queues per microsecond of work
-    selectivity, cost_us    tuples that it gives for each that it takes, and microseconds for each
+    selectivity, cost_us    tuples that it emits for each that it takes, and microseconds for each
     segment      the first operator of its segment
     cut          whether the segment ends here with a break point
     """
@@ -122,7 +122,7 @@ Move = Callable[["Row"], Next | None]
 class Row:
     """One operator's row.
 
-    preds     per input the operator to backtrack to, None behind a break point; a source has none
+    preds     per input the operator to backtrack to, None after a break point; a source has none
     succs     the operators to go forward to; none before a sink or a break point
     readers   the head pointers of those successors: the row yields if one of them has something unseen
     sinks     the sinks that the operator fills
@@ -174,7 +174,7 @@ class Row:
         return False
 
     def register_target(self) -> Next | None:
-        """The papers' TSM-yield: a register set by this operator's arc that nobody has looked at, and who has it."""
+        """The papers' TSM-yield: where this operator's arc has set a register that is not yet seen."""
         for register, leap in self.ets_arcs:
             if register.unseen:
                 return leap
@@ -196,7 +196,7 @@ class Row:
 
 
 def role_of(operator: Operator, preds: Sequence[Operator | None], succs: Sequence[Operator]) -> Role:
-    """The role that an operator's place gives it."""
+    """The role of an operator by its place."""
     if isinstance(operator, Fork):
         return Role.FORK
     if operator.waits:

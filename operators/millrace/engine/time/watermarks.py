@@ -35,7 +35,7 @@ Kind = Literal["need", "beat", "ask", "leave"]
 
 
 class Timers:
-    """What is due when. Each is known by its kind and whom it is for; setting one anew moves it.
+    """Timers. Each has a kind, a stream and perhaps a feed; setting it again moves it.
 
     Timers of one time are due in the order in which they were set. An entry of the heap counts while it has
     its timer's number; entries of timers that were unset or moved stay until they reach the top.
@@ -162,7 +162,7 @@ class WatermarkCoordinator:
 
     def _carry(self, waiter: IdleWaiting, need: int, effects: Effects | None, *, busy: bool) -> bool:
         helped = False
-        # Another input past the need: this one's clock is behind for a reason that only its clients know.
+        # Another input is past the need: this one's clock is late for a reason that only its clients know.
         passed = any(reader.promise > need for reader in waiter.inputs)
         use_clock = effects is None or not busy
         for holder, enough in self.holders(waiter, need).items():
@@ -222,7 +222,7 @@ class WatermarkCoordinator:
         """Promise as much as is needed if the clock or an earlier promise allows it."""
         definition = self._definition(source)
         if source.mark >= need_us:
-            # An operator that came later, or was bypassed, has not been told yet.
+            # A later operator, or one that was bypassed, does not know this promise yet.
             return source.reach(source.mark, "ets")
         if definition.lull_us is not None and self._lulled(source, definition.lull_us, need_us):
             return True
@@ -260,7 +260,7 @@ class WatermarkCoordinator:
         if not feed.can_answer or feed.leaves_us is not None:
             return self._guess(source, definition, feed, need_us)
         if feed.request is not None:
-            # Somebody else may have asked it for more than is needed here, though it had not answered before.
+            # Another operator may have requested more than is needed here, though the feed had not answered before.
             return feed.silent and self._guess(source, definition, feed, need_us)
         if feed.answered_us is None and feed.asked_us is not None and self._guess(source, definition, feed, need_us):
             return True
@@ -318,7 +318,7 @@ class WatermarkCoordinator:
         source.promise(feed, event.value_us, "ets")
 
     def forget_request(self, source: Source, feed: Feed, effects: Effects) -> None:
-        """The feed has left while it was being asked."""
+        """The feed has left during a request."""
         if feed.request is not None:
             self._end_request(source, feed, "closed", effects)
 
@@ -354,7 +354,7 @@ class WatermarkCoordinator:
             self._engine.graph.component_of(source).has_work = True
 
     def keep_beating(self) -> None:
-        """Set the heartbeats of periodic streams that somebody below wants, and of no others."""
+        """Set the heartbeats of periodic streams whose punctuation is used downstream, and of no others."""
         for found in self._engine.streams_by_name.values():
             definition, source = found.definition, found.source
             if definition.ets != "periodic" or not source.output.punctuates:
@@ -386,7 +386,7 @@ class WatermarkCoordinator:
             source.promise(feed, clock - skew, "heartbeat")
 
     def step_clock(self, by_us: int) -> None:
-        """The clock has jumped by so much: nobody has been silent, asked, away or waiting for that."""
+        """The clock has jumped by so much, which counts as no silence, request, absence or wait."""
         for found in self._engine.streams_by_name.values():
             for feed in found.source.feeds:
                 self._step_feed(found.definition, feed, by_us)
@@ -413,6 +413,6 @@ class WatermarkCoordinator:
         return [self.requests, self.timers.save()]
 
     def restore(self, data: Sequence[Any]) -> None:
-        self.heard_us = self._engine.clock.now_us  # each step begins so
+        self.heard_us = self._engine.clock.now_us  # as at the start of a step
         self.requests, timers = data
         self.timers.restore(timers)

@@ -1,10 +1,10 @@
-"""Operators put into, taken out of and exchanged in a query that runs, for what SQL does not say.
+"""Operators inserted into, removed from and replaced in a running query, in addition to its statement.
 
-A select or a sample goes in front of an input: it reads what the input has read so far, and its output takes over the
-input's reader with all that waits for it. So what waits is not lost and not looked at again, and the operator behind
-goes on with its state. Taken out, what waits for the operator passes as it is, after what its readers have not taken,
-and then they read on where it has read. The plan of the query changes with its operators, and `edits` says how,
-until another plan replaces it.
+A select or a sample is inserted in front of an input. It reads the input's arc, and its output takes over the input's
+reader with all queued tuples. So these are not lost and not filtered, and the operator downstream keeps its state.
+When an operator is removed, its queued tuples pass unchanged, after those that its readers have not taken; then they
+read its arc. The plan of the query changes with its operators, and `edits` has the changes until another plan replaces
+it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def arc_of(engine: Engine, name: str, position: int) -> Schema:
-    """The columns of what lies before an operator's input: an operator put in there reads them."""
+    """The columns of the arc at an operator's input: an operator inserted there reads them."""
     operator, _, node = _find(engine, name, looking=True)
     return operator.inputs[_checked(node, position)].arc.schema
 
@@ -52,7 +52,7 @@ def rows_of(engine: Engine, name: str) -> Schema:
 
 
 def _find(engine: Engine, name: str, *, looking: bool = False) -> tuple[Operator, Query, Node]:
-    """What a query calls so. To be changed it must be that query's alone; whoever only looks may see a shared one."""
+    """The operator of this name in a query's plan. A change needs one that is not shared; a look does not."""
     operator = engine.named(name) if looking and engine.knows(name) else engine.graph.operator(name)
     owners = [query for query in engine.owners(operator) if any(node.name == name for node in query.plan.nodes)]
     if not owners or isinstance(operator, Sink):
@@ -144,8 +144,7 @@ def takes_updates(engine: Engine, plan: QueryPlan, node: Node, position: int) ->
 
 
 def _replace_each_other(engine: Engine, plan: QueryPlan, name: str) -> bool:
-    """Whether the rows of what a plan reads are an update stream. Those of a stream with an update key are rows like
-    all others to whoever does not say LATEST."""
+    """Whether a plan's input is an update stream. A stream with an update key is one only with LATEST."""
     node = next((one for one in plan.nodes if one.name == name), None)
     if node is None:
         other = next((one.plan for one in engine.queries_by_name.values() if one.plan.output == name), None)
@@ -234,7 +233,7 @@ def _edge(node: Node) -> str:
 
 
 def _move(engine: Engine, reader: Inlet, own: Inlet, waiting: Batch | None) -> Inlet:
-    """A reader of an operator's output goes on where the operator has read, after what waits for both of them."""
+    """A reader of an operator's output continues where the operator has read, after the tuples queued for both."""
     before, after, promise = reader.arc, own.arc, reader.promise
     columns = _through(own.columns, reader.columns)
     if not reader.waiting and waiting is None and not isinstance(reader, QueueInlet):
@@ -261,7 +260,7 @@ def _move(engine: Engine, reader: Inlet, own: Inlet, waiting: Batch | None) -> I
 
 
 def _through(first: tuple[int, ...] | None, then: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    """The fields that are read of what is read; None are all."""
+    """The fields that two readers in a row leave; None are all."""
     if first is None or then is None:
         return first if then is None else then
     return tuple(first[at] for at in then)
@@ -271,7 +270,7 @@ def _through(first: tuple[int, ...] | None, then: tuple[int, ...] | None) -> tup
 
 
 def exchange(engine: Engine, command: ReplaceOperator) -> dict[str, Any]:
-    """Give a select another predicate, or make a sample of it."""
+    """Replace the predicate of a select, or the select by a sample."""
     _refuse_spec(command.spec)
     operator, query, node = _find(engine, command.operator)
     spec = command.spec

@@ -1,8 +1,8 @@
-"""What happens when a query cannot go on: an operator raises what nobody expected, or remembers more than it may.
+"""Queries that fail: an operator raises, or its state exceeds the query's limit.
 
-The query stops alone, in a state that says why. Its readers leave the arcs that it shares with others, its operators
-are made anew with nothing in them, and nothing of its neighbours' is touched. Resumed, it begins like a new query, at
-the then current end of its inputs.
+Such a query stops alone, and its state says why. Its readers leave the arcs that it shares with others, its operators
+are created again with empty state, and its neighbours continue. After a resume it starts like a new query, at the
+present end of its inputs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def broken(engine: Engine, component: Component, effects: Effects) -> None:
-    """An execution broke off: its query stops."""
+    """An execution raised: stop its queries."""
     assert component.failed is not None
     operator, error = component.failed
     component.failed = None
@@ -41,7 +41,7 @@ def stop(engine: Engine, operator: Operator, error: Exception, effects: Effects)
     """Stop the queries of an operator that raised."""
     owners = engine.owners(operator)
     if not owners:
-        raise error  # a source broke: that is nobody's query
+        raise error  # a source belongs to no query
     if isinstance(operator, Sink):
         operator.inputs[0].discard()
     detail = "".join(traceback.format_exception(error))
@@ -71,7 +71,7 @@ def stop_faulty(engine: Engine, effects: Effects) -> None:
 
 
 def check_states(engine: Engine, worked: Sequence[Component], effects: Effects) -> None:
-    """Stop the queries that remember more than they may, unless they are to wait until it has become less."""
+    """Stop the queries whose state exceeds their limit, unless they wait until it has shrunk."""
     for query in list(engine.remembering.values()):
         if query.failed or engine.graph.component_of(query.operators[0]) not in worked:
             continue
@@ -92,7 +92,7 @@ def _check_state(engine: Engine, query: Query, effects: Effects) -> None:
 
 
 def withheld(engine: Engine) -> dict[Source, None]:
-    """The sources that get no credit because a query remembers too much: those ahead of the one that could free it."""
+    """The sources that get no credit because a state is too large: those ahead of the one that could free it."""
     found: dict[Source, None] = {}
     for query in engine.remembering.values():
         options = query.plan.options
@@ -105,7 +105,7 @@ def withheld(engine: Engine) -> dict[Source, None]:
 
 
 def state_tuples(query: Query) -> int:
-    """What a query's operators remember together."""
+    """The tuples in the state of a query's operators."""
     held = 0
     for operator in query.operators:
         held += ask(operator, lambda: operator.state_tuples)  # noqa: B023 (called at once)
@@ -113,7 +113,7 @@ def state_tuples(query: Query) -> int:
 
 
 def fail(engine: Engine, query: Query, reason: str, effects: Effects, detail: str = "") -> None:
-    """Stop a query and forget what it held."""
+    """Stop a query and delete its state."""
     held = ask_quietly(lambda: state_tuples(query), 0)
     for operator in query.operators:
         held += sum(ask_quietly(partial(operator.queue_tuples, at), 0) for at in range(len(operator.inputs)))
@@ -136,12 +136,12 @@ def fail(engine: Engine, query: Query, reason: str, effects: Effects, detail: st
 
 
 def stand_still(engine: Engine, query: Query) -> None:
-    """Give a failed query's operators no turn, whatever lies before them. Its sink still delivers earlier rows."""
+    """Give a failed query's operators no turn, whatever is queued. Its sink still delivers earlier rows."""
     engine.graph.stopped |= dict.fromkeys(query.operators)
 
 
 def begin_again(engine: Engine, query: Query) -> None:
-    """Make a failed query ready to read like a new one."""
+    """Let a failed query read like a new one."""
     for inlet in engine.entries(query):
         producer = engine.graph.producer(inlet)
         if isinstance(producer, Source) and producer.newest > MIN_TIME:
@@ -153,7 +153,7 @@ def begin_again(engine: Engine, query: Query) -> None:
 
 
 def _renew(engine: Engine, query: Query) -> None:
-    """Put new operators in the places of the old ones: same names, same arcs, same counts, nothing remembered."""
+    """Replace the operators by new ones: same names, same arcs, same counts, empty state."""
     inner = {reader for operator in query.operators for reader in operator.inputs} - set(engine.entries(query))
     renewed: dict[Operator, Operator] = {}
     for node, old in zip(query.plan.nodes, query.operators, strict=True):

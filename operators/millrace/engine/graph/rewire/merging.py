@@ -6,7 +6,7 @@ same tuples, have promised the same, and no tuple can arrive that only one of th
 older query serves both. The readers of the other one have taken all its rows, and continue at the arc that stays.
 
 The engine looks at the end of a step with events and without commands. A look compares saved states, so the next one
-waits for a number of steps that grows with what was compared. Operators that an admin has separated stay separate.
+waits for a number of steps that grows with the size of the states. Operators that an admin has separated stay separate.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def look(engine: Engine) -> None:
         if not search.merged:
             break
         _merge(engine, search.merged)  # those that read them read the same now
-    engine.merge_wait = work // PER_STEP
+    engine.merge_wait = work // PER_STEP if engine.alike else None
 
 
 def is_separate(engine: Engine, operator: Operator) -> bool:
@@ -62,7 +62,7 @@ def is_separate(engine: Engine, operator: Operator) -> bool:
 
 
 def fork_decided(engine: Engine, operator: Operator) -> bool:
-    """Whether the fork behind an operator has a strategy that its component has not."""
+    """Whether the fork after an operator has another strategy than its component."""
     fork = engine.graph.all_forks().get(operator)
     return fork is not None and engine.graph.decided(fork)
 
@@ -133,7 +133,7 @@ class _Search:
 
 
 def _agree(engine: Engine, first: Operator, other: Operator) -> bool:
-    """Whether two operators have read and promised the same, and nobody has to read more rows of the other one."""
+    """Whether two operators have read and promised the same, and the other one's readers have taken all its rows."""
     before, after = other.output, first.output
     return (
         all(_read_the_same(engine, *inlets) for inlets in zip(first.inputs, other.inputs, strict=True))

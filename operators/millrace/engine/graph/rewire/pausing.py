@@ -26,7 +26,7 @@ def pause(engine: Engine, command: PauseQuery) -> dict[str, Any]:
 
 
 def leave(engine: Engine, query: Query, reason: str) -> None:
-    """Take nothing any more, for this reason."""
+    """Read nothing more, for this reason."""
     for inlet in engine.entries(query):
         inlet.detach()
     query.paused = reason
@@ -34,7 +34,7 @@ def leave(engine: Engine, query: Query, reason: str) -> None:
 
 
 def come_back(engine: Engine, query: Query) -> int:
-    """Take what comes from now on; says how many tuples were skipped meanwhile."""
+    """Read again from now on; returns how many tuples were skipped meanwhile."""
     entries = engine.entries(query)
     before = sum(inlet.skipped for inlet in entries)
     for inlet in entries:

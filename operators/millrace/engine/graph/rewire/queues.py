@@ -1,4 +1,4 @@
-"""Another kind of queue for an operator's input, which keeps what the new kind keeps of all that waits."""
+"""Another kind of queue for an operator's input, which keeps those queued tuples that the new kind keeps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def exchange(engine: Engine, command: SetQueue) -> dict[str, Any]:
-    """Give an operator's input another kind of queue."""
+    """Set the kind of queue of an operator's input."""
     name, position, kind = command.operator, command.input, command.kind
     operator, node, query = find(engine, name, position)
     refuse_catching_up(query)
@@ -65,7 +65,7 @@ def _losses(reader: Inlet) -> tuple[int, int]:
 
 
 def _update_key(engine: Engine, operator: Operator, position: int) -> tuple[int, ...]:
-    """The update key of what an input reads."""
+    """The update key of an input's stream or query."""
     producer = engine.graph.producer(operator.inputs[position])
     while isinstance(producer, Select | Sample | Sort) and not _is_output(engine, producer):
         producer = engine.graph.producer(producer.inputs[0])

@@ -1,6 +1,6 @@
-"""A query under another name: its operators, forks, costs and decisions are called after it, and nothing else changes.
+"""Rename a query: its operators, forks, costs and decisions get its new name, and nothing else changes.
 
-The rows go on with their numbers, and who reads the query reads on: readers know operators, not names.
+The rows' numbers continue, and so do the query's readers: they refer to operators, not to names.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def rename_query(engine: Engine, command: RenameQuery) -> dict[str, Any]:
-    """Give a query another name; refused, nothing has changed."""
+    """Rename a query; a refusal changes nothing."""
     name, to, texts = command.name, command.to, dict(command.texts)
     query = engine.query(name)
     refuse_catching_up(query)

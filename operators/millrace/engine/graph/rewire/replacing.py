@@ -1,9 +1,10 @@
 """A query under a new plan, with the state of all that is the same in both (law 7).
 
-An operator goes on if its definition is unchanged, and everything upstream of it: with its state, its counts and its
-readers. The rest goes, with what waits for it; what is new begins like a new query's, above all that the streams have
-taken in, and below an operator that goes on at the end of its output. The result's numbers go on. What was promised of
-it to whoever reads it holds under the new plan too: rows below that are left out and counted.
+An operator continues if its definition is unchanged, and everything upstream of it: with its state, its counts and its
+readers. The others are removed with their queued tuples. New operators start like those of a new query: later than all
+tuples of the streams so far, and downstream of a continued operator at the end of its output. The rows' numbers
+continue. Promises to the readers of the result hold under the new plan too: rows earlier than that are filtered and
+counted.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 def unchanged(before: QueryPlan, after: QueryPlan, *, read: bool) -> dict[str, str]:
     """The operators that are the same in both plans, with all upstream of them: their names after, and before.
 
-    Of several that could go on as one, that of the same name does. If other queries read the result, what has been
-    inside the query does not become its output: they still have to read what lies on the arc that they know.
+    Of several that could continue as one operator, the one of the same name does. If other queries read the result, an
+    inner operator does not become the output: they still have to read what is queued on their arc.
     """
     found: dict[str, str] = {}
     taken: set[str] = set()
@@ -87,7 +88,7 @@ def _keeps(edge: EdgeSpec) -> EdgeSpec:
 
 
 def _continued(plan: QueryPlan, before: QueryPlan, same: Mapping[str, str]) -> QueryPlan:
-    """The new plan, in which operators that go on keep their ids and the queues that they have."""
+    """The new plan, in which continued operators keep their ids and queues."""
     old = {node.name: node for node in before.nodes}
     kept = {name: old[was] for name, was in same.items()}
     nodes = tuple(
@@ -104,7 +105,7 @@ def replace_query(engine: Engine, command: ReplaceQuery) -> dict[str, Any]:
     refuse_catching_up(query)
     _check_circle(engine, plan)
     inlets = _inlets(engine, query)
-    # One that has failed holds nothing: it begins again as a whole.
+    # A failed query has no state: it starts again as a whole.
     same = {} if query.failed else unchanged(query.plan, plan, read=bool(inlets))
     plan = _continued(plan, query.plan, same)
     old = dict(zip((node.name for node in query.plan.nodes), query.operators, strict=True))
@@ -207,7 +208,7 @@ def _exchange(
         for inlet in engine.entries(query):
             if not inlet.away:
                 inlet.detach()
-                # What has gone by since the pause is skipped all the same.
+                # Tuples since the pause are skipped nevertheless.
                 inlet.absent_since(min((at for arc, at in left_at if arc is inlet.arc), default=inlet.position))
 
 

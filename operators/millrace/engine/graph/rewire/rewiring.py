@@ -2,8 +2,8 @@
 
 Describing may refuse, and touches nothing: new operators are built on inlets that no arc knows yet. Carrying out
 refuses nothing. It connects the new operators, hands inlets over from one arc to another, takes out the operators
-that no plan has any more, and gives each operator the name that its first query has for it. What was decided of an
-operator, and what it has cost, follows its name.
+that no plan has any more, and names each operator as its first query does. An operator's decisions and costs follow
+its name.
 """
 
 from __future__ import annotations
@@ -93,14 +93,14 @@ def _leave(gone: Sequence[Operator]) -> None:
 
 
 def _move_costs(engine: Engine, names_after: Mapping[str, str | None]) -> None:
-    """What operators have cost goes with their names; None are gone."""
+    """Costs follow the operators' names; those of None are deleted."""
     engine.chains.move(names_after)
     costs = {name: engine.costs.pop(name) for name in names_after if name in engine.costs}
     engine.costs |= {after: costs[name] for name, after in names_after.items() if after and name in costs}
 
 
 def _names(engine: Engine) -> dict[Operator, str]:
-    """The operators that their first query calls otherwise than before."""
+    """The operators whose first query has another name for them than before."""
     return {
         operator: name
         for query in engine.queries_by_name.values()

@@ -1,15 +1,15 @@
-"""Operators that several queries have in common: found when a query comes, taken apart before they go different ways.
+"""Operators that several queries share: found when a query is created, separated before a change to one of them.
 
-Two queries share an operator if its definition, all upstream of it and their options are equal (law 8), and if that
-gives the newcomer exactly the rows that it would have had alone (law 7). It does in two cases:
+Two queries share an operator if its definition, all upstream of it and their options are equal (law 8), and if the new
+query then receives exactly the rows that it would receive alone (law 7). That holds in two cases:
 
-    nothing has gone by    both have been made in one change, or no tuple has come to the streams above so far
-    nothing is remembered  a select or a map over a stream whose tuples have a time: who comes later reads what the
-                           operator gives, and refuses what is older than its own beginning
+    no tuple has passed   both queries were created in one change, or no tuple has arrived at the streams upstream
+    it has no state       a select or a map over a stream whose tuples have a time: a later query reads its output, and
+                          refuses rows from before its own start
 
-An operator is called after the first of its queries. Each plan keeps its own names, which find it too
-(`Engine.named`). Whatever concerns one query alone (a pause, its failure, another plan, a strategy, a queue) gets it
-operators of its own first, with what the shared ones remember and with all that waits.
+An operator is named after the first of its queries. Each plan keeps its own names, which find it too
+(`Engine.named`). Before a change to one query alone (a pause, its failure, another plan, a strategy, a queue) the query
+gets separate operators, with the state of the shared ones and all queued tuples.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Common:
-    """What a new query has in common with those that are there.
+    """What a new query has in common with the running ones.
 
     operators   by node
-    since       from when on the newcomer reads what each gives; None: everything from now on
-    apart       nodes that are the same as an operator and are built all the same, and why
+    since       from when on the new query reads the rows of each; None: all from now on
+    apart       nodes that are equal to an operator and yet built separately, and why
     """
 
     operators: dict[str, Operator] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Common:
 
 
 def common(engine: Engine, plan: QueryPlan) -> Common:
-    """The operators of other queries that a new one can have, from the streams downwards as far as all is equal."""
+    """The operators of other queries that a new one can share, from the streams downwards as far as all is equal."""
     found = Common()
     for node in plan.nodes:
         same = _same(engine, plan, node, found.operators)
@@ -71,13 +71,13 @@ def common(engine: Engine, plan: QueryPlan) -> Common:
 
 
 def known(engine: Engine, operators: Mapping[str, str]) -> Common:
-    """What a query shared when it was saved."""
+    """The operators that a query shared when it was saved."""
     found = {node: engine.graph.operators[name] for node, name in operators.items()}
     return Common(found, dict.fromkeys(found))
 
 
 def saved(engine: Engine, query: Query) -> dict[str, str]:
-    """By node, the operators that a query has from others before it."""
+    """By node, the operators that a query shares with older ones."""
     return {
         node.name: operator.name
         for node, operator in zip(query.plan.nodes, query.operators, strict=True)
@@ -118,7 +118,7 @@ def _why_apart(engine: Engine, query: Query, plan: QueryPlan, operator: Operator
 
 
 def _nothing_went_by(engine: Engine, operator: Operator) -> bool:
-    """Nothing has come to the streams above, nor has it given anything, as an aggregate without groups does."""
+    """No tuple has arrived upstream, nor has it emitted a row, as an aggregate without groups does."""
     if operator in engine.fresh:
         return True
     return not operator.output.end and all(source.last_us == MIN_TIME for source in engine.graph.sources(operator))
@@ -170,7 +170,7 @@ def shares(engine: Engine, query: Query) -> bool:
 
 
 def part(engine: Engine, command: e.UnshareQuery) -> dict[str, Any]:
-    """What UnshareQuery says: of all that a query shares, or of some operators and what is below them."""
+    """Obey UnshareQuery: for all that a query shares, or for some operators and all downstream of them."""
     query = engine.query(command.name)
     own = [node.name for node in query.plan.nodes]
     unknown = [name for name in command.operators if name not in own]
@@ -203,11 +203,11 @@ def apart(engine: Engine) -> dict[str, list[str]]:
 
 
 def unshare(engine: Engine, query: Query, nodes: Sequence[str] | None = None, *, remembering: bool = True) -> None:
-    """Give a query operators of its own, in the state of the shared ones, with what waits before and behind them: all
-    that it shares, or those of these names and all that reads them.
+    """Give a query separate operators, with the state of the shared ones and all queued tuples: for all that it shares,
+    or for those of these names and all that read them.
 
-    Nothing is lost or repeated: who reads the query finds what it has not taken. The other queries keep the operators,
-    called after the next of them. A query that is about to go needs nothing of what they remember.
+    No row is lost or repeated: the query's readers find the rows that they have not taken. The other queries keep the
+    operators, which are named after the next of them. A query that is about to be dropped needs no state.
     """
     places = {
         operator: node
@@ -255,8 +255,8 @@ def _twin(engine: Engine, node: Node, operator: Operator, remembering: bool) -> 
 
 
 def tighten(engine: Engine, operators: Sequence[Operator]) -> None:
-    """What all its readers refuse as older than their beginning, an operator need not take: who reads it later gets no
-    more. Operators stand in the order of their plan."""
+    """An operator need not take tuples that all its readers refuse as older than their start. Operators are in the
+    order of their plan."""
     since: dict[int, list[int | None]] = {}
     for reader in engine.graph.operators.values():
         for inlet in reader.inputs:
@@ -270,7 +270,7 @@ def tighten(engine: Engine, operators: Sequence[Operator]) -> None:
 
 
 def _inlets(engine: Engine, query: Query, name: str, twins: Mapping[Operator, Operator]) -> list[Inlet]:
-    """What reads an operator under the name that it has in the query's plan: the query itself, and those over it."""
+    """The inlets that read an operator by its name in the query's plan: the query's, and those of its readers."""
     found: dict[Inlet, None] = {}
     for other in engine.queries_by_name.values():
         for node, operator in zip(other.plan.nodes, other.operators, strict=True):
@@ -282,7 +282,7 @@ def _inlets(engine: Engine, query: Query, name: str, twins: Mapping[Operator, Op
 
 
 def told(engine: Engine, query: Query) -> list[dict[str, object]]:
-    """What a query has in common with others, and what it could have had, for people."""
+    """The operators that a query shares, and those that it could share, for people."""
     found: list[dict[str, object]] = []
     for node, operator in zip(query.plan.nodes, query.operators, strict=True):
         others = [one.plan.name for one in engine.owners(operator) if one is not query]

@@ -1,7 +1,7 @@
 """More fields for a stream while feeds are connected and queries run.
 
-What lies on the stream's arc gets them too, and they are null there. Who reads the stream already goes on reading the
-fields that it was made for: its edges name them (`EdgeSpec.columns`), so that a restored engine does the same.
+Queued tuples get them too, with nulls. Present readers of the stream still read the fields that they were built for:
+their edges name them (`EdgeSpec.columns`), so that a restored engine does the same.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def check(stream: StreamDefinition, fields: Sequence[Field]) -> None:
 
 
 def widen(engine: Engine, stream: Stream, fields: Sequence[Field], texts: Mapping[str, str]) -> None:
-    """Give a stream more fields, and its side stream if it runs."""
+    """Add fields to a stream, and to its side stream if that runs."""
     told = [(engine.query(name), sql) for name, sql in texts.items()]
     after = stream.definition.with_fields(fields)
     aside = engine.streams_by_name.get(after.late.name)
