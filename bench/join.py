@@ -171,8 +171,9 @@ def kernel_alone(load: Load, repeats: int) -> float:
         for keys in load.sides:
             states = np.zeros(count, np.int64)
             joining.fold(states, list(keys))
-        table, links = np.zeros(1 << 14, np.int32), np.empty(8192, np.int32)
-        pairs = np.empty((2, 65_536), np.int64)
+        table, sieve = np.zeros(1 << 14, np.int32), np.zeros(1 << 14, np.uint8)
+        links = np.empty(8192, np.int32)
+        pairs, hints = np.empty((2, 65_536), np.int64), np.empty(512, np.uint8)
         for at in range(0, count, 4096):
             ts = load.ts[at : at + 4096]
             keys64 = states[at : at + 4096]
@@ -180,9 +181,9 @@ def kernel_alone(load: Load, repeats: int) -> float:
             for _ in range(2):
                 joining.probe(
                     keys64, ts, None, BAND_US, BAND_US, 0, len(ts), keys64, ts, int(ts[0]), int(ts[-1]), 0, 21, table,
-                    links, pairs, 0,
+                    sieve, links, hints, pairs, 0,
                 )  # fmt: skip
-                joining.link(keys64, ts, None, 21, 0, len(ts), table, links)
+                joining.link(keys64, ts, None, 21, 0, len(ts), table, sieve, links)
 
     return best_of(repeats, run)
 
@@ -213,8 +214,9 @@ def single(steps: int) -> list[Figure]:
 def row_alone(load: Load) -> float:
     """The kernel's part of the work per row: hash four columns, probe two segments, store."""
     keys, ts = np.zeros(2 * RATE, np.int64), np.zeros(2 * RATE, np.int64)
-    table, links = np.zeros(1 << 14, np.int32), np.empty(2 * RATE, np.int32)
-    finder = joining.Finder(keys, ts, table, links, 63)
+    table, sieve = np.zeros(1 << 14, np.int32), np.zeros(1 << 14, np.uint8)
+    links = np.empty(2 * RATE, np.int32)
+    finder = joining.Finder(keys, ts, table, sieve, links, 63)
     rows = [batch.columns for batch in load.batches(0, 1)[:BLOCK]]
     slots = np.empty(256, np.int64)
 

@@ -34,6 +34,7 @@ def int64(values: Any) -> Int64s:
     least=st.integers(0, 5),
     room=st.integers(0, 40),
     alike=st.booleans(),
+    part=st.integers(1, 25),
 )
 def test_probe_finds_what_looking_at_every_pair_finds(
     kernel: ModuleType,
@@ -47,13 +48,14 @@ def test_probe_finds_what_looking_at_every_pair_finds(
     least: int,
     room: int,
     alike: bool,
+    part: int,
 ) -> None:
     keys, ts = int64(key for key, _, _ in stored), int64(time for _, time, _ in stored)
     unlinked = np.array([marked for _, _, marked in stored], np.uint8)
-    table, links = np.zeros(places, np.int32), np.zeros(len(stored), np.int32)
+    table, sieve, links = np.zeros(places, np.int32), np.zeros(places, np.uint8), np.zeros(len(stored), np.int32)
     cut = min(cut, len(stored))
-    kernel.link(keys, ts, unlinked, shift, 0, cut, table, links)
-    kernel.link(keys, ts, unlinked, shift, cut, len(stored), table, links)
+    kernel.link(keys, ts, unlinked, shift, 0, cut, table, sieve, links)
+    kernel.link(keys, ts, unlinked, shift, cut, len(stored), table, sieve, links)
     first, last = (int(ts.min()), int(ts.max())) if stored else (1, 0)
     wanted = [
         (row, slot)
@@ -65,8 +67,9 @@ def test_probe_finds_what_looking_at_every_pair_finds(
     new_keys, new_ts = int64(key for key, _, _ in new), int64(time for _, time, _ in new)
     high = None if alike else new_ts
     stop, count = kernel.probe(
-        new_keys, new_ts, high, below, above, 0, len(new), keys, ts, first, last, least, shift, table, links, pairs, 0
-    )
+        new_keys, new_ts, high, below, above, 0, len(new), keys, ts, first, last, least, shift, table, sieve, links,
+        np.empty(part, np.uint8), pairs, 0,
+    )  # fmt: skip
     found = list(zip(*pairs[:, :count].tolist(), strict=True))
     assert sorted(found) == [pair for pair in wanted if pair[0] < stop]
     assert [row for row, _ in found] == sorted(row for row, _ in found)
@@ -82,12 +85,12 @@ def test_probe_finds_what_looking_at_every_pair_finds(
 @both_ways("join")
 def test_a_row_goes_on_where_an_earlier_call_stopped(kernel: ModuleType) -> None:
     keys, ts = int64([1, 1, 1]), int64([0, 0, 0])
-    table, links = np.zeros(8, np.int32), np.zeros(3, np.int32)
-    kernel.link(keys, ts, None, 4, 0, 3, table, links)
-    pairs = np.empty((2, 7), np.int64)
-    stop, count = kernel.probe(keys, ts, None, 0, 0, 0, 3, keys, ts, 0, 0, 0, 4, table, links, pairs, 0)
+    table, sieve, links = np.zeros(8, np.int32), np.zeros(8, np.uint8), np.zeros(3, np.int32)
+    kernel.link(keys, ts, None, 4, 0, 3, table, sieve, links)
+    pairs, hints = np.empty((2, 7), np.int64), np.empty(2, np.uint8)
+    stop, count = kernel.probe(keys, ts, None, 0, 0, 0, 3, keys, ts, 0, 0, 0, 4, table, sieve, links, hints, pairs, 0)
     assert (stop, count) == (2, 6), "the third row's pairs do not fit"
-    stop, count = kernel.probe(keys, ts, None, 0, 0, 2, 3, keys, ts, 0, 0, 0, 4, table, links, pairs, 0)
+    stop, count = kernel.probe(keys, ts, None, 0, 0, 2, 3, keys, ts, 0, 0, 0, 4, table, sieve, links, hints, pairs, 0)
     assert (stop, count) == (3, 3)
     assert pairs[:, :3].tolist() == [[2, 2, 2], [0, 1, 2]]
 
@@ -130,13 +133,13 @@ def test_a_finder_finds_what_it_was_given_and_what_was_there(
     kernel: ModuleType, stored: Any, key: int, begin: int, end: int, shift: int, before: int, room: int
 ) -> None:
     keys, ts = np.zeros(len(stored), np.int64), np.zeros(len(stored), np.int64)
-    table, links = np.zeros(16, np.int32), np.zeros(len(stored), np.int32)
-    finder = kernel.Finder(keys, ts, table, links, shift)
+    table, sieve, links = np.zeros(16, np.int32), np.zeros(16, np.uint8), np.zeros(len(stored), np.int32)
+    finder = kernel.Finder(keys, ts, table, sieve, links, shift)
     half = len(stored) // 2
     for slot, (other, time, _) in enumerate(stored[:half]):
         finder.put(slot, other, time)
     keys[half:], ts[half:] = [other for other, _, _ in stored[half:]], [time for _, time, _ in stored[half:]]
-    kernel.link(keys, ts, None, shift, half, len(stored), table, links)
+    kernel.link(keys, ts, None, shift, half, len(stored), table, sieve, links)
     first, last = (int(ts.min()), int(ts.max())) if stored else (1, 0)
     wanted = [slot for slot, (other, time, _) in enumerate(stored) if other == key and begin <= time <= end]
     slots = np.full(room, -7, np.int64)

@@ -38,6 +38,8 @@ LARGEST: Final = 262_144
 WORTH_CLEARING: Final = 4096
 # Pairs that are looked for at a time, unless a single tuple has more.
 MOST_PAIRS: Final = 65_536
+# Rows that look into a segment's sieve together.
+PART: Final = 512
 # Room for pairs to begin with.
 FEW_PAIRS: Final = 256
 # What an unlimited store's segment, and one of a one-sided band, spans if nothing else says so.
@@ -171,6 +173,7 @@ class Segment:
         "room",
         "shape",
         "shift",
+        "sieves",
         "start",
         "tables",
         "ts",
@@ -195,6 +198,7 @@ class Segment:
         self.unlinked: Values | None = None
         self.matched: Bools | None = np.zeros(0, np.bool_) if shape.watched else None
         self.tables: list[Values] = []
+        self.sieves: list[Values] = []
         self.links: list[Values] = []
         self.finders: list[joining.Finder] = []
         self.reserve(room)
@@ -214,10 +218,11 @@ class Segment:
             self.matched = self._longer(self.matched, count)
         # Twice as many places as tuples: most chains have one tuple.
         self.tables = [np.zeros(2 * room, np.int32) for _ in self.keys]
+        self.sieves = [np.zeros(2 * room, np.uint8) for _ in self.keys]
         self.links = [np.empty(room, np.int32) for _ in self.keys]
         self.finders = [
-            joining.Finder(keys, self.ts, table, links, self.shift)
-            for keys, table, links in zip(self.keys, self.tables, self.links, strict=True)
+            joining.Finder(keys, self.ts, table, sieve, links, self.shift)
+            for keys, table, sieve, links in zip(self.keys, self.tables, self.sieves, self.links, strict=True)
         ]
         self._link(0)
 
@@ -231,8 +236,9 @@ class Segment:
     def _link(self, start: int) -> None:
         if self.count == start:
             return
-        for keys, table, links in zip(self.keys, self.tables, self.links):  # noqa: B905 (as in `append`)
-            joining.link(keys, self.ts, self.unlinked, self.shift, start, self.count, table, links)
+        indexes = zip(self.keys, self.tables, self.sieves, self.links)  # noqa: B905 (as in `append`)
+        for keys, table, sieve, links in indexes:
+            joining.link(keys, self.ts, self.unlinked, self.shift, start, self.count, table, sieve, links)
 
     def append(
         self, rows: Strip, least: int, greatest: int, keys: Sequence[Int64s], unlinked: Values, matched: Bools | None
@@ -288,7 +294,7 @@ class Segment:
 
     @property
     def nbytes(self) -> int:
-        arrays = [self.ts, self.arrival, *self.keys, *self.columns, *self.tables, *self.links]
+        arrays = [self.ts, self.arrival, *self.keys, *self.columns, *self.tables, *self.sieves, *self.links]
         arrays += [array for array in (*self.valid, self.unlinked, self.matched) if array is not None]
         return sum(array.nbytes for array in arrays)
 
@@ -384,6 +390,7 @@ class SegmentStore:
         self._numbers = 0
         self._pairs = np.empty((2, FEW_PAIRS), np.int64)
         self._slots = np.empty(FEW_PAIRS, np.int64)
+        self._hints = np.empty(PART, np.uint8)
         self.identify = [identity_of([shape.types[at] for at in columns])[0] for columns in shape.indexes]
 
     # -- putting -------------------------------------------------------------------------------------------------------
@@ -621,7 +628,9 @@ class SegmentStore:
                     least,
                     segment.shift,
                     segment.tables[index],
+                    segment.sieves[index],
                     segment.links[index],
+                    self._hints,
                     self._pairs,
                     count,
                 )
