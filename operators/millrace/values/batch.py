@@ -53,6 +53,7 @@ FILLERS: Final[dict[Type, Any]] = {
 }
 
 _INT64: Final = np.dtype(np.int64)
+_BOOL: Final = np.dtype(np.bool_)
 
 
 # Types whose columns are `Texts`.
@@ -223,6 +224,8 @@ class Batch:
 
     def take(self, rows: Int64s | Bools) -> Batch:
         """The rows at these positions, or where this mask is true."""
+        if rows.dtype == _BOOL:
+            rows = rows.nonzero()[0]  # numpy takes positions from several columns much faster than masks
         ts = self.ts[rows]
         return Batch(
             self.schema,
