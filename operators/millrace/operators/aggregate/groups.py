@@ -35,6 +35,8 @@ UNTOUCHED: Final = -(2**63)
 MIX: Final = -1
 # Words of a line of the processor's caches.
 LINE: Final = 8
+# A block of fewer words stays in the caches, wherever it starts.
+MANY_WORDS: Final = 65_536
 # Fewer groups than this are mixed: they are soon found either way, and their ranges say little of the next ones.
 FEW: Final = 256
 
@@ -150,8 +152,9 @@ class Distinct:
     def words(self) -> int:
         return 0
 
-    def place(self, columns: Int64s) -> None:
+    def place(self, block: Int64s, at: int) -> int:
         """It keeps nothing in the rows of its table."""
+        return at
 
     def reserve(self, room: int) -> None:
         self._room = room
@@ -471,8 +474,9 @@ def _ranges(columns: Iterable[Int64s]) -> list[tuple[int, int]]:
 
 
 def _block(room: int, words: int) -> Int64s:
-    """Rows of so many words or some more, of which none is in more of the processor's cache lines than it must be."""
-    words = 1 << (words - 1).bit_length() if words < LINE else -(-words // LINE) * LINE
+    """Rows of words; a large block starts where a line of the processor's caches starts."""
+    if room * words < MANY_WORDS:
+        return np.zeros((room, words), np.int64)
     block = np.zeros(room * words + LINE, np.int64)
     start = -(block.ctypes.data // 8) % LINE
     return block[start : start + room * words].reshape(room, words)
@@ -494,7 +498,10 @@ class Table:
         self.newest = MIN_TIME
         self.calls: list[Any] = [Distinct(call) if call.distinct else call.make(whole) for call in grouping.calls]
         # A row per group, so that a tuple touches the memory of its group in one place.
-        self._block = _block(0, 1 + sum(call.words() for call in self.calls))
+        words = 1 + sum([call.words() for call in self.calls])
+        # Rows of some more words, so that none is in more of the processor's cache lines than it must be.
+        self._words = 1 << (words - 1).bit_length() if words < LINE else -(-words // LINE) * LINE
+        self._block = np.zeros((0, self._words), np.int64)
         self.arrived = self._block[:, 0]
 
     def take(self, rows: ComputedRows) -> Int64s:
@@ -524,15 +531,14 @@ class Table:
         if count <= self._room:
             return
         self._room = max(count, SMALLEST if self._grouping.width else 1, 2 * self._room, self._keys.room)
-        block = _block(self._room, self._block.shape[1])
+        block = _block(self._room, self._words)
         block[: len(self._block)] = self._block
         block[len(self._block) :, 0] = UNTOUCHED
         self._block = block
         self.arrived = block[:, 0]
         at = 1
         for call in self.calls:
-            call.place(block[:, at : at + call.words()])
-            at += call.words()
+            at = call.place(block, at)
             call.reserve(self._room)
 
     def update(self, slots: Int64s, rows: ComputedRows) -> None:

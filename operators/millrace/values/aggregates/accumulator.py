@@ -34,8 +34,9 @@ class Accumulator(ABC):
         """How many int64 of a group's row in its table hold its state (`place`); other state has its own arrays."""
         return 0
 
-    def place(self, columns: Int64s) -> None:
-        """Keep state in these columns, from now on: they hold what its columns held before."""
+    def place(self, block: Int64s, at: int) -> int:
+        """Keep state in the words of this block from `at` on, which hold it already; where the next state starts."""
+        return at
 
     @abstractmethod
     def reserve(self, room: int) -> None:
@@ -91,18 +92,24 @@ class Arrays(Accumulator):
 
     def __init__(self) -> None:
         # The fields that take one word per group, and the others.
-        self._rowed = [field for field in self.fields if field[2] == 1 and field[1] in (_INT64, _DOUBLE)]
-        self._alone = [field for field in self.fields if field not in self._rowed]
+        self._rowed: list[tuple[str, np.dtype[Any], int]] = []
+        self._alone: list[tuple[str, np.dtype[Any], int]] = []
+        for field in self.fields:
+            is_word = field[2] == 1 and (field[1] is _INT64 or field[1] is _DOUBLE)
+            (self._rowed if is_word else self._alone).append(field)
         for name, dtype, _ in self.fields:
             setattr(self, name, np.zeros(0, dtype))
 
     def words(self) -> int:
         return len(self._rowed)
 
-    def place(self, columns: Int64s) -> None:
+    def place(self, block: Int64s, at: int) -> int:
         self._placed = True
-        for at, (name, dtype, _) in enumerate(self._rowed):
-            setattr(self, name, columns[:, at].view(dtype))
+        for name, dtype, _ in self._rowed:
+            column = block[:, at]
+            setattr(self, name, column if dtype is _INT64 else column.view(dtype))
+            at += 1
+        return at
 
     def _elsewhere(self) -> Sequence[tuple[str, np.dtype[Any], int]]:
         """The fields that have their own arrays."""
