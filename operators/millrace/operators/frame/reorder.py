@@ -203,9 +203,12 @@ def merge_by_time(waiting: Sequence[Reorder], through_us: int, limit: int) -> Ba
         return batch
     lengths = [sum(map(len, pieces)) for _, _, pieces in found]
     batch = Batch.concat([piece for _, _, pieces in found for piece in pieces])
-    order = np.argsort(batch.ts, kind="stable")[:limit]
-    origins = np.bincount(np.repeat(np.arange(len(found)), lengths)[order], minlength=len(found)).tolist()
-    for (reorder, run, _), count in zip(found, origins, strict=True):
+    order = np.argsort(batch.ts, kind="stable")
+    if len(order) > limit:
+        order = order[:limit]
+        origins = np.repeat(np.arange(len(found)), lengths)[order]
+        lengths = np.bincount(origins, minlength=len(found)).tolist()
+    for (reorder, run, _), count in zip(found, lengths, strict=True):
         reorder.drop(run, count)
     return batch.take(order)
 

@@ -489,36 +489,49 @@ class SegmentStore:
     ) -> list[tuple[Segment, int]]:
         """Add rows that are not all in one segment."""
         ts = rows.ts
-        while True:
+        disordered = (ts[1:] < ts[:-1]).any()
+        ordered = np.sort(ts) if disordered else ts
+        while len(outside := self._outside(ordered)):
+            self._open(outside)
+        if disordered:
+            # By their segments; within one they keep the order of their arrival.
             starts = np.array([segment.start for segment in self.segments], np.int64)
-            ends = np.array([segment.end for segment in self.segments], np.int64)
-            homes = np.searchsorted(starts, ts, "right") - 1
-            outside = homes < 0 if not len(ends) else (homes < 0) | (ts >= ends[homes])
-            if not outside.any():
-                break
-            self._open(np.sort(ts[outside]))
-        if (homes[1:] < homes[:-1]).any():
-            order = np.argsort(homes, kind="stable")
-            rows, homes = rows.take(order, range(len(rows.columns))), homes[order]
+            order = np.argsort(np.searchsorted(starts, ts, "right"), kind="stable")
+            rows = rows.take(order, range(len(rows.columns)))
             keys = [key[order] for key in keys]
             unlinked = unlinked[order] if len(unlinked) else unlinked
             matched = None if matched is None else matched[order]
-        cuts = (np.flatnonzero(homes[1:] != homes[:-1]) + 1).tolist()
         placed = []
-        for start, stop in zip([0, *cuts], [*cuts, len(homes)], strict=True):
+        for segment in self.segments:
+            start, stop = np.searchsorted(ordered, (segment.start, segment.end)).tolist()
+            if start == stop:
+                continue
             part = rows.part(start, stop)
             placed.append(
                 self._append(
-                    self.segments[homes[start]],
+                    segment,
                     part,
-                    int(part.ts.min()),
-                    int(part.ts.max()),
+                    int(ordered[start]),
+                    int(ordered[stop - 1]),
                     [key[start:stop] for key in keys],
                     unlinked[start:stop],
                     None if matched is None else matched[start:stop],
                 )
             )
         return placed
+
+    def _outside(self, ts: Int64s) -> Int64s:
+        """Of times that are in order, those that are in no segment."""
+        pieces = []
+        done = 0
+        for segment in self.segments:
+            start, stop = np.searchsorted(ts, (segment.start, segment.end)).tolist()
+            if start > done:
+                pieces.append(ts[done:start])
+            done = stop
+        if done < len(ts):
+            pieces.append(ts[done:])
+        return np.concatenate(pieces) if len(pieces) > 1 else pieces[0] if pieces else ts[:0]
 
     def _open(self, ts: Int64s) -> None:
         """Have a segment for the first of these times, which have none and are in order."""

@@ -176,8 +176,7 @@ class WideSum(Arrays, RetractableAccumulator):
     fault = Fault.BIGINT_RANGE
 
     def update(self, slots: Int64s, columns: Sequence[Values], ts: Int64s) -> None:
-        accumulating.add_wide(slots, columns[0], self.low, self.high)
-        accumulating.add_one(slots, self.counts)
+        accumulating.count_and_add(slots, columns[0], self.low, self.high, self.counts)
 
     def remove(self, slots: Int64s, columns: Sequence[Values]) -> None:
         # -x = ~x + 1, in two steps because the least integer has no negative.

@@ -81,6 +81,33 @@ def add_wide(
                 high[slot] += 1 if y > 0 else -1
 
 
+def count_and_add(
+    slots: cython.const[cython.longlong][:],
+    values: cython.const[cython.longlong][:],
+    low: cython.longlong[:],
+    high: cython.longlong[:],
+    counts: cython.longlong[:],
+) -> None:
+    """`add_wide` and `add_one`, which together look at a group once."""
+    i: cython.Py_ssize_t
+    slot: cython.longlong
+    x: cython.longlong
+    y: cython.longlong
+    total: cython.longlong
+    if not cython.compiled:
+        slots, values, low = memoryview(slots), memoryview(values), memoryview(low)
+        high, counts = memoryview(high), memoryview(counts)
+    for i in range(slots.shape[0]):
+        slot = slots[i]
+        x = low[slot]
+        y = values[i]
+        total = wrap(x + y)
+        low[slot] = total
+        counts[slot] += 1
+        if ((x ^ total) & (y ^ total)) < 0:
+            high[slot] += 1 if y > 0 else -1
+
+
 def add_precise(
     slots: cython.const[cython.longlong][:], values: cython.const[cython.double][:], sums: cython.double[:]
 ) -> None:

@@ -6,7 +6,7 @@ slots) and their keys stand in `stored` by slot; `index` is a hash table with op
 
 There are two ways to hash. *Mixing* spreads any keys, and the stored keys tell apart those that meet. *Packing* writes
 the low bits of a key's columns next to each other, `bits` of each: keys between `low` and low + 2**bits, such as
-numbers given in turn, then have a place each, and no two meet. A column's bits are MIX when mixing. `packing` holds
+consecutive numbers, then have a place each, and no two meet. A column's bits are MIX when mixing. `packing` holds
 each column's `low` and `bits`.
 """
 
