@@ -5,7 +5,7 @@ import random
 
 import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from millrace.protocol import (
@@ -122,6 +122,8 @@ def any_message(draw):
     return kind(*(draw(BY_READING[item.expects]) for item in LAYOUT[kind][1]))
 
 
+@example(m.Ack(0, 0))
+@example(m.Ack(70_000, 2**40))
 @given(any_message())
 def test_any_message_survives_encoding(sample):
     body = encode(sample)
@@ -129,6 +131,8 @@ def test_any_message_survives_encoding(sample):
     assert body[1] == kind_of(sample)
     if carries_tuples(body):
         check_peek(body, sample)
+    if isinstance(sample, m.Ack) and sample.meaning == "accepted":
+        assert m.ack(sample.channel, sample.sequence) == body
 
 
 def check_peek(body, sample):

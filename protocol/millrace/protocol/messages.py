@@ -540,7 +540,16 @@ def _head(body: Body, kind: int) -> Head:
     return Head(kind, channel, sequence, offset, count)
 
 
+def ack(channel: int, sequence: int) -> bytes:
+    """The body of an ACK of tuples that have arrived: what `encode` returns for `Ack(channel, sequence)`."""
+    return _ACK + pack_integer(channel) + pack_integer(sequence) + _ACCEPTED
+
+
 def data_head(kind: Kind, channel: int, sequence: int) -> bytes:
     """The bytes before the rows: a body is `data_head(...)` and then one msgpack array of arrays."""
     assert kind in _ROW_KINDS, "rows travel in DATA and RESULT"
     return bytes((0x94, kind)) + pack_integer(channel) + pack_integer(sequence)
+
+
+_ACK = bytes((0x94, Kind.ACK))
+_ACCEPTED = bytes(msgpack.packb(Ack(0, 0).meaning))

@@ -44,6 +44,7 @@ from millrace.protocol.messages import (
     Subscribe,
     Subscribed,
     Welcome,
+    ack,
     encode,
     kind_of,
 )
@@ -55,6 +56,8 @@ class Side(Enum):
 
     CLIENT = "client"
     SERVER = "server"
+
+    __hash__ = object.__hash__  # Enum's own takes as long as all else of a look-up in the tables
 
     @property
     def other(self) -> Side:
@@ -81,6 +84,8 @@ class Phase(Enum):
     CLOSING_FEED = "a feed after CLOSE"
     CLOSING_READ = "a subscription after CLOSE"
     GONE = "ended"
+
+    __hash__ = object.__hash__
 
 
 class Verdict(Enum):
@@ -259,6 +264,14 @@ class Session:
     def grants(self) -> tuple[str, ...] | None:
         """The `capabilities` of a server's WELCOME: those that the client offered and this version knows."""
         return None if self.offered is None else tuple(name for name in self.offered if name in CAPABILITIES)
+
+    def acknowledge(self, channel: int, sequence: int) -> bytes:
+        """The frame of an ACK, as `say` returns it, for the feeds that send a tuple at a time."""
+        state = self.channels.get(channel)
+        if self.stage is not Stage.READY or state is None or state.phase is not Phase.FEED:
+            return self.say(Ack(channel, sequence))
+        assert sequence <= state.next_sequence, f"tuple {sequence} has not arrived on channel {channel}"
+        return frame(ack(channel, sequence))
 
     def take(self, channel: int, sequence: int, tuples: int) -> int:
         """Accept tuples of a feed. Returns how many leading ones are duplicates that the caller must skip.

@@ -144,9 +144,9 @@ class FrameDialect(Dialect):
 
     def _hear_frames(self) -> None:
         for body in self._reader.bodies():
-            if body[1] != Kind.PONG:
-                self._connection.said_something()
             self._heard_at = self.hall.timers.time()
+            if body[1] != Kind.PONG:
+                self._connection.heard_at = self._heard_at  # more than that the peer is there
             self._hear(body)
         self._take_gathered()
 
@@ -226,7 +226,7 @@ class FrameDialect(Dialect):
     def _send_acknowledgements(self) -> None:
         acknowledged, self._acknowledged = self._acknowledged, {}
         for channel, next_sequence in acknowledged.items():
-            self._connection.write(self.session.say(Ack(channel, next_sequence)))
+            self._connection.write(self.session.acknowledge(channel, next_sequence))
 
     def room(self, channel: int) -> int:
         """Rows that may be sent on a subscription now."""

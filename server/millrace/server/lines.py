@@ -253,6 +253,12 @@ class LineDialect(Dialect):
             feeds = [self._feed(found.stream, found.feed) for found in read.tuples]
         except MillraceError:  # every line is refused by itself
             feeds, read = [], read._replace(tuples=(), left=range(count))
+        if not read.left:
+            for feed, found in zip(feeds, read.tuples, strict=True):
+                sizes = read.sizes if len(feeds) == 1 else read.sizes[found.lines]
+                length = sizes.item(0) if len(sizes) == 1 else int(sizes.sum())
+                feed.read(found.batch, found.lines + number, length)
+            return count
         taken = [0] * len(feeds)
         for at in (*read.left, count):
             for place, (feed, found) in enumerate(zip(feeds, read.tuples, strict=True)):

@@ -498,8 +498,9 @@ class Runner:
 
     def _finish(self, events: Sequence[Event], effects: Effects, took: float) -> None:
         """The orders of a step."""
-        for tell in dict.fromkeys(self._answers[event.id].took for event in events if isinstance(event, Command)):
-            tell(took)
+        if self._answers:
+            for tell in dict.fromkeys(self._answers[event.id].took for event in events if isinstance(event, Command)):
+                tell(took)
         self.steps += 1
         self._more = effects.more
         for order in effects.orders:
@@ -518,9 +519,14 @@ class Runner:
 
     def _gather(self) -> list[Event]:
         """The events of a step. Tuples came by now; what the clock alone says counts to the last hearing only."""
-        now, self._events = _until_a_name_changes(self._events)
+        if self._answers:  # there may be commands
+            now, self._events = _until_a_name_changes(self._events)
+            self._reconfigures = any(
+                isinstance(event, Command) and _may_change_graph(event.body) for event in self._events
+            )
+        else:
+            now, self._events, self._reconfigures = self._events, [], False
         self._tuples = 0
-        self._reconfigures = any(isinstance(event, Command) and _may_change_graph(event.body) for event in self._events)
         events = self.stopwatch.take() + now
         if self._stepped_us:
             events.insert(0, ClockStepped(self._stepped_us))

@@ -513,8 +513,13 @@ class Outlet:
 
     def _look_for_slow_ones(self) -> None:
         """Let feeds wait as soon as one consumer needs it, and resume them when all have caught up."""
-        fill = max((consumer.fill for consumer in self.consumers), default=0.0)
         before = self.backpressure
+        fill = 0.0
+        for consumer in self.consumers:
+            if consumer.held and consumer.fill > fill:
+                fill = consumer.fill
+        if not fill and not before:
+            return
         after = _backpressure(fill, before)
         if after is not before:
             self.backpressure = after
