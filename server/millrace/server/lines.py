@@ -45,8 +45,8 @@ from millrace.values.batch import Batch, Int64s
 LINE_SECONDS: Final = 30.0
 # Bytes of lines that a thread reads while the loop does other things: handing fewer over takes as long as reading them.
 MANY_BYTES: Final = 2**15
-# Bytes that may wait for it. Meanwhile nothing more is read from the connection.
-WAITING_BYTES: Final = 2**20
+# With more bytes waiting for it nothing is read from the connection: a read, and what it reads at present.
+WAITING_BYTES: Final = 2**18
 # Rows, and their bytes, that are written together: the rest waits where it can be dropped or counted.
 ROWS_AT_A_TIME: Final = 1_024
 BYTES_AT_A_TIME: Final = 2**16
@@ -154,7 +154,7 @@ class LineDialect(Dialect):
 
     def _read_next(self) -> None:
         """Have the thread read the next lines; what it knows of feeds does not change meanwhile."""
-        if self._reading is not None or not self._waiting:
+        if self._reading is not None or not self._waiting or self._lacks_credit():
             return
         assert self.hall.reader is not None
         data, loop = self._waiting[0][1], asyncio.get_running_loop()
@@ -164,13 +164,28 @@ class LineDialect(Dialect):
         )
 
     def _have_read(self, reading: Future[Read]) -> None:
-        if reading is not self._reading:
-            return  # it was waited for
+        if reading is not self._reading or self._lacks_credit():
+            return  # it was waited for, or has to wait
         self._hear_waiting()
         self._take_all()
         self._write_refusals()
         self._tell_held()
         self._read_next()
+
+    def _lacks_credit(self) -> bool:
+        """Whether a feed has to wait for the engine, and so all that the connection says."""
+        return any(feed.exhausted for feed in self._feeds.values())
+
+    def have_credit(self) -> None:
+        """A feed may continue: so do the waiting lines, once the engine's orders are carried out."""
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self.connection.guarded, self._continue)
+
+    def _continue(self) -> None:
+        if self._reading is None:
+            self._read_next()
+        elif self._reading.done():
+            self._have_read(self._reading)
 
     def _hear_waiting(self) -> None:
         """Take the first of the waiting lines, once they are read."""
@@ -181,8 +196,11 @@ class LineDialect(Dialect):
 
     def settle(self) -> None:
         while self._waiting:
-            self._read_next()
-            self._hear_waiting()
+            if self._reading is not None:
+                self._hear_waiting()
+            else:
+                self._hear_piece(*self._waiting.popleft())
+        self.connection.let_read("lines")
         self._take_all()
         self._write_refusals()
 
@@ -462,17 +480,23 @@ class _LineFeed:
         self._feeds.arrived(self.stream, self.producer, batch)
         self._credit -= len(batch)
         self._under_way.add(batch)
-        if self._credit <= 0 or self._under_way.full:
+        if self.exhausted:
             self._dialect.connection.hold_reading(f"credit of {self.stream}/{self._name}")
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether it has to wait until the engine has taken more of what it sent."""
+        return self._credit <= 0 or self._under_way.full
 
     def granted(self, tuples: int) -> None:
         self._credit += tuples
         self._under_way.granted(tuples)
-        if self._credit > 0 and not self._under_way.full:
+        if not self.exhausted:
             self._let_read()
 
     def _let_read(self) -> None:
         self._dialect.connection.let_read(f"credit of {self.stream}/{self._name}")
+        self._dialect.have_credit()
 
     def asked(self, request: int, need_us: int) -> None:
         """Lines have no question for a timestamp: a peer punctuates when it likes."""
