@@ -45,7 +45,7 @@ from millrace.values.batch import Batch, Int64s
 LINE_SECONDS: Final = 30.0
 # Bytes of lines that a thread reads while the loop does other things: handing fewer over takes as long as reading them.
 MANY_BYTES: Final = 2**15
-# With more bytes waiting for it nothing is read from the connection: a read, and what it reads at present.
+# With more bytes waiting for it, or more lines than a feed has credit for, nothing is read from the connection.
 WAITING_BYTES: Final = 2**18
 # Rows, and their bytes, that are written together: the rest waits where it can be dropped or counted.
 ROWS_AT_A_TIME: Final = 1_024
@@ -148,7 +148,9 @@ class LineDialect(Dialect):
 
     def _let_wait(self, number: int, data: bytes) -> None:
         self._waiting.append((number, data))
-        if sum(len(waiting) for _, waiting in self._waiting) > WAITING_BYTES:
+        lines = self._reader.number - self._waiting[0][0]
+        credit = min((feed.credit for feed in self._feeds.values()), default=0)
+        if lines > credit or sum(len(waiting) for _, waiting in self._waiting) > WAITING_BYTES:
             self.connection.hold_reading("lines")
         self._read_next()
 
@@ -413,7 +415,7 @@ class _LineFeed:
         self._feeds = dialect.hall.feeds
         self._under_way = UnderWay(self._feeds.source(stream).schema, dialect.hall.credit_bytes)
         self.held = False
-        self._credit = 0
+        self.credit = 0
         self._gathered: list[Mapping[str, Any]] = []
         self._numbers: list[int] = []
         self._batches: list[tuple[Batch, Int64s]] = []
@@ -478,7 +480,7 @@ class _LineFeed:
 
     def _arrived(self, batch: Batch) -> None:
         self._feeds.arrived(self.stream, self.producer, batch)
-        self._credit -= len(batch)
+        self.credit -= len(batch)
         self._under_way.add(batch)
         if self.exhausted:
             self._dialect.connection.hold_reading(f"credit of {self.stream}/{self._name}")
@@ -486,10 +488,10 @@ class _LineFeed:
     @property
     def exhausted(self) -> bool:
         """Whether it has to wait until the engine has taken more of what it sent."""
-        return self._credit <= 0 or self._under_way.full
+        return self.credit <= 0 or self._under_way.full
 
     def granted(self, tuples: int) -> None:
-        self._credit += tuples
+        self.credit += tuples
         self._under_way.granted(tuples)
         if not self.exhausted:
             self._let_read()
