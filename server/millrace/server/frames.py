@@ -218,7 +218,7 @@ class FrameDialect(Dialect):
         self._connection.write(self.session.say(message))
 
     def acknowledge(self, channel: int, next_sequence: int) -> None:
-        """Say that the tuples below this number have arrived, once the rows that follow from them have left."""
+        """Say that the tuples below this number have arrived, once the rows that other peers read have left."""
         if not self._acknowledged:
             asyncio.get_running_loop().call_soon(self._send_acknowledgements)
         self._acknowledged[channel] = next_sequence
@@ -255,6 +255,8 @@ class FrameDialect(Dialect):
         return self._reader.limit
 
     def write_result(self, channel: int, sequence: int, rows: int, body: bytes) -> None:
+        if self._acknowledged:
+            self._send_acknowledgements()  # on one connection they come first
         if self.session.give(channel, sequence, rows):
             self._connection.write(frame(body))
 
