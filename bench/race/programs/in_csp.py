@@ -26,6 +26,7 @@ panes: dict[tuple[int, int], list[int]] = {}
 pairs: defaultdict[int, int] = defaultdict(int)
 totals: defaultdict[int, int] = defaultdict(int)
 states: dict[tuple[int, int], int] = {}
+texts: dict[str, list[int]] = {}
 
 
 @csp.node
@@ -56,6 +57,17 @@ def average(k: ts[int], v: ts[int], at: ts[int]):
         else:
             found[0] += v
             found[1] += 1
+
+
+@csp.node
+def by_text(k: ts[str], v: ts[int]):
+    if csp.ticked(k):
+        found = texts.get(k)
+        if found is None:
+            texts[k] = [1, v]
+        else:
+            found[0] += 1
+            found[1] += v
 
 
 @csp.node
@@ -98,9 +110,12 @@ def join(
 
 def curves(columns, names):
     """Each column as a time series at the rows' times."""
-    times = np.array(columns["ts"], np.int64)
-    when = ((times + EPOCH_US) * 1000).astype("datetime64[ns]")
+    when = times_of(columns)
     return [csp.curve(int, (when, np.array(columns[name], np.int64))) for name in names]
+
+
+def times_of(columns):
+    return ((np.array(columns["ts"], np.int64) + EPOCH_US) * 1000).astype("datetime64[ns]")
 
 
 @csp.graph
@@ -140,7 +155,15 @@ def aggregate(streams: object):
     alternate(*curves(streams["s"], ("k", "v", "ts")))
 
 
+@csp.graph
+def text_keys(streams: object):
+    columns = streams["s"]
+    (values,) = curves(columns, ("v",))
+    by_text(csp.curve(str, (times_of(columns), columns["names"])), values)
+
+
 GRAPHS = {
+    "texts": text_keys,
     "function": function,
     "aggregate": aggregate,
     "w1": w1,
@@ -159,12 +182,15 @@ def rows():
     yield from ((n, (window + 1) * WINDOW_US) for window, n in pairs.items())
     yield from ((total, (window + 1) * WINDOW_US) for window, total in totals.items())
     yield from ((k, Alternating.terminate(state), (window + 1) * WINDOW_US) for (k, window), state in states.items())
+    yield from ((int(k[7:]), n, total) for k, (n, total) in texts.items())
     yield from by_pane(panes)
 
 
 def main() -> None:
     name, folder = sys.argv[1], Path(sys.argv[2])
     streams: Streams = read(folder)
+    if name == "texts":
+        streams["s"]["names"] = np.array([f"sensor-{key:07d}" for key in streams["s"]["k"]])
     begin = time.process_time()
     csp.run(GRAPHS[name], streams, starttime=EPOCH, endtime=timedelta(days=10))
     seconds = time.process_time() - begin
