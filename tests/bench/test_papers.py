@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,6 +31,12 @@ from millrace.operators.queues.update import SCHEDULERS, UpdateQueue
 
 HEARTBEATS = (1.0, 100.0)
 ON_DEMAND = ets.union_of_two("ets = 'on-demand'", "ets = 'on-demand'")
+
+
+@cache
+def made(make: Callable[..., ExperimentResult], *sizes: Any) -> ExperimentResult:
+    """An experiment's result, which several tests look at."""
+    return make(*sizes)
 
 
 def verdicts(result: ExperimentResult) -> dict[str, bool]:
@@ -102,7 +110,7 @@ def test_ets_figures_at_a_small_size() -> None:
     ]
     assert all(before > after for before, after in pairwise(latencies))
     assert outcomes.on_demand.peak_queue * 100 <= outcomes.none.peak_queue
-    claims = {**verdicts(ets.latency(60, HEARTBEATS)), **verdicts(ets.queues(60, HEARTBEATS))}
+    claims = {**verdicts(made(ets.latency, 60, HEARTBEATS)), **verdicts(made(ets.queues, 60, HEARTBEATS))}
     assert len(claims) == 12
 
 
@@ -117,10 +125,10 @@ def test_a_burst_takes_exactly_the_time_in_the_paper(size: int, cost_us: int) ->
 
 
 def test_eqg_figure_14_at_a_small_size() -> None:
-    strategies = verdicts(eqg.strategies(4))
+    strategies = verdicts(made(eqg.strategies, 4))
     assert len(strategies) == 4
     assert all(strategies.values()), strategies
-    bursts = verdicts(eqg.bursts(1, (1, 10, 30), 4))
+    bursts = verdicts(made(eqg.bursts, 1, (1, 10, 30), 4))
     assert len(bursts) == 6
     assert all(bursts.values()), bursts
 
@@ -154,7 +162,7 @@ def test_a_lone_tuple_takes_nine_executions_by_arcs_and_fifteen_by_punctuation()
 
 
 def test_eqg_figure_16_at_a_small_size() -> None:
-    holds = verdicts(slides.slides(5, (1, 5)))
+    holds = verdicts(made(slides.slides, 5, (1, 5)))
     assert len(holds) == 4
     assert holds["SLIDE by time: on-demand ETS eliminates the burstiness"]
 
@@ -230,18 +238,18 @@ def test_adaptive_changes_its_way_by_the_price() -> None:
 
 
 def test_nile_figures_5_and_6() -> None:
-    claims = {**verdicts(nile.example_1()), **verdicts(nile.example_2())}
+    claims = {**verdicts(made(nile.example_1)), **verdicts(made(nile.example_2))}
     assert len(claims) == 7  # both figures have one of them
     assert all(claims.values()), claims
 
 
 def test_nile_figures_7_to_10_at_a_small_size() -> None:
     costs, rates = (10, 500, 750), (0.1, 1.0)
-    by_cost = {**verdicts(nile.response_by_cost(80, costs)), **verdicts(nile.relative_by_cost(80, costs))}
+    by_cost = {**verdicts(made(nile.response_by_cost, 80, costs)), **verdicts(made(nile.relative_by_cost, 80, costs))}
     assert by_cost["Sync-Filter has the worst response time at every c"]
     assert by_cost["Adaptive is Sync-Filter at the first measurements, where c |w| l1 l2 < alpha"]
     assert by_cost["the difference is small at small c and grows with it"]
-    by_rate = {**verdicts(nile.response_by_rate(80, rates)), **verdicts(nile.relative_by_rate(80, rates))}
+    by_rate = {**verdicts(made(nile.response_by_rate, 80, rates)), **verdicts(made(nile.relative_by_rate, 80, rates))}
     assert by_rate["it falls as the rate rises"]
     assert by_rate["Sync-Filter is above Filter-Order at every rate"]
     assert by_rate["and grows with the rate of the slow stream"]
@@ -374,23 +382,23 @@ def test_ups_figures_16_and_17_at_a_small_size() -> None:
 
 def test_every_result_can_be_drawn() -> None:
     for result in (
-        slides.slides(3, (1, 5)),
+        made(slides.slides, 5, (1, 5)),
         oop.skew(500, 20, {1: (0, 1)}),
         oop.throughput(20_000, (50, 100), 1, 5_000),
         oop.late(500, (0, 5), 1),
         oop_joins.structures(300, (0, 3), 1),
         oop_joins.bands(300, (1, 3), 2, 32),
         oop_joins.late_answers(1_000, (0, 5, 10)),
-        nile.example_1(),
-        nile.example_2(),
-        nile.response_by_cost(80, (10, 500, 750)),
-        nile.relative_by_cost(80, (10, 500, 750)),
-        nile.response_by_rate(80, (0.1, 1.0)),
-        nile.relative_by_rate(80, (0.1, 1.0)),
-        ets.latency(60, HEARTBEATS),
-        ets.queues(60, HEARTBEATS),
-        eqg.strategies(1),
-        eqg.bursts(1, (1, 5), 2),
+        made(nile.example_1),
+        made(nile.example_2),
+        made(nile.response_by_cost, 80, (10, 500, 750)),
+        made(nile.relative_by_cost, 80, (10, 500, 750)),
+        made(nile.response_by_rate, 80, (0.1, 1.0)),
+        made(nile.relative_by_rate, 80, (0.1, 1.0)),
+        made(ets.latency, 60, HEARTBEATS),
+        made(ets.queues, 60, HEARTBEATS),
+        made(eqg.strategies, 4),
+        made(eqg.bursts, 1, (1, 10, 30), 4),
         eqg.arcs(50, (1_000.0,), (1, 2), at_least=0.5),
     ):
         figure = Figure()
