@@ -8,7 +8,9 @@ from millrace.engine.engine import Engine
 from millrace.engine.events import (
     AddQuery,
     AlterStream,
+    Arrived,
     Command,
+    Deliver,
     DropQuery,
     DropStream,
     FeedClosed,
@@ -29,7 +31,8 @@ from millrace.operators.join.bands import Band
 from millrace.operators.join.spec import JoinSpec
 from millrace.operators.queues.windows import WindowQueue
 from millrace.operators.sequence.spec import SequenceSpec
-from millrace.protocol import Field, Type
+from millrace.protocol import Field, Schema, Type
+from millrace.values.batch import Batch
 from millrace.values.eventtime import MAX_TIME, MIN_TIME
 from tests.engine.graphs import (
     TV,
@@ -334,3 +337,20 @@ def test_what_waits_in_line_counts_as_much_when_its_stream_gets_a_field():
     assert bench.engine.gauge.bytes == before == Engine.restore(bench.engine.save()).gauge.bytes
     bench.run(punctuate("b", 10))
     assert (bench.engine.gauge.tuples, bench.engine.gauge.bytes) == (0, 0)
+
+
+def test_a_saved_sequence_emits_the_same_masks_as_one_that_was_not():
+    # A save sweeps dead rows, and with them the nulls by which later rows had a mask.
+    benches = [Bench(external("a"), external("b")) for _ in range(2)]
+    pairs = SequenceSpec((("x", 0, 1), ("y", 1, 1)), within_us=5)
+    found = []
+    for bench in benches:
+        bench.query(plan("q", ("J", pairs, ["a.source", "b.source"]), schema=Schema.of(x="bigint", y="bigint")))
+        first = Batch.from_rows(TV, [(1, None)], [1])
+        bench.run(Arrived("a", "main", first), give_tv("b", 2), punctuate("a", 3))
+        bench.run(give_tv("a", 20), punctuate("b", 20), punctuate("a", 21))
+        if bench is benches[1]:
+            bench.engine.save()
+        orders = bench.run(give_tv("b", 22), punctuate("a", 30)).orders
+        found += [order.batch.valid[0] for order in orders if isinstance(order, Deliver)]
+    assert found == [None, None]

@@ -137,7 +137,9 @@ class SequenceStore:
             return self.times[cells], None
         at = self._positions.index(position)
         mask = self._valid[at]
-        return self._columns[at][cells], None if mask is None else mask[cells]
+        if mask is not None and (mask := mask[cells]).all():
+            mask = None  # whether earlier rows had nulls, which a sweep forgets, must not show
+        return self._columns[at][cells], mask
 
     def next_time(self) -> int | None:
         """The least time of a living row."""
