@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from millrace.engine.events import AddQuery, AddStream, DropQuery, DropStream, SetStrategy, SetWeight
+import pytest
+
+from millrace.engine.events import (
+    AddQuery,
+    AddStream,
+    Change,
+    CommandBody,
+    DropQuery,
+    DropStream,
+    SetStrategy,
+    SetWeight,
+)
 from millrace.engine.plan import StreamDefinition
 from millrace.engine.scheduler.turns import QUANTUM
 from tests.engine.graphs import Bench, V, arrive, figure_4, path, plan, refusal, rows, union
@@ -110,3 +121,14 @@ def test_a_step_is_bounded_however_many_components_are_busy() -> None:
     effects = bench.step(*(arrive(stream, *range(1000)) for stream in streams), budget=100)
     taken = sum(execution.took for execution in effects.executions)
     assert 100 <= taken < 110
+
+
+@pytest.mark.parametrize("first", ["stream", "query"])
+def test_a_stream_and_a_query_of_another_one_come_in_one_change(first: str) -> None:
+    bench = Bench("s")
+    bench.query(path("q", 1))
+    commands: list[CommandBody] = [AddStream(StreamDefinition("t", V)), AddQuery(path("p", 1))]
+    bench.do(Change(tuple(commands if first == "stream" else commands[::-1])))
+    assert [component["name"] for component in bench.engine.components()] == ["s", "t"]
+    assert (bench.rule("t.source"), len(bench.engine.table("t")["rows"])) == ("DFS-Source", 1)
+    assert rows(bench.run(arrive("s", 1), arrive("t", 2)), "p") == [(1,)]

@@ -431,8 +431,8 @@ class Graph:
         new = self._unlisted
         self._unlisted = []
         if not self._underived:
-            if new:
-                self._list(new)
+            for home in dict.fromkeys(self._component_of[one] for one in new):
+                self._list([one for one in new if self._component_of[one] is home])
             return
         self._underived = False
         operators = list(self.operators.values())
@@ -606,7 +606,8 @@ class Graph:
         homes = list(dict.fromkeys(self._component_of[one] for one in read if one in self._component_of))
         alone = not homes and len(new) == 1 and isinstance(new[0], Source)
         paths = any(self._strategy(one).kind in (StrategyKind.RR, StrategyKind.CHAIN) for one in (*new, *read))
-        if paths or self.punctuating or not (alone or len(homes) == 1):
+        apart = not alone and any(isinstance(one, Source) for one in new)  # a stream that came in the same change
+        if apart or paths or self.punctuating or not (alone or len(homes) == 1):
             return False
         if alone:
             name = new[0].name.rpartition(".")[0]
