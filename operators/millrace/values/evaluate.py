@@ -61,7 +61,7 @@ def compile_expression(expression: Expression, library: Library = LIBRARY) -> Ca
 
     def compute(batch: Batch) -> Computed:
         values, valid, faults = run(batch)
-        return Computed(values, valid, errors_of(faults))
+        return Computed(values, valid, None if faults is None else errors_of(faults))
 
     return compute
 
@@ -80,7 +80,7 @@ def compile_columns(expressions: Sequence[Expression], library: Library = LIBRAR
             masks.append(valid)
             if failed is not None:
                 faults = first_fault(faults, failed)
-        return columns, masks, errors_of(faults)
+        return columns, masks, None if faults is None else errors_of(faults)
 
     return compute
 
@@ -94,7 +94,7 @@ def compile_predicate(expression: Expression, library: Library = LIBRARY) -> Pre
     def test(batch: Batch) -> tuple[Bools | None, Errors | None]:
         # Null is not true: its filler is false.
         values, _, faults = run(batch)
-        if (errors := errors_of(faults)) is not None:
+        if faults is not None and (errors := errors_of(faults)) is not None:
             return values & ~errors.rows, errors
         count = len(values)
         everywhere = values.item() if count == 1 else count_true(values) == count

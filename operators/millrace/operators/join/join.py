@@ -2,15 +2,15 @@
 
     arrival   rows are joined on arrival and emitted at once (OOP-Join, figure 4)
     sync      the inputs are put in order of time first (NILE, Sync-Filter)
-    filter    rows are joined as they come, and what they make is held back until nothing earlier can come (NILE,
+    filter    rows are joined on arrival, and the joined rows held back until nothing earlier can arrive (NILE,
               Filter-Order)
-    adaptive  sync or filter, by what tuples cost and how fast they come (NILE, section 6)
+    adaptive  sync or filter, by the cost and the rate of tuples (NILE, section 6)
 
 An execution takes new rows, lets them look through what the other inputs remember, and remembers them. What it finds
 passes the hold buffer unless the order is `arrival`; under `sync` it leaves in the same execution. So changing the
 order while rows are on their way loses nothing and repeats nothing: it only changes which rows may be taken.
 
-Rows below their floor are forgotten: all inputs that they could match promise to be past them.
+Rows below their floor are dropped: all inputs that they could match promise to be past them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Join(LinedInputs):
     order     as the query wants it; `mode` is how rows are taken now: as they come, or in order
     rest      rows that were taken and have not looked yet
     hold      what was found and may not leave yet
-    pending   per input whose rows are given alone if they match nothing: those that may still match
+    pending   per input whose rows are emitted alone if they match nothing: those that may still match
     """
 
     kind: ClassVar[str] = "join"
@@ -381,7 +381,7 @@ class Join(LinedInputs):
         self.rest.append(rows)
 
     def _work(self, outside: list[int], given: list[Batch]) -> None:
-        """Let the rows look, and remember them. `outside` is what holds for those that have not been taken."""
+        """Let the rows look for matches, and store them. `outside`: per input the least time of rows not taken."""
         rest = self.rest
         matcher = self.matcher
         lows = self._with_rest(outside)
@@ -440,7 +440,7 @@ class Join(LinedInputs):
 
     @property
     def as_planned(self) -> bool:
-        """Whether order and alpha are those of its spec."""
+        """Whether order and alpha are unchanged from its spec."""
         return (self.order, self.pacing.alpha) == self._planned
 
     def set_order(self, order: Order | None = None, alpha: float | None = None) -> None:

@@ -1,4 +1,4 @@
-"""How fast a join's tuples come and what they cost, and whether it should wait for order before it joins or after.
+"""The rates and costs of a join's tuples, and whether it should wait for order before it joins or after.
 
 NILE's rule: join at once and hold the results back (Filter-Order) where c |w| l1 l2 reaches alpha, else put the inputs
 in order first (Sync-Filter). c is the time to join two tuples, |w| the window, l1 and l2 are the rates of the slowest
@@ -145,12 +145,12 @@ class JoinPacing:
         return self.cost_us() / 1e6 * self.window_s * min(rates) * max(rates)
 
     def choose(self, mode: str) -> Mode:
-        """The way to go on with, for a join that goes this way now."""
+        """The mode to continue in, for a join in this mode."""
         border = BACK * self.alpha if mode == "filter" else self.alpha
         return "filter" if self.value() >= border else "sync"
 
     def switched(self, mode: str) -> None:
-        """Remember a switch with what caused it. Before the first tuple nothing turns: it begins so."""
+        """Record a switch with its cause. Before the first tuple the mode is set, not switched."""
         if self.newest == MIN_TIME:
             return
         self.switches += 1

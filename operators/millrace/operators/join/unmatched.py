@@ -18,7 +18,7 @@ from millrace.protocol import Schema
 from millrace.values.batch import Batch, Bools, Int64s
 from millrace.values.eventtime import MAX_TIME, MIN_TIME
 
-# Where a row is remembered.
+# Where a row is stored.
 PLACE: Final = Schema.of(segment="bigint", slot="bigint")
 
 
@@ -48,7 +48,7 @@ class Unmatched:
         return head
 
     def watch(self, placed: Sequence[tuple[Segment, int]], greatest: int) -> None:
-        """Rows that have just been remembered are waited for, unless they have matched."""
+        """Wait for the rows just stored, unless they have matched."""
         self.newest = max(self.newest, greatest)
         for segment, start in placed:
             assert segment.matched is not None
@@ -84,7 +84,7 @@ class Unmatched:
         if batch is not None:
             self._give_alone(batch, given)
         while self._store.shape.newest is not None and (head := pending.head_us()) is not None:
-            # All rows of one time together: those of equal times may stand in any order.
+            # All rows of one time together, because rows of equal times may be in any order.
             batch = merge_by_time([pending], head, pending.count)
             assert batch is not None
             behind = self._left_behind(batch)

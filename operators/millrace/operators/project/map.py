@@ -38,4 +38,4 @@ class Map(RowWise):
                 filler = FILLERS[self.output.schema.fields[at].type]
                 columns[at], valid[at] = blanked(columns[at], valid[at], gone, filler)
         rows = Batch(self.output.schema, batch.ts, columns, valid, batch.arrival)
-        return self.without_failed(rows, errors)
+        return rows if errors is None else self.without_failed(rows, errors)

@@ -210,7 +210,7 @@ class QueueInlet(Inlet):
         self.position = self.arc.end - self.queue.waiting
 
     def change_arc(self, arc: Buffer) -> None:
-        """Continue at the end of another arc, with what waits in the queue."""
+        """Continue at the end of another arc. Queued tuples stay."""
         self._leave_for_good()
         self.move(arc, self.since_us, None)
 

@@ -108,7 +108,7 @@ class Queue(ABC):
         """The next tuples to be served, at most `limit`."""
 
     def floor_us(self) -> int:
-        """No queued tuple is below this time; it may lag behind the least that is so."""
+        """No queued tuple is below this time; it may lag."""
         return self.floor.value_us if self.held else MAX_TIME
 
     def tighten(self) -> None:

@@ -46,9 +46,9 @@ class SequenceSpec(Spec):
     mode        `recent`: the newest row of 0 with these keys, which may be chosen again. `chronicle`: the oldest that
                 has not been used, and both are used up
     within_us   how much later the row of 1 may be; None is any time
-    absent      instead: a row of 0 at its time + within_us (which must be given), if no row of 1 with these keys came
+    absent      instead: a row of 0 at its time + within_us (which is required), if no row of 1 with these keys arrived
                 by then for which `where` holds. Its `columns` are of input 0 alone; `mode` means nothing
-    outer       instead of nothing, a row of 1 without a row of 0 is given with nulls, also if the chosen pair fails
+    outer       a row of 1 without a row of 0 is emitted with nulls, also if the chosen pair fails
                 (`a LEFT JOIN LATEST b`). Not with `absent`
     tested      the columns of a pair that `where` is over, of either input; the time of such a row is input 1's
     """

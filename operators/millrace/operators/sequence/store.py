@@ -1,8 +1,8 @@
 """The rows of a sequence's first input that may still be followed, in order of time and by key.
 
-A row has a cell; cells are in order of time, then arrival, and what dies in one leaves it empty. When more are
-empty than full, the living are moved together; when more keys have no row than have one, these are numbered anew. So
-each row is moved about once more, and of texts and keys that are gone nothing is remembered.
+A row has a cell; cells are in order of time, then arrival, and a dead row's cell stays empty. When more cells are
+empty than full, the living rows are moved together. When more keys have no row than have one, keys are renumbered. So
+each row is moved about once more, and texts and keys without rows are dropped.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class SequenceStore:
         columns: Sequence[Values],
         valid: Sequence[Bools | None],
     ) -> None:
-        """These rows, all alive, are what there is."""
+        """Start with these rows, all alive."""
         count = len(times)
         room = max(SMALLEST, 2 * count)
         self.used = self.live = count
@@ -103,7 +103,7 @@ class SequenceStore:
     # -- rows ----------------------------------------------------------------------------------------------------------
 
     def append(self, batch: Batch, slots: Int64s) -> int:
-        """Put rows into cells of their own, alive and in no chain; the first of the cells."""
+        """Put rows into new cells, alive and in no chain; the first of the cells."""
         base, stop = self.used, self.used + len(batch)
         if stop > len(self.times):
             self._reserve(max(stop, 2 * len(self.times)))
@@ -177,8 +177,8 @@ class SequenceStore:
             self.sweep(keys=keys)
 
     def sweep(self, *, keys: bool) -> None:
-        """Move the living together, and perhaps forget all keys but theirs: these are numbered by their first rows, so
-        that a saved state does not depend on earlier sweeps."""
+        """Move the living rows together. With `keys`, drop all keys but theirs, which are numbered by their first rows,
+        so that a saved state does not depend on earlier sweeps."""
         cells: Int64s = self.first + np.flatnonzero(self.alive[self.first : self.used])
         slots = self.slots[cells]
         if keys and self._key_types:

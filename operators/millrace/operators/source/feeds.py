@@ -1,8 +1,7 @@
 """The feeds of one stream: how far each has promised, and which of them holds the stream back.
 
 Progress is the least promise over all open feeds. A stream may have ten thousand of them, so the least is the top of
-a heap in which each feed stands once, with a mark that may lag behind its own; it is put right only when it comes to
-the top.
+a heap in which each feed is once, with a mark that may lag; it is corrected only at the top.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ class Source(Operator):
         return None, None
 
     def _weigh(self, batch: Batch, count: int) -> int:
-        """The bytes of a batch; what a tuple takes is remembered: more at once, less by and by."""
+        """The bytes of a batch. The estimate per tuple rises at once and falls slowly."""
         weight = batch.weight
         self.tuple_bytes = max(weight // count, self.tuple_bytes - (self.tuple_bytes >> 6))
         return weight

@@ -273,7 +273,7 @@ class PlacedRows(UpdateState):
     def _events(self, kept: Int64s, slots: Int64s, owners: Int64s) -> tuple[Int64s, Int64s]:
         """Which member of the pool each row sends away, and which it is itself, if it is alive.
 
-        A row sends away that of its key: the one before it in the batch, or the one that is kept.
+        A row replaces its key's: the previous one in the batch, or the stored one.
         """
         count = len(kept)
         enters = np.where(owners >= 0, count + np.arange(len(owners)), -1)
@@ -290,7 +290,7 @@ class PlacedRows(UpdateState):
         return leaves, enters
 
     def _column(self, pool: Pool, at: int, members: Int64s) -> Column:
-        """A column of members of a pool; behind the columns of the rows are those that order them."""
+        """A column of members of a pool; the ordering columns follow the rows' columns."""
         count = len(pool.slots)
         new = members >= count
         if pool.rows is None or not new.any():

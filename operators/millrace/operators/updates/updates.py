@@ -123,9 +123,6 @@ class ColumnStore:
             if own.dtype.hasobject:
                 own[slots] = FILLERS[type]
 
-    def take(self, slots: Int64s) -> list[Column]:
-        return [self.column(at, slots) for at in range(len(self._types))]
-
     def column(self, at: int, slots: Int64s) -> Column:
         there: Bools = self._valid[at][slots]
         return self._columns[at][slots], None if there.all() else there
