@@ -332,7 +332,7 @@ class EngineSection(Section):
         default="dfs", description="Strategy of new components: dfs, bfs, rr or chain, also with (k)."
     )
     threads: int = Field(
-        default=0,
+        default=1,
         ge=0,
         le=2,
         description="Threads for tuples: with 2, operators work in a separate thread while the server reads and "
