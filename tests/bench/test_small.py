@@ -12,6 +12,7 @@ from bench import (
     engine,
     ets,
     join,
+    many,
     memory,
     nexmark,
     punctuation,
@@ -214,6 +215,13 @@ def test_events_with_disorder_against_events_in_order() -> None:
     """`disorder` itself counts the rows of both."""
     figures = nexmark.disorder(400)
     assert [figure.unit for figure in figures] == ["us/event", "us/event", "times"] * len(nexmark.QUERIES)
+
+
+def test_many_queries_with_their_own_filters() -> None:
+    """`queries` itself counts the rows; twenty filters have an index."""
+    figures = many.queries((3, 20), frames=2, repeats=1)
+    assert [figure.unit for figure in figures] == ["s", "us", "us", "us"] * 2
+    assert all(figure.value > 0 for figure in figures)
 
 
 def test_starting() -> None:

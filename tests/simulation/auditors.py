@@ -190,6 +190,7 @@ class Books:
         self._next: dict[str, int] = {}
         self._progress: dict[str, int] = {}
         self._last: dict[str, int] = {}
+        self._looks = 0
         self.delivered: dict[str, list[tuple[int, tuple[Any, ...]]]] = {}
 
     def began(self, operator: Operator) -> None:
@@ -252,8 +253,12 @@ class Books:
             elif isinstance(order, Progressed):
                 _rises(self._progress.get(order.query, order.value_us), order.value_us)
                 self._progress[order.query] = order.value_us
+        self._looks += 1
+        if self._looks % 4 == 0:
+            engine.graph.settle()  # looking wakes all filters, so this is not done after each step
         for operator in engine.graph.operators.values():
-            self._balance(operator)
+            if not any(_asleep(reader) for reader in operator.inputs):
+                self._balance(operator)
         self._gauge(engine)
 
     def _deliver(self, order: Deliver, ordered: bool) -> None:
@@ -407,3 +412,8 @@ def _refusable(engine: Engine) -> list[Any]:
     ]
     queries = [[query[key] for key in ("name", "state", "reason", "joins")] for query in engine.queries()]
     return [components, [engine.table(name) for name, *_ in components], arcs, queries]
+
+
+def _asleep(reader: Inlet) -> bool:
+    """Whether a predicate index reads for it: what it has taken is counted when it reads again."""
+    return reader.arc.routing is not None and reader.buffer is reader.arc.routing.quiet

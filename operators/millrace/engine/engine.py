@@ -80,6 +80,7 @@ class Engine:
         credit_bytes: int = CREDIT_BYTES,
         most_queued_bytes: int = MOST_QUEUED_BYTES,
         thin: bool = True,
+        index: bool = True,
         share: bool = False,
     ) -> None:
         self.stopwatch = stopwatch
@@ -92,7 +93,7 @@ class Engine:
         self.gauge = Gauge()
         self.streams_by_name: dict[str, Stream] = {}
         self.queries_by_name: dict[str, Query] = {}
-        self.graph = Graph(thin=thin)
+        self.graph = Graph(thin=thin, index=index)
         self.costs: dict[str, tuple[int, float]] = {}
         self.last_id = 0  # of the operators of all queries that have ever been
         self.turn = 0
@@ -161,6 +162,7 @@ class Engine:
 
     def obey(self, body: CommandBody) -> Any:
         """Carry out a command, or refuse it with nothing changed; the answer."""
+        self.graph.settle()
         try:
             return self._placed(body, self.carry_out(body))
         finally:
@@ -331,6 +333,7 @@ class Engine:
 
     def why(self, query: str, now_us: int | None = None) -> dict[str, Any]:
         """Why a query emits no rows, in a sentence and as data; the clock may be later than the last step."""
+        self.graph.settle()
         return why(self, query, now_us)
 
     def staleness(self, operator: str, position: int = 0, worst: int = 10) -> dict[str, Any]:
@@ -354,6 +357,7 @@ class Engine:
 
     def save(self) -> bytes:
         """The whole state, between two steps."""
+        self.graph.settle()
         return saving.save(self)
 
     @staticmethod

@@ -20,6 +20,7 @@ from millrace.operators.queues.inlet import QueueInlet
 from millrace.operators.sample.spec import SampleSpec
 from millrace.operators.sink.sink import Sink
 from millrace.operators.source.source import Source
+from millrace.protocol.words import counted
 from millrace.values.eventtime import MAX_TIME, is_time
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ def stream(engine: Engine, found: Stream) -> dict[str, Any]:
 
 
 def query(engine: Engine, found: Query) -> dict[str, Any]:
+    engine.graph.settle()
     plan = found.plan
     return {
         "name": plan.name,
@@ -122,6 +124,19 @@ def query(engine: Engine, found: Query) -> dict[str, Any]:
         "reads_queries": list(plan.reads_queries),
         "sql": plan.sql,
     }
+
+
+def indexed(engine: Engine, found: Query) -> list[str]:
+    """The filters of a query that are looked up together with those of others."""
+    lines = []
+    for reader in engine.entries(found):
+        routing = reader.arc.routing
+        if routing is not None and reader.consumer is not None and (sizes := routing.describe(reader)) is not None:
+            lines.append(
+                f"{reader.consumer.name} is one of {sizes[0]:,} filters in the predicate index of "
+                f"{engine.graph.producer(reader).name}, which computes {counted(sizes[1], 'expression')} per batch"
+            )
+    return lines
 
 
 def ignored(engine: Engine, found: Query) -> dict[str, int]:
@@ -245,6 +260,7 @@ class _Unknown:
 
 
 def operator(engine: Engine, found: Operator, queries: list[str]) -> dict[str, Any]:
+    engine.graph.settle()
     return ask_quietly(partial(_operator, engine, found, queries, found), None) or _operator(
         engine, found, queries, _Unknown()
     )
@@ -311,6 +327,7 @@ def counters(engine: Engine, now_us: int) -> dict[str, tuple[int, int, int, floa
 
     Cheap enough to be looked at every second. Waiting continues between two steps, so the clock is an argument.
     """
+    engine.graph.settle()
     now_us = max(now_us, engine.clock.now_us)
     return {
         found.name: (

@@ -78,10 +78,14 @@ class TextIndex:
 
     def contains(self, values: Values) -> Bools:
         """Whether each value is among the texts."""
+        return self.places(values) >= 0
+
+    def places(self, values: Values) -> Int64s:
+        """The number of each value; a negative one where it is not among the texts."""
         column = as_texts(values, self._binary)
         numbers = column.hashes()
         kernel.look_up(column.data, column.offsets, numbers, self._tags, self._index, self._ends, self._arena)
-        return numbers >= 0
+        return numbers
 
     def null(self) -> int:
         """The number of null."""

@@ -80,7 +80,7 @@ class Driver:
     """
 
     def __init__(self, watcher: Watcher, *, price: Price | None = None, trace: bool = False) -> None:
-        self.engine = Engine(stopwatch=price, trace=trace, share=True)
+        self.engine = Engine(stopwatch=price, trace=trace, share=True, index=price is None)
         self.clock_us: Time = 0
         self._watcher = watcher
         self._price = price

@@ -748,7 +748,8 @@ class Catalog:
         await self._runner.at_rest()
         self.must_know("query", name)
         shared = sharing.told(self._engine, self._engine.query(name))
-        text = "\n".join([plan, *map(_shared_words, shared)])
+        indexed = [f"indexed: {line}" for line in views.indexed(self._engine, self._engine.query(name))]
+        text = "\n".join([plan, *map(_shared_words, shared), *indexed])
         joins = tuple(JoinDecision.model_validate(found) for found in views.join_orders(self._engine))
         changed = Decisions(
             operators=tuple(edit for edit in edits(self._engine) if edit.query == name),

@@ -18,6 +18,8 @@ from typing import Any, Final, NamedTuple
 from millrace.engine.scheduler.component import Component
 from millrace.engine.scheduler.rules import RULES, encore
 from millrace.engine.scheduler.table import Link, Next, Row, Strategy, StrategyKind, role_of
+from millrace.operators.filter import routing
+from millrace.operators.filter.select import Select
 from millrace.operators.fork.fork import Fork
 from millrace.operators.frame.ets_arcs import Arc
 from millrace.operators.frame.idle_waiting import IdleWaiting
@@ -58,11 +60,13 @@ class Graph:
     resting      forks of which a pause has left fewer than two readers: they keep their names, turns and strategies
     faults       the operators that raised while the graph was derived
     stopped      the operators of failed queries: they have rows, but no turn and no need
+    index        whether a predicate index lets filters sleep, or each of them sees each batch (to compare)
     thin         whether arcs carry only the punctuation that their readers declare, or all there is (to compare)
     """
 
-    def __init__(self, *, thin: bool = True) -> None:
+    def __init__(self, *, thin: bool = True, index: bool = True) -> None:
         self.thin = thin
+        self.index = index
         self.operators: dict[str, Operator] = {}
         self.strategies: dict[str, Strategy] = {}
         self.breaks: dict[str, None] = {}
@@ -259,6 +263,7 @@ class Graph:
         for operator in (*self.operators.values(), *self._forks.values(), *self.resting.values()):
             if not isinstance(operator, Sink):
                 operator.output.readers.clear()
+                operator.output.branches, operator.output.routing = (), None
             vars(operator).clear()
 
     # -- looking up ----------------------------------------------------------------------------------------------------
@@ -436,6 +441,8 @@ class Graph:
             return
         self._underived = False
         operators = list(self.operators.values())
+        for operator in operators:
+            operator.output.turn_to(())
         self._want(operators)
         self._draw_arcs(operators)
         rows: dict[Component, list[Row]] = {component: [] for component in self._components}
@@ -579,7 +586,7 @@ class Graph:
             origin = next(producer for producer, fork in self._forks.items() if fork is operator)
             readers = tuple(self._scheduled(origin))
             succs = tuple(self._consumers[reader] for reader in readers)
-            self._place(operator, 0, readers)
+            self._place(origin, 0, readers)
             preds: tuple[Operator | None, ...] = (None if self.broken(origin) else origin,)
             sinks: tuple[Sink, ...] = ()
         else:
@@ -694,9 +701,24 @@ class Graph:
 
     def _place(self, operator: Operator, first: int, readers: Sequence[Inlet]) -> None:
         """Number the readers that take turns."""
+        output = operator.output
         for place, reader in enumerate(readers, first):
             reader.place = place
-        operator.output.awake = operator.output.everyone = (1 << (first + len(readers))) - 1
+        output.turn_to((*output.branches[:first], *readers))
+        indexed = self.index and len(output.branches) >= routing.LEAST and self.broken(operator) != "chain"
+        if indexed:
+            output.routing = routing.Routing(output, self._may_sleep)
+
+    def _may_sleep(self, reader: Inlet) -> bool:
+        """Whether an index may look at tuples for this reader. `chain` measures what each execution selects."""
+        consumer = self._consumers[reader]
+        chained = self._strategy(consumer).kind is StrategyKind.CHAIN
+        return type(reader) is Inlet and isinstance(consumer, Select) and not chained
+
+    def settle(self) -> None:
+        """Count the tuples that filters have slept through, for whoever looks at operators or changes them."""
+        for operator in self._forks:
+            operator.output.settle()
 
     def _above(self, operators: Iterable[Operator]) -> list[Operator]:
         """These and all that they read, an operator after those that it reads."""

@@ -49,12 +49,12 @@ def branch(row: Row) -> Next | None:
     """The cycle continues in one branch and may end far from here, so other unseen ones make the fork ready again."""
     fork = row.operator
     assert isinstance(fork, Fork)
-    buffer, readers, count = fork.output, row.readers, len(row.readers)
-    place = buffer.next_awake(readers, fork.turn % count)
+    buffer = fork.output
+    place = buffer.next_awake(buffer.turn % len(row.branches))
     if place < 0:
         return None
-    fork.turn = (place + 1) % count
-    if buffer.next_awake(readers, fork.turn) != place:
+    buffer.turn = (place + 1) % len(row.branches)
+    if buffer.next_awake(buffer.turn) != place:
         buffer.ready[fork] = None
     return row.branches[place]
 

@@ -167,7 +167,7 @@ class Row:
     def yields(self) -> bool:
         """The papers' yield: the output holds something that a successor has not seen."""
         if len(self.readers) > 1:
-            return self.operator.output.next_awake(self.readers, 0) >= 0
+            return self.operator.output.next_awake(0) >= 0
         for reader in self.readers:  # noqa: SIM110 (this is the innermost loop of the scheduler)
             if reader.unseen:
                 return True

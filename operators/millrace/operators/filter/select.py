@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from millrace.operators.filter.index import Found
 from millrace.operators.filter.spec import SelectSpec
 from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import RowWise, Site
@@ -22,9 +23,17 @@ class Select(RowWise):
 
     def __init__(self, site: Site, spec: SelectSpec) -> None:
         super().__init__(site)
+        self.predicate = spec.predicate
         self._test = compile_predicate(spec.predicate)
+        self.found: tuple[Batch, Found] | None = None  # by the arc's predicate index, in the batch that was put last
 
     def compute(self, batch: Batch) -> Batch:
+        found, self.found = self.found, None
+        if found is not None and found[0] is batch:
+            rows, errors = found[1].result(batch)
+            if errors is not None:
+                self.failed(int(errors.rows.sum()), errors.reason)
+            return rows
         passing, errors = self._test(batch)
         if errors is not None:
             self.failed(int(errors.rows.sum()), errors.reason)

@@ -24,6 +24,15 @@ class Fork(Operator):
         super().__init__(name, (), buffer)
         self.turn = 0
 
+    @property
+    def turn(self) -> int:
+        """The place of the reader whose turn it is. Each round starts with the first reader."""
+        return self.output.turn
+
+    @turn.setter
+    def turn(self, turn: int) -> None:
+        self.output.turn = turn
+
     def fresh(self) -> bool:
         return False
 

@@ -24,6 +24,7 @@ from millrace.values.batch import Batch, tuple_width
 from millrace.values.eventtime import LATENT, MIN_TIME
 
 if TYPE_CHECKING:
+    from millrace.operators.filter.routing import Routing
     from millrace.operators.frame.operator import Operator
 
 
@@ -56,7 +57,9 @@ class Buffer:
     behind     by segment, how many readers have not passed it: it never falls from one segment to the next. One reader
                alone is not counted
     awake      a bit for each scheduled reader, by `place`, that may have something unseen: no other has
-    everyone   the bits of all scheduled readers
+    branches   the scheduled readers, if there are several; `everyone` has the bits of all of them
+    turn       the place of the one whose turn it is
+    routing    lets filters among the readers sleep until there is a row for them (filter/routing.py)
     end        how many tuples have ever been put
     promise    no tuple put from now on is below it
     width      bytes of a tuple, without those of its `texts`, if it has any
@@ -74,6 +77,7 @@ class Buffer:
         "absorbers",
         "awake",
         "behind",
+        "branches",
         "end",
         "entries",
         "everyone",
@@ -88,9 +92,11 @@ class Buffer:
         "punctuates",
         "readers",
         "ready",
+        "routing",
         "schema",
         "segments",
         "texts",
+        "turn",
         "width",
     )
 
@@ -104,7 +110,9 @@ class Buffer:
         self.absorbers: tuple[Inlet, ...] = ()
         self.segments: deque[Batch] = deque()
         self.behind: deque[int] = deque()
-        self.awake = self.everyone = 0
+        self.awake = self.everyone = self.turn = 0
+        self.branches: tuple[Inlet, ...] = ()
+        self.routing: Routing | None = None
         self.first = 0
         self.end = 0
         self.promise = MIN_TIME
@@ -212,16 +220,18 @@ class Buffer:
         count = len(ts)
         if not count:
             return
+        readers: Sequence[Inlet] = self.readers
+        if len(readers) > 1:
+            readers = self._listeners(batch)
         if self.ordered:
             newest = ts.item(-1)
             if newest > self.promise:
                 self.promise = newest
         self.end = end = self.end + count
-        readers = self.readers
         if not readers:
             self.first += 1
             return
-        if self.absorbers and self._absorbed(batch):
+        if self.absorbers and self._absorbed(batch, readers):
             return
         self.segments.append(batch)
         gauge = self.gauge
@@ -231,9 +241,9 @@ class Buffer:
             gauge.peak_tuples = gauge.tuples
         if gauge.bytes > gauge.peak_bytes:
             gauge.peak_bytes = gauge.bytes
-        if len(readers) > 1:
+        if len(self.readers) > 1:
             self.behind.append(len(readers) - len(self.absorbers))
-            self.awake = self.everyone
+            self._let_awake(readers)
         for reader in readers:
             reader.unseen = True
             if end - reader.position > reader.peak:
@@ -241,11 +251,41 @@ class Buffer:
         for entry in self.entries:
             self.ready[entry] = None
 
-    def _absorbed(self, batch: Batch) -> bool:
+    def _listeners(self, batch: Batch) -> Sequence[Inlet]:
+        """The readers of the next batch. A round of turns starts if none of them has anything to see."""
+        if not self.awake or self.next_awake(0) < 0:
+            self.turn = 0
+        if self.routing is None:
+            return self.readers
+        if self.routing.made():
+            return self.routing.put(batch)
+        self.routing = None
+        return self.readers
+
+    def _let_awake(self, readers: Sequence[Inlet]) -> None:
+        if len(readers) == len(self.readers):
+            self.awake = self.everyone
+        else:
+            for reader in readers:
+                self.awake |= 1 << reader.place
+
+    def turn_to(self, branches: tuple[Inlet, ...]) -> None:
+        """Let these readers take turns."""
+        self.settle()
+        self.routing = None
+        self.branches = branches
+        self.awake = self.everyone = (1 << len(branches)) - 1
+
+    def settle(self) -> None:
+        """Count the tuples that filters have slept through."""
+        if self.routing is not None:
+            self.routing.settle()
+
+    def _absorbed(self, batch: Batch, readers: Sequence[Inlet]) -> bool:
         """Pass tuples to the readers with a queue; say whether that is all readers."""
         for reader in self.absorbers:
             reader.absorb(batch)
-        if len(self.absorbers) < len(self.readers):
+        if len(self.absorbers) < len(readers):
             return False
         self.first += 1
         self.awake = self.everyone
@@ -261,6 +301,8 @@ class Buffer:
         if value_us <= before:
             return False
         self.promise = value_us
+        if self.routing is not None:
+            self.routing.promised(value_us)
         self.floor = MIN_TIME
         if not self.punctuates or value_us < self._due:
             return False
@@ -275,8 +317,9 @@ class Buffer:
         return True
 
     def _queue_punctuation(self, value_us: int) -> None:
-        self.awake = self.everyone
-        for reader in self.readers:
+        readers = self.readers if self.routing is None else self.routing.told(self.promise)
+        self._let_awake(readers)
+        for reader in readers:
             queue = reader.punctuations
             if queue and queue[-1][0] == self.end:
                 queue[-1] = (self.end, value_us)
@@ -311,12 +354,14 @@ class Buffer:
 
     def release(self) -> None:
         """Readers have left, or moved: free what every other one has passed."""
+        self.settle()
         slowest = min((reader.segment for reader in self.readers), default=self.first + len(self.segments))
         while self.first < slowest and self.segments:
             self._pop()
         self._count()
 
     def _count(self) -> None:
+        self.settle()
         self.behind.clear()
         if self.segments and len(self.readers) > 1:
             stops = [0] * (len(self.segments) + 1)
@@ -334,12 +379,12 @@ class Buffer:
         self.gauge.add(-len(self.segments.popleft()), self.width)
         self.first += 1
 
-    def next_awake(self, readers: Sequence[Inlet], turn: int) -> int:
+    def next_awake(self, turn: int) -> int:
         """The place of the first scheduled reader with something unseen, from a turn on and around; -1 if none has."""
         while self.awake:
             ahead = self.awake >> turn
             place = turn + (ahead & -ahead).bit_length() - 1 if ahead else (self.awake & -self.awake).bit_length() - 1
-            if readers[place].unseen:
+            if self.branches[place].unseen:
                 return place
             self.awake ^= 1 << place
         return -1
@@ -349,6 +394,7 @@ class Buffer:
         """Tuples that the slowest reader has not taken."""
         if not self.segments and not self.absorbers:
             return 0
+        self.settle()
         return self.end - min((reader.position for reader in self.readers), default=self.end)
 
     @property
@@ -356,6 +402,7 @@ class Buffer:
         """The same, without readers whose queues are bounded by themselves."""
         if not self.segments and not self.absorbers:
             return 0
+        self.settle()
         return self.end - min((reader.position for reader in self.readers if reader.presses), default=self.end)
 
     def queued_bytes(self, most: int, *, pressing: bool = False) -> int:
@@ -365,6 +412,7 @@ class Buffer:
         """
         if not self.segments and not self.absorbers:
             return 0
+        self.settle()
         readers = [reader for reader in self.readers if reader.presses or not pressing]
         if not readers:
             return 0

@@ -210,6 +210,20 @@ class Inlet:
             self.buffer.ready[self.consumer] = None
         return of_use
 
+    def sleep(self, quiet: Buffer) -> None:
+        """Read nothing until `read_on`: the arc has nothing for its operator."""
+        self.buffer = quiet
+        self.position = self._segment = self._offset = 0
+
+    def read_on(self) -> None:
+        """Go on at the end of the arc, having taken all that is before it."""
+        self.buffer = self.arc
+        self.position = self.buffer.end
+        self._segment = self.buffer.first + len(self.buffer.segments)
+        promise = self.buffer.promise
+        if self.punctuation_us < promise < LATENT:
+            self.punctuation_us = promise
+
     def wake(self) -> None:
         """Schedule its operator although nothing was put."""
         self.unseen = True

@@ -150,6 +150,11 @@ class Operator(ABC):
         """Tuples that wait before this input."""
         return self.inputs[position].waiting
 
+    def count_without_rows(self, tuples: int) -> None:
+        """Count tuples from which no row follows, and which it has not seen (filter/routing.py)."""
+        self.counts.input_tuples += tuples
+        self.counts.last_taken, self.counts.last_given = tuples, 0
+
     def measured(self, tuples: int, us: float) -> None:
         """Take note of the measured cost of executions that took so many tuples."""
 

@@ -114,6 +114,7 @@ def state_tuples(query: Query) -> int:
 
 def fail(engine: Engine, query: Query, reason: str, effects: Effects, detail: str = "") -> None:
     """Stop a query and delete its state."""
+    engine.graph.settle()
     held = ask_quietly(lambda: state_tuples(query), 0)
     for operator in query.operators:
         held += sum(ask_quietly(partial(operator.queue_tuples, at), 0) for at in range(len(operator.inputs)))
