@@ -3,6 +3,7 @@ metrics."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -227,11 +228,19 @@ def forks(engine: Engine) -> dict[str, str]:
 
 def operators(engine: Engine) -> list[dict[str, Any]]:
     """All operators. Whom each works for is looked up once for all of them."""
+    return [view for piece in operators_in_pieces(engine, len(engine.graph.operators) + 1) for view in piece]
+
+
+def operators_in_pieces(engine: Engine, size: int) -> Iterator[list[dict[str, Any]]]:
+    """The same in lists of this size. Those that leave between two pieces are left out."""
     readers = _readers_by_source(engine)
-    return [
-        operator(engine, found, readers.get(found) or [query.plan.name for query in engine.owners(found)])
-        for found in engine.graph.all_operators()
-    ]
+    everything = engine.graph.all_operators()
+    for start in range(0, len(everything), size):
+        yield [
+            operator(engine, found, readers.get(found) or [query.plan.name for query in engine.owners(found)])
+            for found in everything[start : start + size]
+            if engine.graph.has(found)
+        ]
 
 
 def operator_named(engine: Engine, name: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ A route waits only for the engine's next steps, and for the disk if it reads his
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -35,6 +36,7 @@ from millrace.server.metrics import version
 from millrace.server.names import nearest
 from millrace.server.openapi import ALWAYS, PROBLEM, TITLES, document, refusals, tagged
 from millrace.server.operations import add_operations
+from millrace.server.threads import in_thread
 from millrace.server.timers import sleep
 from millrace.server.trial import Wish
 from millrace.sql.errors import SqlError
@@ -299,6 +301,12 @@ def _at_rest(daemon: Daemon) -> Callable[[Request], Awaitable[None]]:
 # -- problems and tokens -----------------------------------------------------------------------------------------------
 
 
+async def _long(items: list[dict[str, Any]]) -> Response:
+    """A list that may take long to write, as FastAPI would write it; a thread does."""
+    text = await in_thread(lambda: json.dumps(items, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
+    return Response(text, media_type="application/json")
+
+
 def problem(status: int, code: str, title: str, detail: str, **more: Any) -> JSONResponse:
     """An RFC 9457 problem; `code` is the word that programs look at."""
     body = {"type": f"urn:millrace:{code}", "title": title, "status": status, "detail": detail, "code": code, **more}
@@ -468,7 +476,7 @@ def _add_pages(app: FastAPI, daemon: Daemon) -> None:
 
     @app.get("/metrics", response_class=PlainTextResponse, summary="Metrics for Prometheus")
     async def metrics() -> Response:
-        return Response(daemon.metrics.text(), media_type=METRICS)
+        return Response(await daemon.metrics.scrape(daemon.operators_in_pieces()), media_type=METRICS)
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def console() -> str:
@@ -546,9 +554,9 @@ def _add_streams(app: FastAPI, daemon: Daemon) -> None:
 def _add_queries(app: FastAPI, daemon: Daemon) -> None:
     look = Look(daemon)
 
-    @app.get("/api/v1/queries", summary="All queries")
-    async def queries() -> list[dict[str, Any]]:
-        return daemon.queries()
+    @app.get("/api/v1/queries", response_model=list[dict[str, Any]], summary="All queries")
+    async def queries() -> Response:
+        return await _long(daemon.queries())
 
     @app.get("/api/v1/queries/{name}", responses=tagged(404), summary="One query")
     async def query(name: Name, response: Response) -> dict[str, Any]:
@@ -768,9 +776,9 @@ def _add_components(app: FastAPI, daemon: Daemon) -> None:
 def _add_operators(app: FastAPI, daemon: Daemon) -> None:
     look = Look(daemon)
 
-    @app.get("/api/v1/operators", summary="All operators with their counters")
-    async def operators() -> list[dict[str, Any]]:
-        return daemon.operators()
+    @app.get("/api/v1/operators", response_model=list[dict[str, Any]], summary="All operators with their counters")
+    async def operators() -> Response:
+        return await _long([operator async for piece in daemon.operators_in_pieces() for operator in piece])
 
     @app.get("/api/v1/operators/{name}", responses=tagged(404), summary="One operator")
     async def operator(name: Name, response: Response) -> dict[str, Any]:

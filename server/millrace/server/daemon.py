@@ -16,7 +16,7 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -102,6 +102,8 @@ END_SECONDS: Final = TRIAL_SECONDS + CHANGE_SECONDS + SINK_SECONDS + HISTORY_SEC
 # How often it is looked for rows that are older than sinks promise: at the least, and at the most.
 MOST_SECONDS: Final = 1.0
 LEAST_SECONDS: Final = 0.05
+# Operators that a view describes before the loop does something else: two milliseconds.
+PIECE = 200
 
 
 class StartError(MillraceError):
@@ -278,6 +280,14 @@ class Daemon:
     def operators(self) -> list[dict[str, Any]]:
         """The engine's operators."""
         return [self._by_the_clock(operator) for operator in self.engine.operators()]
+
+    async def operators_in_pieces(self) -> AsyncIterator[list[dict[str, Any]]]:
+        """The same in lists, between which the loop is free."""
+        await self.runner.at_rest()
+        for piece in views.operators_in_pieces(self.engine, PIECE):
+            yield [self._by_the_clock(operator) for operator in piece]
+            await asyncio.sleep(0)
+            await self.runner.at_rest()
 
     def operator(self, name: str) -> dict[str, Any] | None:
         """One of them; None if there is none of this name."""

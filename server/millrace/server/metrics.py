@@ -7,10 +7,11 @@ exists from the first scrape, with zeros.
 
 from __future__ import annotations
 
+import asyncio
 import importlib.metadata
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -26,6 +27,7 @@ from millrace.server.guesses import Guesses
 from millrace.server.refusals import PORTS, Refusals
 from millrace.server.runner import Runner
 from millrace.server.sink import WriterSink
+from millrace.server.threads import in_thread
 from millrace.values.batch import Batch
 
 # Bounds of the latency histogram: a quarter of a millisecond, where a tuple at a time ends up, to a minute.
@@ -87,6 +89,17 @@ class Histogram:
         self.total_us += int(waited.sum())
 
 
+class _Collected(CollectorRegistry):
+    """Families that have been collected."""
+
+    def __init__(self, families: Iterable[Metric]) -> None:
+        super().__init__()
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
+
+
 class Metrics:
     """A collector over one server."""
 
@@ -105,7 +118,7 @@ class Metrics:
         self.guesses: Guesses | None = None
         self.registry = CollectorRegistry()
         self.registry.register(self)
-        ProcessCollector(registry=self.registry)
+        self._process = ProcessCollector(registry=self.registry)
 
     # -- told while the server runs ----------------------------------------------------------------
 
@@ -151,12 +164,26 @@ class Metrics:
     def text(self) -> bytes:
         return generate_latest(self.registry)
 
+    async def scrape(self, pieces: AsyncIterable[list[dict[str, Any]]]) -> bytes:
+        """The same text. The loop is free after each piece of the operators and each family, and a thread renders."""
+        operators = [operator async for piece in pieces for operator in piece]
+        families: list[Metric] = []
+        for family in self._collect(operators):
+            families.append(family)
+            await asyncio.sleep(0)
+            await self._runner.at_rest()
+        families += self._process.collect()
+        return await in_thread(lambda: generate_latest(_Collected(families)))
+
     def collect(self) -> Iterator[Metric]:
+        return self._collect(self._engine.operators())
+
+    def _collect(self, operators: list[dict[str, Any]]) -> Iterator[Metric]:
         yield _gauge(
             "build_info", "Always 1; the label has the version of the server.", ("version",), [((version(),), 1)]
         )
         yield from self._sources()
-        yield from self._operators()
+        yield from self._operators(operators)
         yield from self._components()
         yield _gauge(
             "query_state",
@@ -246,8 +273,7 @@ class Metrics:
         ):
             yield _counter(metric, text, label, [((name,), value) for name, value in values.items()])
 
-    def _operators(self) -> Iterator[Metric]:
-        operators = self._engine.operators()
+    def _operators(self, operators: list[dict[str, Any]]) -> Iterator[Metric]:
         labels = ("component", "operator")
         for metric, text, key in (
             ("operator_input_tuples", "Tuples that the operator has read from its inputs.", "input_tuples"),

@@ -301,6 +301,11 @@ class Graph:
         self.derive()
         return self._named(name)
 
+    def has(self, operator: Operator) -> bool:
+        """Whether an operator, or a fork, is in the graph now."""
+        self._connect()
+        return operator in self._component_of
+
     def component_of(self, operator: Operator) -> Component:
         """The component that an operator is in; its table may not have been derived yet."""
         self._connect()
