@@ -343,7 +343,7 @@ def ahead(self, now_us, clock=Feed.clock):
     ("first", "owner", "name", "broken"),
     [
         (3, Feed, "clock", ahead),
-        (36, Feed, "hold", lambda self, now_us: None),
+        (37, Feed, "hold", lambda self, now_us: None),
         (2, WatermarkCoordinator, "step_clock", lambda self, by_us: None),
         (
             0,
