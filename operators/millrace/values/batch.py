@@ -123,6 +123,17 @@ def cells_of(type: Type, values: Values, room: int | None = None) -> Values:
     return resized(values, room)
 
 
+def interleaved(first: Bools, values: Values, others: Values) -> Values:
+    """These values where `first` is true and the others elsewhere, each in their order."""
+    if not values.dtype.hasobject:
+        merged = np.empty(len(first), values.dtype)
+        merged[first], merged[~first] = values, others
+        return merged
+    rows = np.empty(len(first), np.int64)
+    rows[first], rows[~first] = np.arange(len(values)), len(values) + np.arange(len(others))
+    return cast(Values, np.concatenate([values, others])[rows])
+
+
 def spread(values: Values, there: Bools, filler: Any) -> Values:
     """These values where `there` is true, the filler elsewhere."""
     if not values.dtype.hasobject:

@@ -222,7 +222,11 @@ class Buffer:
             return
         readers: Sequence[Inlet] = self.readers
         if len(readers) > 1:
-            readers = self._listeners(batch)
+            # A round of turns starts if no reader has anything to see.
+            if self.turn and self.next_awake(0) < 0:
+                self.turn = 0
+            if self.routing is not None:
+                readers = self._listeners(self.routing, batch)
         if self.ordered:
             newest = ts.item(-1)
             if newest > self.promise:
@@ -251,14 +255,10 @@ class Buffer:
         for entry in self.entries:
             self.ready[entry] = None
 
-    def _listeners(self, batch: Batch) -> Sequence[Inlet]:
-        """The readers of the next batch. A round of turns starts if none of them has anything to see."""
-        if not self.awake or self.next_awake(0) < 0:
-            self.turn = 0
-        if self.routing is None:
-            return self.readers
-        if self.routing.made():
-            return self.routing.put(batch)
+    def _listeners(self, routing: Routing, batch: Batch) -> Sequence[Inlet]:
+        """The readers of the next batch, where filters may sleep."""
+        if routing.made():
+            return routing.put(batch)
         self.routing = None
         return self.readers
 

@@ -28,7 +28,7 @@ from millrace.operators.updates.updates import (
 )
 from millrace.values.aggregates.accumulator import OBJECTS, ordinals
 from millrace.values.arrays import grown
-from millrace.values.batch import FILLERS, Batch, Bools, Int64s, Values, spread
+from millrace.values.batch import FILLERS, Batch, Bools, Int64s, interleaved, spread
 from millrace.values.evaluate import compile_columns, without
 from millrace.values.eventtime import MIN_TIME
 
@@ -303,9 +303,7 @@ class PlacedRows(UpdateState):
         if new.all():
             return values[came], None if mask is None else mask[came]
         old_values, old_mask = self._rows.column(at, pool.slots[members[~new]])
-        places = np.empty(len(members), np.int64)
-        places[new], places[~new] = np.arange(len(came)), len(came) + np.arange(len(members) - len(came))
-        both: Values = np.concatenate([values[came], old_values])[places]
+        both = interleaved(new, values[came], old_values)
         if mask is None and old_mask is None:
             return both, None
         there = np.ones(len(members), np.bool_)
