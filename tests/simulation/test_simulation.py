@@ -405,7 +405,7 @@ def first_of_a_time(self, batch):
 def lossy(self):
     """What waits goes, and half of it comes along."""
     batch = drain(self)
-    return None if batch is None else batch.slice(0, len(batch) // 2)
+    return None if batch is None or len(batch) < 2 else batch.slice(0, len(batch) // 2)
 
 
 drain = UpdateQueue.drain
