@@ -312,7 +312,7 @@ def test_a_disk_that_fails_loses_nothing(tmp_path, monkeypatch):
         async with running(STREAM, server=server, engine={"credit": 64}) as daemon:
             broken.append(True)
             async with lines(daemon) as nc:
-                for number in range(5_000):
+                for number in range(40_000):
                     nc.say(json.dumps({"stream": "s", "tuple": {"at": NOW + number, "k": number}}))
                 await until(lambda: daemon.archive.view("s")["held"])
                 await until(lambda: daemon.archive.view("s")["error"])
@@ -321,17 +321,17 @@ def test_a_disk_that_fails_loses_nothing(tmp_path, monkeypatch):
                 assert (shown["rows"], shown["errors"] > 0) == (0, True)
                 assert "no space left" in daemon.describe()["problems"][0].lower()
                 assert b'millrace_archive_held{stream="s"} 1.0' in daemon.metrics.text()
-                # The feed has no credit: what it sends lies unread.
-                assert shown["waiting_rows"] < 5_000
+                # The feed has no credit: what it sends lies unread, beyond what one read of the socket may hold.
+                assert shown["waiting_rows"] < 40_000
                 with pytest.raises(history.HistoryError, match="cannot be written"):
                     await daemon.archive_now("s")
                 broken.clear()
-                await until(lambda: daemon.streams()[0]["tuples"] == 5_000)
+                await until(lambda: daemon.streams()[0]["tuples"] == 40_000)
             assert (await archive_now(daemon))["error"] is None
             assert not daemon.archive.view("s")["held"]
 
     play(live())
-    assert [row["k"] for row in archived(tmp_path)] == list(range(5_000))
+    assert [row["k"] for row in archived(tmp_path)] == list(range(40_000))
 
 
 def test_a_file_that_fails_half_way_is_taken_back(tmp_path, monkeypatch):
