@@ -111,8 +111,8 @@ def test_an_endless_supply_of_text_keys_takes_no_more_memory() -> None:
         tracemalloc.stop()
         gc.unfreeze()
     assert max(states[6:]) <= max(states[:6])
-    # A window's texts alone take 60 kB: 24 windows of them would be five times as much as is allocated.
-    assert max(allocated[6:]) <= 1.1 * max(allocated[:6])
+    # A window's texts alone take 60 kB: to keep those of one would be seen. Numpy's free lists grow by about 10 kB.
+    assert max(allocated[6:]) <= max(allocated[:6]) + 30_000
 
 
 def test_the_memory_of_text_keys_is_measured() -> None:
