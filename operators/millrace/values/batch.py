@@ -131,7 +131,8 @@ def interleaved(first: Bools, values: Values, others: Values) -> Values:
         return merged
     rows = np.empty(len(first), np.int64)
     rows[first], rows[~first] = np.arange(len(values)), len(values) + np.arange(len(others))
-    return cast(Values, np.concatenate([values, others])[rows])
+    both: Values = np.concatenate([values, others])
+    return both[rows]
 
 
 def spread(values: Values, there: Bools, filler: Any) -> Values:
