@@ -15,7 +15,7 @@ from millrace.engine.events import Arrived, Punctuated
 from millrace.protocol import Limits
 from millrace.server import linecolumns, lines
 from millrace.server.feeds import Feeds
-from millrace.server.linecolumns import WORTHWHILE, LineColumns
+from millrace.server.linecolumns import LONG, WORTHWHILE, LineColumns, newlines
 from millrace.server.source import StreamDecoder
 from millrace.sql import Catalog, parse, plan
 from millrace.values.batch import Batch
@@ -28,6 +28,12 @@ STREAMS = {
     "sec": "CREATE STREAM sec (ts TIMESTAMP, k BIGINT) WITH (timestamps = 'external', time = 'ts', time_unit = 's')",
 }
 NOW_US = 1_790_000_000_000_000
+
+
+@given(st.text("\n{}", max_size=40), st.integers(0, 2), st.integers(0, 50))
+def test_many_newlines_are_counted_like_few(text, times, start):
+    data = text.encode() + b"{}\n" * (LONG * times // 4)
+    assert newlines(data, start) == data[start:].count(b"\n")
 
 
 def definition(name: str) -> Any:

@@ -89,6 +89,10 @@ class UnsubscribeLine:
 Line = Token | TupleLine | PunctuationLine | CloseLine | SubscribeLine | UnsubscribeLine
 
 
+def _newlines(piece: bytes) -> int:
+    return piece.count(b"\n")
+
+
 class LineReader:
     """Collects received bytes into pieces of whole lines; a line's number counts from 1.
 
@@ -96,8 +100,9 @@ class LineReader:
     bytes; lines that arrived earlier are still returned.
     """
 
-    def __init__(self, limit: int = LINE_BYTES) -> None:
+    def __init__(self, limit: int = LINE_BYTES, count: Callable[[bytes], int] = _newlines) -> None:
         self.limit = limit
+        self._count = count  # of lines in a piece
         self._partial = b""
         self._pieces: deque[tuple[int, bytes]] = deque()
         self._number = 0
@@ -158,7 +163,7 @@ class LineReader:
             fit = None
         if piece:
             self._pieces.append((self._number + 1, piece))
-            self._number += piece.count(b"\n")
+            self._number += self._count(piece)
         if fit is not None:
             self._refuse_next()
 

@@ -27,7 +27,7 @@ import msgspec
 from millrace.engine.plan import StreamDefinition
 from millrace.protocol import Field, Refuse, RowError, Schema, TimestampError, Type, parse_timestamp
 from millrace.protocol.units import MICROSECONDS, TimeUnit
-from millrace.server.linecolumns import LineColumns
+from millrace.server.linecolumns import LineColumns, newlines
 from millrace.server.source import StreamDecoder
 from millrace.server.writers import ArrowWriter, CsvWriter, JsonLinesWriter, ParquetWriter, Writer
 from millrace.values.batch import Batch, Row
@@ -125,7 +125,7 @@ def lines_of(file: BinaryIO, path: str, advanced: Advanced) -> Iterator[tuple[in
             continue
         whole = rest + whole + newline
         yield number, whole
-        number += whole.count(b"\n")
+        number += newlines(whole)
         rest = tail
     if rest.strip():
         yield number, rest

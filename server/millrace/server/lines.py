@@ -35,7 +35,7 @@ from millrace.protocol.jsonlines import (
 from millrace.protocol.session import same_token
 from millrace.server.connection import GREETING_BYTES, Connection, Dialect
 from millrace.server.feeds import UnderWay
-from millrace.server.linecolumns import WORTHWHILE, LineColumns, Read
+from millrace.server.linecolumns import WORTHWHILE, LineColumns, Read, newlines
 from millrace.server.logs import sparing
 from millrace.server.sink import Outlet, Sender, Subscription
 from millrace.server.writers import late_lines, row_lines
@@ -60,7 +60,7 @@ class LineDialect(Dialect):
         self.hall = connection.hall
         self._limit = min(LINE_BYTES, self.hall.limits.frame_bytes)
         self._trusted = self.hall.token is None
-        self._reader = LineReader(self._limit if self._trusted else min(GREETING_BYTES, self._limit))
+        self._reader = LineReader(self._limit if self._trusted else min(GREETING_BYTES, self._limit), newlines)
         self._unfinished: int | None = None  # the number of an incomplete line, and when it started
         self._begun_at = 0.0
         self._over = False  # whether no further line is heard
