@@ -108,7 +108,7 @@ def picture(engine: Engine) -> Any:
         (
             component.name,
             [_row(row) for row in component.table.values()],
-            [[one.name for one in group] for group in (component.sources, component.waiters, component.joins)],
+            [[one.name for one in group] for group in (component.sources, component.waiters, component.switching)],
             [sink.name for sink in component.sinks],
             all(one.output.ready is component.ready.queue for one in component.table),
         )

@@ -16,9 +16,8 @@ from millrace.engine.queries import Query
 from millrace.operators.fork.fork import Fork
 from millrace.operators.frame.idle_waiting import IdleWaiting
 from millrace.operators.frame.operator import Operator
-from millrace.operators.join.join import Join
+from millrace.operators.frame.order_switching import OrderSwitching
 from millrace.operators.queues.inlet import QueueInlet
-from millrace.operators.sample.spec import SampleSpec
 from millrace.operators.sink.sink import Sink
 from millrace.operators.source.source import Source
 from millrace.protocol.words import counted
@@ -106,9 +105,9 @@ def query(engine: Engine, found: Query) -> dict[str, Any]:
         "shared": sharing.told(engine, found),
         "order": plan.options.order,
         "joins": {
-            one.name: {"order": one.order, "alpha": one.pacing.alpha}
-            for one in found.operators
-            if isinstance(one, Join)
+            operator.name: {"order": operator.order, "alpha": operator.pacing.alpha}
+            for operator in found.operators
+            if isinstance(operator, OrderSwitching)
         },
         "update_key": None if plan.update_key is None else list(plan.update_key),
         "state": _state(found),
@@ -299,7 +298,7 @@ def _operator(engine: Engine, found: Operator, queries: list[str], asked: Any) -
         "shed": asked.shed,
         "inserted": edit is not None and edit.change == "insert",
         "where": None if edit is None else edit.where,
-        "sample": edit.spec.share if edit is not None and isinstance(edit.spec, SampleSpec) else None,
+        "sample": None if edit is None or edit.spec is None else edit.spec.edits().share,
         "filtered": 0 if isinstance(found, Sink) else found.output.left_out,
         "errors": found.counts.errors,
         "last_error": found.counts.last_error,
@@ -320,7 +319,7 @@ def _operator(engine: Engine, found: Operator, queries: list[str], asked: Any) -
         "blocked": isinstance(found, IdleWaiting) and asked.blocked(),
         "state_tuples": asked.state_tuples,
         "state_bytes": asked.state_bytes,
-        "join": asked.numbers() if isinstance(found, Join) else None,
+        "join": asked.numbers() if isinstance(found, OrderSwitching) else None,
         "low_water_us": time_or_none(found.output.promise),
     }
     return with_old_names(view)
@@ -374,6 +373,6 @@ def join_orders(engine: Engine) -> list[dict[str, Any]]:
     return [
         {"query": name, "order": join.order, "alpha": join.pacing.alpha}
         for name, query in sorted(engine.queries_by_name.items())
-        for join in [next((one for one in query.operators if isinstance(one, Join)), None)]
+        for join in [next((operator for operator in query.operators if isinstance(operator, OrderSwitching)), None)]
         if join is not None and not join.as_planned
     ]

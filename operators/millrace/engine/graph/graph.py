@@ -19,7 +19,6 @@ from millrace.engine.scheduler.component import Component
 from millrace.engine.scheduler.rules import RULES, encore
 from millrace.engine.scheduler.table import Link, Next, Row, Strategy, StrategyKind, role_of
 from millrace.operators.filter import routing
-from millrace.operators.filter.select import Select
 from millrace.operators.fork.fork import Fork
 from millrace.operators.frame.ets_arcs import Arc
 from millrace.operators.frame.idle_waiting import IdleWaiting
@@ -718,7 +717,7 @@ class Graph:
         """Whether an index may look at tuples for this reader. `chain` measures what each execution selects."""
         consumer = self._consumers[reader]
         chained = self._strategy(consumer).kind is StrategyKind.CHAIN
-        return type(reader) is Inlet and isinstance(consumer, Select) and not chained
+        return routing.can_sleep(reader) and not chained
 
     def settle(self) -> None:
         """Count the tuples that filters have slept through, for whoever looks at operators or changes them."""

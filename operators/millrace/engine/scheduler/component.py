@@ -17,7 +17,7 @@ from millrace.engine.scheduler.table import Role, Row, Strategy, StrategyKind
 from millrace.operators.fork.fork import Fork
 from millrace.operators.frame.idle_waiting import IdleWaiting
 from millrace.operators.frame.operator import Operator
-from millrace.operators.join.join import Join
+from millrace.operators.frame.order_switching import OrderSwitching
 from millrace.operators.sink.sink import Sink
 from millrace.operators.source.source import Source
 
@@ -127,7 +127,7 @@ class Component:
         self.has_work = False
         self.sources: tuple[Source, ...] = ()
         self.waiters: tuple[IdleWaiting, ...] = ()
-        self.joins: tuple[Join, ...] = ()
+        self.switching: tuple[OrderSwitching, ...] = ()
         self.sinks: tuple[Sink, ...] = ()
 
     def __repr__(self) -> str:
@@ -143,7 +143,7 @@ class Component:
         operators = list(self.table)
         self.sources = tuple(operator for operator in operators if isinstance(operator, Source))
         self.waiters = tuple(one for one in operators if isinstance(one, IdleWaiting) and one not in stopped)
-        self.joins = tuple(operator for operator in operators if isinstance(operator, Join))
+        self.switching = tuple(operator for operator in operators if isinstance(operator, OrderSwitching))
         self.sinks = tuple(sinks)
         self.ready.slopes = dict(_slopes(self.table))
         if self.current not in self.table:
@@ -159,7 +159,7 @@ class Component:
         sinks = [operator for operator in new if isinstance(operator, Sink)]
         self.sources += tuple(one for one in operators if isinstance(one, Source))
         self.waiters += tuple(one for one in operators if isinstance(one, IdleWaiting))
-        self.joins += tuple(one for one in operators if isinstance(one, Join))
+        self.switching += tuple(one for one in operators if isinstance(one, OrderSwitching))
         self.sinks += tuple(sinks)
         for operator in (*operators, *sinks):
             self.ready.add(operator)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from millrace.engine.events import SetBreak, SetOrder, SetStrategy, SetWeight, WatchProgress
 from millrace.engine.queries import refuse_catching_up
 from millrace.engine.scheduler.table import Strategy
-from millrace.operators.join.join import Join
+from millrace.operators.frame.order_switching import OrderSwitching
 from millrace.protocol import Refuse
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def set_weight(engine: Engine, command: SetWeight) -> dict[str, Any]:
 def set_order(engine: Engine, command: SetOrder) -> dict[str, Any]:
     query = engine.query(command.query)
     refuse_catching_up(query)
-    joins = [operator for operator in query.operators if isinstance(operator, Join)]
+    joins = [operator for operator in query.operators if isinstance(operator, OrderSwitching)]
     if not joins:
         raise Refuse(f"query {command.query} has no join whose order could be changed", code="no_join")
     for join in joins:

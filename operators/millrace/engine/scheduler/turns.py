@@ -86,7 +86,7 @@ def _next(engine: Engine, components: Sequence[Component]) -> Component | None:
 
 def _report_switches(worked: Sequence[Component], effects: Effects) -> None:
     for component in worked:
-        for join in component.joins:
-            if join.pacing.untold:
-                for switch in join.pacing.tell():
-                    effects.orders.append(JoinTurned(join.name, switch._asdict()))
+        for operator in component.switching:
+            if operator.pacing.untold:
+                for switch in operator.pacing.tell():
+                    effects.orders.append(JoinTurned(operator.name, switch._asdict()))

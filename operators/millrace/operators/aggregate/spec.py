@@ -9,7 +9,10 @@ from typing import ClassVar, Literal
 
 from millrace.operators.frame.operator import Operator, Site
 from millrace.operators.frame.spec import (
+    FIXED,
     STATEFUL,
+    Derivation,
+    Edits,
     Leaving,
     Origin,
     Positions,
@@ -102,6 +105,9 @@ class AggregateSpec(Spec):
         moves = not all(isinstance(key, Column) and key.position in self.replaces for _, key in self.keys)
         return source.retracts or moves
 
+    def derivation(self) -> Derivation:
+        return "other" if self.rows else "made"
+
     def gives_order(self, inputs: Sequence[bool]) -> bool:
         if isinstance(self.window, TimeWindow | SessionWindow):
             return not self.newest
@@ -190,6 +196,9 @@ class AggregateSpec(Spec):
         # The windows of LATEST are always whole.
         start: Literal["newest", "query"] = "newest" if self.newest else "query"
         return STATEFUL._replace(lost=lost, start=start, counts=isinstance(self.window, RowWindow))
+
+    def edits(self) -> Edits:
+        return FIXED
 
     def words(self, inputs: Sequence[str]) -> str:
         words = ["aggregate", window_words(self.window) if self.replaces is None else "the current rows"]

@@ -7,7 +7,18 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from millrace.operators.frame.operator import Operator, Site
-from millrace.operators.frame.spec import INDIFFERENT, STATEFUL, Leaving, PassingSpec, Positions, Shared, State, Updates
+from millrace.operators.frame.spec import (
+    FIXED,
+    INDIFFERENT,
+    STATEFUL,
+    Edits,
+    Leaving,
+    PassingSpec,
+    Positions,
+    Shared,
+    State,
+    Updates,
+)
 from millrace.protocol import Schema
 from millrace.values import expression as e
 from millrace.values.intervals import format_interval
@@ -48,6 +59,9 @@ class DeduplicateSpec(PassingSpec):
 
     def state(self) -> State:
         return STATEFUL._replace(lost="the first row of each key after the restart counts as new")
+
+    def edits(self) -> Edits:
+        return FIXED
 
     def words(self, inputs: Sequence[str]) -> str:
         keys, within = ", ".join(map(show, self.keys)), format_interval(self.within_us)

@@ -129,6 +129,11 @@ class Routing:
             reader.consumer.count_without_rows(passed)
 
 
+def can_sleep(reader: Inlet) -> bool:
+    """Whether an index can look at tuples for this reader."""
+    return type(reader) is Inlet and isinstance(reader.consumer, Select)
+
+
 def _predicate(reader: Inlet) -> Expression:
     """A filter's predicate over the fields of the arc."""
     assert isinstance(reader.consumer, Select)

@@ -9,6 +9,8 @@ from typing import ClassVar, Literal
 from millrace.operators.frame.operator import Operator, Site
 from millrace.operators.frame.spec import (
     STATEFUL,
+    Derivation,
+    Edits,
     Leaving,
     Origin,
     PassingSpec,
@@ -41,6 +43,9 @@ class SelectSpec(PassingSpec, RowSpec):
     def used_columns(self, wanted: Positions, widths: Sequence[int]) -> list[Positions]:
         return [wanted | e.positions_of([self.predicate])]
 
+    def edits(self) -> Edits:
+        return Edits(True, None, lambda spec: spec)
+
     def words(self, inputs: Sequence[str]) -> str:
         return f"filter WHERE {show(self.predicate)}"
 
@@ -67,6 +72,9 @@ class FilterSpec(Spec):
 
     def schema(self, inputs: Sequence[Schema]) -> Schema:
         return retracting(inputs[0].fields, self.key)
+
+    def derivation(self) -> Derivation:
+        return "passed"
 
     def gives_order(self, inputs: Sequence[bool]) -> bool:
         return all(inputs)
@@ -107,6 +115,12 @@ class FilterSpec(Spec):
 
     def state(self) -> State:
         return STATEFUL
+
+    def edits(self) -> Edits:
+        return Edits(False, None, self._with_predicate)
+
+    def _with_predicate(self, spec: Spec) -> Spec | None:
+        return replace(self, predicate=spec.predicate) if isinstance(spec, SelectSpec) else None
 
     def words(self, inputs: Sequence[str]) -> str:
         return f"filter current rows WHERE {show(self.predicate)}{' after every row' if self.emit == 'every' else ''}"

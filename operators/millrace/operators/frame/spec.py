@@ -10,7 +10,7 @@ columns, no key, all earlier rows.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, Self
 
@@ -29,6 +29,9 @@ Shared = Sequence[tuple[int, e.Expression]]
 # When a row leaves: `at once` with the newest tuple in it, or when the mark (watermark) of all streams behind it has
 # reached its time plus so many microseconds.
 Leaving = int | Literal["at once", "unknown"]
+# How its rows relate to those of its input. `passed`: the same, at their own times. `extended`: the same, with more
+# columns at the end. `made`: separate columns; fields that an input gains do not show in them.
+Derivation = Literal["passed", "extended", "made", "other"]
 # An expression in an input; None if it is not known there.
 Origin = tuple[int, e.Expression | None]
 
@@ -80,6 +83,22 @@ STATELESS: Final = State("always", None, "query", counts=False)
 STATEFUL: Final = State("from its start", "its state has no earlier rows", "query", counts=False)
 
 
+class Edits(NamedTuple):
+    """What an admin may do with it in a running query.
+
+    filters  it only drops rows, so it may be inserted and removed
+    share    the share of the rows that it passes at random; None if the rows decide
+    instead  the operator that takes its place if another one that filters is to replace it; None if none can
+    """
+
+    filters: bool
+    share: float | None
+    instead: Callable[[Spec], Spec | None]
+
+
+FIXED: Final = Edits(False, None, lambda spec: None)
+
+
 @dataclass(frozen=True, slots=True)
 class Spec(Definition, ABC):
     """The definition of an operator, and facts about it. Reports call it `kind`; names start with SQL's `word`."""
@@ -90,6 +109,10 @@ class Spec(Definition, ABC):
     @abstractmethod
     def schema(self, inputs: Sequence[Schema]) -> Schema:
         """The schema of its rows."""
+
+    @abstractmethod
+    def derivation(self) -> Derivation:
+        """How its rows relate to those of its input."""
 
     @abstractmethod
     def gives_order(self, inputs: Sequence[bool]) -> bool:
@@ -138,6 +161,10 @@ class Spec(Definition, ABC):
         """Properties of its state."""
 
     @abstractmethod
+    def edits(self) -> Edits:
+        """What an admin may do with it in a running query."""
+
+    @abstractmethod
     def words(self, inputs: Sequence[str]) -> str:
         """Its description in EXPLAIN; `inputs` are short names of the inputs."""
 
@@ -180,6 +207,9 @@ class PassingSpec(Spec):
 
     def schema(self, inputs: Sequence[Schema]) -> Schema:
         return inputs[0]
+
+    def derivation(self) -> Derivation:
+        return "passed"
 
     def lags(self, inputs: Sequence[Lags], schemas: Sequence[Schema]) -> Lags:
         return inputs[0]

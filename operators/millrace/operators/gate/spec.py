@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from millrace.operators.frame.operator import Operator, Site
-from millrace.operators.frame.spec import STATELESS, Leaving, PassingSpec, RowSpec, State
+from millrace.operators.frame.spec import FIXED, STATELESS, Edits, Leaving, PassingSpec, RowSpec, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,9 @@ class GateSpec(PassingSpec, RowSpec):
 
     def state(self) -> State:
         return STATELESS._replace(shared="never", start="beginning")
+
+    def edits(self) -> Edits:
+        return FIXED
 
     def words(self, inputs: Sequence[str]) -> str:
         return self.kind

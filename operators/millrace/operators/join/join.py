@@ -24,6 +24,7 @@ import numpy as np
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import Site
+from millrace.operators.frame.order_switching import OrderSwitching
 from millrace.operators.frame.reorder import Reorder, merge_by_time, shares
 from millrace.operators.frame.waiting import LinedInputs
 from millrace.operators.join.matching import Incoming, Matcher
@@ -42,7 +43,7 @@ ORDERS: Final[tuple[Order, ...]] = ("arrival", "sync", "filter", "adaptive")
 MOST_LOOKED: Final = 65_536
 
 
-class Join(LinedInputs):
+class Join(LinedInputs, OrderSwitching):
     """Rows of several inputs put together wherever they match, each combination once, at the latest of their times.
 
     The output of an event order is in order of time; of `arrival` it is in no order.
@@ -66,7 +67,7 @@ class Join(LinedInputs):
         self._by_rows = spec.counts_rows
         self.order: Order = "sync" if self._by_rows else spec.order
         self.mode: Mode = "sync" if self.order == "adaptive" else self.order
-        self.pacing = JoinPacing(len(self.inputs), self._window_us(), spec.alpha)
+        self.pacing: JoinPacing = JoinPacing(len(self.inputs), self._window_us(), spec.alpha)
         self._planned = (self.order, spec.alpha)
         self._short = self.matcher.takes_rows
         self._turn = 0
@@ -425,7 +426,6 @@ class Join(LinedInputs):
     # -- changing the order --------------------------------------------------------------------------------------------
 
     def check_order(self, order: Order | None, alpha: float | None) -> None:
-        """Refuse an order that this join cannot have; `set_order` takes what is not refused."""
         if order is not None and order not in ORDERS:
             raise Refuse(f"{self.name}: unknown order {order!r}: expected one of {', '.join(ORDERS)}")
         if alpha is not None and not alpha >= 0:
@@ -440,15 +440,11 @@ class Join(LinedInputs):
 
     @property
     def as_planned(self) -> bool:
-        """Whether order and alpha are unchanged from its spec."""
         return (self.order, self.pacing.alpha) == self._planned
 
     def set_order(self, order: Order | None = None, alpha: float | None = None) -> None:
-        """Change how rows are ordered, from the next execution on; None leaves as it is. Nothing is lost or repeated.
-
-        A join whose readers were made for an output in order keeps its output in order. What `check_order` refuses must
-        not come here.
-        """
+        """Nothing is lost or repeated. A join whose readers were made for an output in order keeps its output in order.
+        The caller has called `check_order`."""
         if order is not None:
             self.order = order
         if alpha is not None:

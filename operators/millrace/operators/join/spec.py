@@ -16,8 +16,11 @@ from millrace.operators.frame.picked import (
     show_of,
 )
 from millrace.operators.frame.spec import (
+    FIXED,
     INDIFFERENT,
     STATEFUL,
+    Derivation,
+    Edits,
     Leaving,
     Origin,
     Positions,
@@ -91,6 +94,9 @@ class JoinSpec(Spec):
         """Whether any input's window is a number of rows."""
         return self.rows is not None and any(most is not None for most in self.rows)
 
+    def derivation(self) -> Derivation:
+        return "other"
+
     def gives_order(self, inputs: Sequence[bool]) -> bool:
         return self.order != "arrival" or self.counts_rows
 
@@ -151,6 +157,9 @@ class JoinSpec(Spec):
 
     def state(self) -> State:
         return STATEFUL._replace(lost="joins find no partners among earlier rows")
+
+    def edits(self) -> Edits:
+        return FIXED
 
     def words(self, inputs: Sequence[str]) -> str:
         how = {

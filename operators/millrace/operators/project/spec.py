@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from millrace.operators.frame.operator import Operator, Site
-from millrace.operators.frame.spec import Origin, Positions, RowSpec, computed
+from millrace.operators.frame.spec import FIXED, Derivation, Edits, Origin, Positions, RowSpec, computed
 from millrace.protocol import Field, Schema
 from millrace.values import expression as e
 from millrace.values import lags as time
@@ -32,6 +32,9 @@ class MapSpec(RowSpec):
         fields = zip(schema, copied, strict=True)
         return Schema(tuple(field if plain else Field(field.name, field.type) for field, plain in fields))
 
+    def derivation(self) -> Derivation:
+        return "made"
+
     def lags(self, inputs: Sequence[Lags], schemas: Sequence[Schema]) -> Lags:
         return time.computed([column for _, column in self.columns], inputs[0])
 
@@ -44,6 +47,9 @@ class MapSpec(RowSpec):
 
     def origins(self, key: e.Expression, schemas: Sequence[Schema]) -> list[Origin]:
         return computed(key, [column for _, column in self.columns])
+
+    def edits(self) -> Edits:
+        return FIXED
 
     def words(self, inputs: Sequence[str]) -> str:
         return "project " + ", ".join(show_column(name, column) for name, column in self.columns)

@@ -8,8 +8,11 @@ from typing import ClassVar
 
 from millrace.operators.frame.operator import Operator, Site
 from millrace.operators.frame.spec import (
+    FIXED,
     INDIFFERENT,
     STATEFUL,
+    Derivation,
+    Edits,
     Leaving,
     PassingSpec,
     Positions,
@@ -36,6 +39,9 @@ class RetimeSpec(PassingSpec, RowSpec):
     position: int
     lag_us: int
 
+    def derivation(self) -> Derivation:
+        return "other"
+
     def gives_order(self, inputs: Sequence[bool]) -> bool:
         return False
 
@@ -61,6 +67,9 @@ class RetimeSpec(PassingSpec, RowSpec):
 
     def state(self) -> State:
         return STATEFUL._replace(lost=None)
+
+    def edits(self) -> Edits:
+        return FIXED
 
     def words(self, inputs: Sequence[str]) -> str:
         if self.lag_us < 0:

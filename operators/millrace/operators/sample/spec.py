@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from millrace.operators.frame.operator import Operator, Site
-from millrace.operators.frame.spec import PASSED_ON, STATEFUL, Leaving, PassingSpec, State, Updates
+from millrace.operators.frame.spec import PASSED_ON, STATEFUL, Edits, Leaving, PassingSpec, State, Updates
 from millrace.protocol import Schema
 from millrace.values.lags import Lags
 from millrace.values.reach import Reaches, unbounded
@@ -42,6 +42,9 @@ class SampleSpec(PassingSpec):
 
     def state(self) -> State:
         return STATEFUL._replace(lost=None, counts=True)
+
+    def edits(self) -> Edits:
+        return Edits(True, self.share, lambda spec: spec)
 
     def words(self, inputs: Sequence[str]) -> str:
         return self.kind

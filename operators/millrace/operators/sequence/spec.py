@@ -16,8 +16,11 @@ from millrace.operators.frame.picked import (
     show_of,
 )
 from millrace.operators.frame.spec import (
+    FIXED,
     INDIFFERENT,
     STATEFUL,
+    Derivation,
+    Edits,
     Leaving,
     Origin,
     Positions,
@@ -72,6 +75,9 @@ class SequenceSpec(Spec):
         """The inputs whose columns may be null for want of a match."""
         return {0} if self.outer else set()
 
+    def derivation(self) -> Derivation:
+        return "other"
+
     def gives_order(self, inputs: Sequence[bool]) -> bool:
         return True
 
@@ -115,6 +121,9 @@ class SequenceSpec(Spec):
 
     def state(self) -> State:
         return STATEFUL._replace(lost="sequences find no earlier rows")
+
+    def edits(self) -> Edits:
+        return FIXED
 
     def words(self, inputs: Sequence[str]) -> str:
         first, second = inputs

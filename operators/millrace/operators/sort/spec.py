@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from millrace.operators.frame.operator import Operator, Site
-from millrace.operators.frame.spec import PASSED_ON, STATEFUL, Leaving, PassingSpec, State, Updates
+from millrace.operators.frame.spec import FIXED, PASSED_ON, STATEFUL, Edits, Leaving, PassingSpec, State, Updates
 from millrace.protocol import Schema
 from millrace.values.lags import Lags
 from millrace.values.reach import HERE, Reaches
@@ -40,6 +40,9 @@ class SortSpec(PassingSpec):
 
     def state(self) -> State:
         return STATEFUL._replace(lost=None)
+
+    def edits(self) -> Edits:
+        return FIXED
 
     def words(self, inputs: Sequence[str]) -> str:
         return "sort by time"

@@ -8,7 +8,10 @@ from typing import ClassVar, Literal
 
 from millrace.operators.frame.operator import Operator, Site
 from millrace.operators.frame.spec import (
+    FIXED,
     STATEFUL,
+    Derivation,
+    Edits,
     Leaving,
     Origin,
     Positions,
@@ -81,6 +84,9 @@ class TopSpec(Spec):
             return False
         return source.retracts or not set(self.partition_at) <= set(self.replaces)
 
+    def derivation(self) -> Derivation:
+        return "other"
+
     def gives_order(self, inputs: Sequence[bool]) -> bool:
         return self.closes_at is not None or all(inputs)
 
@@ -127,6 +133,9 @@ class TopSpec(Spec):
 
     def state(self) -> State:
         return STATEFUL._replace(lost="ranks ignore earlier rows")
+
+    def edits(self) -> Edits:
+        return FIXED
 
     def words(self, inputs: Sequence[str]) -> str:
         words = f"top {self.most}"

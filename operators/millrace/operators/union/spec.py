@@ -8,8 +8,11 @@ from typing import ClassVar
 
 from millrace.operators.frame.operator import Operator, Site
 from millrace.operators.frame.spec import (
+    FIXED,
     INDIFFERENT,
     STATEFUL,
+    Derivation,
+    Edits,
     Leaving,
     Origin,
     Positions,
@@ -50,6 +53,9 @@ class UnionSpec(Spec):
                 for position, field in enumerate(first)
             )
         )
+
+    def derivation(self) -> Derivation:
+        return "other"
 
     def gives_order(self, inputs: Sequence[bool]) -> bool:
         return self.ordered
@@ -92,6 +98,9 @@ class UnionSpec(Spec):
 
     def state(self) -> State:
         return STATEFUL if self.key is not None else STATEFUL._replace(lost=None)
+
+    def edits(self) -> Edits:
+        return FIXED
 
     def words(self, inputs: Sequence[str]) -> str:
         if self.key is not None:

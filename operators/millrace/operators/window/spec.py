@@ -8,8 +8,11 @@ from typing import ClassVar, Literal
 
 from millrace.operators.frame.operator import Operator, Site
 from millrace.operators.frame.spec import (
+    FIXED,
     INDIFFERENT,
     STATEFUL,
+    Derivation,
+    Edits,
     Leaving,
     Origin,
     Positions,
@@ -53,6 +56,9 @@ class WindowSpec(Spec):
             fields = tuple(Field(name, column.type, column.nullable) for name, column in self.columns)
         return Schema((*fields, *(Field(name, bound, False) for name, _ in self.bounds)))
 
+    def derivation(self) -> Derivation:
+        return "extended"
+
     def gives_order(self, inputs: Sequence[bool]) -> bool:
         return all(inputs)
 
@@ -95,6 +101,9 @@ class WindowSpec(Spec):
 
     def state(self) -> State:
         return STATEFUL._replace(lost=None, counts=isinstance(self.window, RowWindow))
+
+    def edits(self) -> Edits:
+        return FIXED
 
     def words(self, inputs: Sequence[str]) -> str:
         words = f"{window_words(self.window)}, each row once per window"

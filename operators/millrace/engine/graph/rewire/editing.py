@@ -19,14 +19,12 @@ from millrace.engine.graph.rewire.rewiring import Rewiring, carry_out
 from millrace.engine.plan import Edit, Node, QueryPlan
 from millrace.engine.queries import Query, refuse_catching_up
 from millrace.operators.build import build
-from millrace.operators.filter.spec import FilterSpec, SelectSpec
 from millrace.operators.frame.idle_waiting import IdleWaiting
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import Operator
 from millrace.operators.frame.spec import Spec
 from millrace.operators.queues.edge import APPEND, EdgeSpec
 from millrace.operators.queues.inlet import QueueInlet
-from millrace.operators.sample.spec import SampleSpec
 from millrace.operators.sink.sink import Sink
 from millrace.protocol import Refuse, Schema
 from millrace.protocol.words import article
@@ -75,16 +73,17 @@ def _checked(node: Node, position: int) -> int:
 
 
 def _refuse_spec(spec: Spec) -> None:
-    if not isinstance(spec, SelectSpec | SampleSpec):
+    edits = spec.edits()
+    if not edits.filters:
         raise Refuse(f"{article(spec.kind or type(spec).__name__)} cannot be inserted: use a condition or a sample")
-    if isinstance(spec, SampleSpec) and not 0 < spec.share < 1:
-        raise Refuse(f"a sample is a share of the rows between 0 and 1, got {spec.share:g}", code="bad_share")
+    if edits.share is not None and not 0 < edits.share < 1:
+        raise Refuse(f"a sample is a share of the rows between 0 and 1, got {edits.share:g}", code="bad_share")
 
 
-def _free_name(engine: Engine, query: Query, chosen: str | None) -> str:
+def _free_name(engine: Engine, query: Query, word: str, chosen: str | None) -> str:
     """`<query>.filter<n>`: with the chosen number, or above all that the query has used."""
     name = query.plan.name
-    prefix = f"{name}.{SelectSpec.word}"
+    prefix = f"{name}.{word}"
     if chosen is not None:
         if chosen in engine.graph.operators:
             raise Refuse(f"operator {chosen} already exists", code="exists")
@@ -108,7 +107,7 @@ def insert(engine: Engine, command: InsertOperator) -> dict[str, Any]:
     home = reader.arc
     if _is_sample_of_newest(command.spec, node, position) or takes_updates(engine, query.plan, node, position):
         raise _replacing(command.before, position)
-    name = _free_name(engine, query, command.name)
+    name = _free_name(engine, query, command.spec.word, command.name)
     made = build(name, command.spec, [Inlet(home, reader.since_us)], engine.gauge, engine.clock)
     made.output.keep_above(reader.promise)
     number = command.id or engine.last_id + 1
@@ -135,7 +134,7 @@ def _replacing(name: str, position: int) -> Refuse:
 
 
 def _is_sample_of_newest(spec: Spec, node: Node, position: int) -> bool:
-    return isinstance(spec, SampleSpec) and node.edge(position).updates
+    return spec.edits().share is not None and node.edge(position).updates
 
 
 def takes_updates(engine: Engine, plan: QueryPlan, node: Node, position: int) -> bool:
@@ -183,7 +182,7 @@ def remove(engine: Engine, command: RemoveOperator) -> dict[str, Any]:
     """Take an operator out that only leaves rows out."""
     name = command.operator
     operator, query, node = _find(engine, name)
-    if not isinstance(node.spec, SelectSpec | SampleSpec):
+    if not node.spec.edits().filters:
         raise Refuse(
             f"{name} is {article(node.spec.kind)} that creates rows, which other operators expect: only an "
             "operator that passes rows unchanged can be removed; replace the query instead",
@@ -273,10 +272,8 @@ def exchange(engine: Engine, command: ReplaceOperator) -> dict[str, Any]:
     """Replace the predicate of a select, or the select by a sample."""
     _refuse_spec(command.spec)
     operator, query, node = _find(engine, command.operator)
-    spec = command.spec
-    if isinstance(node.spec, FilterSpec) and isinstance(spec, SelectSpec):
-        spec = FilterSpec(spec.predicate, node.spec.key, node.spec.emit)
-    elif not isinstance(node.spec, SelectSpec | SampleSpec):
+    spec = node.spec.edits().instead(command.spec)
+    if spec is None:
         raise Refuse(
             f"{node.name} is {article(node.spec.kind)}, not one that filters rows: replace the query instead",
             code="not_replaceable",

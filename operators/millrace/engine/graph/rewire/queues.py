@@ -10,12 +10,9 @@ from millrace.engine.graph.edges import find
 from millrace.engine.graph.rewire.rewiring import Rewiring, carry_out
 from millrace.engine.plan import names
 from millrace.engine.queries import refuse_catching_up
-from millrace.operators.filter.select import Select
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import Operator
 from millrace.operators.queues.inlet import QueueInlet
-from millrace.operators.sample.sample import Sample
-from millrace.operators.sort.sort import Sort
 from millrace.operators.source.source import Source
 from millrace.protocol import Refuse
 
@@ -67,7 +64,7 @@ def _losses(reader: Inlet) -> tuple[int, int]:
 def _update_key(engine: Engine, operator: Operator, position: int) -> tuple[int, ...]:
     """The update key of an input's stream or query."""
     producer = engine.graph.producer(operator.inputs[position])
-    while isinstance(producer, Select | Sample | Sort) and not _is_output(engine, producer):
+    while _passes(engine, producer) and not _is_output(engine, producer):
         producer = engine.graph.producer(producer.inputs[0])
     key: tuple[str, ...] | None = None
     if isinstance(producer, Source):
@@ -86,6 +83,15 @@ def _update_key(engine: Engine, operator: Operator, position: int) -> tuple[int,
     if None in at:
         raise Refuse(f"operator {operator.name}, input {position}: {producer.name} lacks {names(key)}")
     return tuple(one for one in at if one is not None)
+
+
+def _passes(engine: Engine, operator: Operator) -> bool:
+    """Whether an operator passes rows of an update stream unchanged."""
+    for query in engine.owners(operator):
+        for node, other in zip(query.plan.nodes, query.operators, strict=True):
+            if other is operator:
+                return node.spec.derivation() == "passed" and node.spec.updates().emits == "input"
+    return False
 
 
 def _is_output(engine: Engine, operator: Operator) -> bool:

@@ -18,14 +18,11 @@ from millrace.engine.graph.rewire.adding import build_nodes, late_streams
 from millrace.engine.graph.rewire.rewiring import Rewiring, carry_out
 from millrace.engine.plan import Node, QueryPlan, names
 from millrace.engine.queries import Query, refuse_catching_up
-from millrace.operators.aggregate.spec import AggregateSpec
 from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import Operator
 from millrace.operators.frame.spec import Spec
-from millrace.operators.project.spec import MapSpec
 from millrace.operators.queues.edge import EdgeSpec
-from millrace.operators.sort.spec import SortSpec
 from millrace.protocol import Refuse
 from millrace.values.eventtime import MIN_TIME
 
@@ -65,15 +62,11 @@ def _reading(plan: QueryPlan, node: Node) -> list[Spec]:
 
 def _alike(one: Node, other: Node, readers: list[Spec], other_readers: list[Spec]) -> bool:
     """Whether two nodes are the same operator. Fields that were added to a stream since do not matter to operators that
-    make rows of their own, nor to a sort that only such operators read."""
-    indifferent = _makes_rows(one.spec)
-    if isinstance(one.spec, SortSpec):
-        indifferent = readers == other_readers != [] and all(map(_makes_rows, readers))
+    make separate columns, nor to one that passes rows to such operators alone."""
+    indifferent = one.spec.derivation() == "made"
+    if one.spec.derivation() == "passed":
+        indifferent = readers == other_readers != [] and all(reader.derivation() == "made" for reader in readers)
     return _definition(one, indifferent) == _definition(other, indifferent)
-
-
-def _makes_rows(spec: Spec) -> bool:
-    return isinstance(spec, MapSpec | AggregateSpec) and not (isinstance(spec, AggregateSpec) and spec.rows)
 
 
 def _definition(node: Node, indifferent: bool) -> Node:
