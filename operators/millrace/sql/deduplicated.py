@@ -10,6 +10,7 @@ from millrace.operators.sort.spec import SortSpec
 from millrace.sql import syntax as s
 from millrace.sql.binder import Relation
 from millrace.sql.edges import settle_edge
+from millrace.sql.ordering import stamp_rows
 from millrace.sql.updates import append_rows
 from millrace.sql.windows import interval_us
 from millrace.values import expression as e
@@ -23,7 +24,7 @@ def deduplicate_rows(planner: QueryPlanner, clause: s.Deduplicate, relation: Rel
     within_us = interval_us(planner.statement.text, clause.within)
     if within_us <= 0:
         raise planner.error(clause.within, "expected a time above 0 after WITHIN, such as WITHIN '10 minutes'")
-    rows = planner.stamp_rows(append_rows(planner, settle_edge(planner, relation)))
+    rows = stamp_rows(planner, append_rows(planner, settle_edge(planner, relation)))
     keys = tuple(dict.fromkeys(_key(planner, node, rows) for node in clause.keys))
     if not planner.ordered[rows.node]:
         rows = planner.add(SortSpec(), [rows])

@@ -18,7 +18,9 @@ from millrace.sql.binder import Relation
 from millrace.sql.conditions import all_of
 from millrace.sql.dialects import guided
 from millrace.sql.errors import SqlError
+from millrace.sql.ordering import in_event_order, stamp_rows
 from millrace.sql.parser import written
+from millrace.sql.unfolded import unfold_rows
 from millrace.sql.updates import filter_rows, map_rows
 from millrace.sql.windowed import distinct_session_rows, partition_keys
 from millrace.sql.windows import Window
@@ -88,7 +90,7 @@ class GroupedSelect:
 
     def _check_source(self) -> None:
         if self._relation.window is None:
-            self._relation = self._planner.stamp_rows(self._relation)
+            self._relation = stamp_rows(self._planner, self._relation)
 
     def _where(self) -> e.Expression | None:
         """The condition of WHERE: a separate select. Over ROWS it stays here, because excluded tuples still count."""
@@ -200,7 +202,7 @@ class GroupedSelect:
         if self._window.spec is None:
             current = None if self._relation.update_key is None else self._relation.key_at
             spec = replace(spec, emit=options.emit, replaces=current)
-            groups = self._planner.add(spec, [self._planner.in_event_order(self._relation)])
+            groups = self._planner.add(spec, [in_event_order(self._planner, self._relation)])
             return replace(groups, update_key=tuple(names[:keys]))
         delay = 0 if options.flush == "none" else options.max_delay_us
         spec = replace(spec, flush=options.flush, max_delay_us=delay, partial=options.partial)
@@ -208,8 +210,8 @@ class GroupedSelect:
             return self._newest(spec)
         if isinstance(self._window.spec, RowWindow):
             spec = self._over_source(spec)
-            return self._planner.add(spec, [self._relation])
-        return self._planner.add(spec, [self._planner.in_event_order(self._relation)])
+            return replace(self._planner.add(spec, [self._relation]), time_known=True)
+        return self._planner.add(spec, [in_event_order(self._planner, self._relation)])
 
     def _newest(self, spec: AggregateSpec) -> Relation:
         """The newest window of each key. The groups are the keys, so that each window is one update."""
@@ -228,7 +230,7 @@ class GroupedSelect:
 
     def _over_source(self, spec: AggregateSpec) -> AggregateSpec:
         """The same operator over the stream itself. It includes the selects and maps in between."""
-        self._relation, columns, where = self._planner.unfold_rows(self._relation, self._window.place)
+        self._relation, columns, where = unfold_rows(self._planner, self._relation, self._window.place)
 
         def over(expression: e.Expression) -> e.Expression:
             return e.substitute(expression, columns)

@@ -25,6 +25,7 @@ from millrace.sql.conditions import Conditions, Wide, all_of, call, conjuncts, n
 from millrace.sql.dialects import find_join, guided
 from millrace.sql.edges import settle_edge
 from millrace.sql.grouped import WHERE
+from millrace.sql.ordering import stamp_rows
 from millrace.sql.sequences import latest, plan_followed_by
 from millrace.sql.sides import Picks, Side, Table, shifted
 from millrace.sql.updates import read_of
@@ -135,7 +136,7 @@ class FromPlanner:
             )
         if relation.update_key is not None and not updates:
             raise planner.error(table, _update_stream_error(relation))
-        relation = settle_edge(planner, planner.stamp_rows(windowed_rows(planner, None, relation)[0]))
+        relation = settle_edge(planner, stamp_rows(planner, windowed_rows(planner, None, relation)[0]))
         columns: dict[str, int | None] = {field.name: at for at, field in enumerate(relation.schema.data_fields)}
         if relation.time_name is None:
             return Side(relation, (Table(Named(relation.alias, columns, e.TIME), e.TIME, stays),), rows)

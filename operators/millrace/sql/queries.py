@@ -10,21 +10,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from millrace.engine.plan import Namer, Node, QueryOptions, QueryPlan, StreamDefinition, word_of
-from millrace.operators.aggregate.spec import AggregateSpec
-from millrace.operators.filter.spec import FilterSpec, SelectSpec
+from millrace.engine.plan import Namer, Node, QueryOptions, QueryPlan, StreamDefinition
 from millrace.operators.frame.spec import Spec
 from millrace.operators.frame.windows import RowWindow
-from millrace.operators.project.spec import MapSpec
-from millrace.operators.retime.spec import RetimeSpec
-from millrace.operators.sort.spec import SortSpec
-from millrace.operators.union.spec import UnionSpec
-from millrace.operators.window.spec import WindowSpec
-from millrace.protocol import GONE, TOMBSTONE_NAMES, Refuse, Schema, Type
+from millrace.protocol import TOMBSTONE_NAMES, Refuse, Schema, Type
 from millrace.sql import syntax as s
 from millrace.sql.aggregation import Calls
-from millrace.sql.binder import MAX_DEPTH, MAX_PARTS, TIME_NAME, Binder, Relation, readings
-from millrace.sql.conditions import all_of
+from millrace.sql.binder import Binder, Relation, readings
 from millrace.sql.deduplicated import deduplicate_rows
 from millrace.sql.dialects import guided
 from millrace.sql.edges import apply_edge, pass_rows
@@ -33,17 +25,20 @@ from millrace.sql.facts import facts_of, stream_lags, stream_order
 from millrace.sql.grouped import WHERE, GroupedSelect, aggregates, distinct
 from millrace.sql.joins import FromPlanner
 from millrace.sql.joint import joint_window
+from millrace.sql.ordering import in_event_order, stamp_rows
 from millrace.sql.parser import written
 from millrace.sql.planned import Catalog
 from millrace.sql.ranked import limit_rows, missing_limit, number_rows, row_numbers, without_number
+from millrace.sql.retimed import retime_for_window
 from millrace.sql.sequences import key_of
+from millrace.sql.unions import union_rows
 from millrace.sql.updates import append_rows, filter_rows, map_rows
 from millrace.sql.windowed import windowed_rows
 from millrace.sql.windows import Window, bracket_window, window_of
 from millrace.values import expression as e
 from millrace.values.evaluate import compile_expression
 from millrace.values.functions import Library
-from millrace.values.lags import EXACT, Lags, lag_of
+from millrace.values.lags import Lags
 
 # A query of WITH is planned again for each reader, which can double the number of operators with each level.
 MAX_OPERATORS: Final = 1000
@@ -124,10 +119,10 @@ class QueryPlanner:
 
     def run(self, body: s.QueryBody) -> QueryPlan:
         relation = self._query(body, {})
-        self._check_bounded(relation)
+        self.check_bounded(relation)
         if not self.nodes or not relation.edge.plain:
             relation = pass_rows(self, relation)
-        relation = self.in_event_order(relation)
+        relation = in_event_order(self, relation)
         return QueryPlan(
             self.name,
             tuple(self.nodes),
@@ -142,18 +137,12 @@ class QueryPlanner:
             tuple(dict.fromkeys(self.notes)),
         )
 
-    def _check_bounded(self, relation: Relation) -> None:
+    def check_bounded(self, relation: Relation) -> None:
         if relation.ranking is not None:
             raise missing_limit(self, relation.ranking)
 
     def error(self, node: s.Node, message: str) -> SqlError:
         return SqlError(self.statement.text, node.span.start, message)
-
-    def in_event_order(self, relation: Relation) -> Relation:
-        """The rows as a query WITH (order = 'event') takes and emits them: sorted, unless they are always in order."""
-        if self.options.order != "event" or (self.ordered[relation.node] and not relation.edge.updates):
-            return relation
-        return self.add(SortSpec(), [relation])
 
     def add(self, spec: Spec, inputs: Sequence[Relation], word: str | None = None) -> Relation:
         """Add an operator. Its rows have the times of its inputs. `word` is SQL's, if the spec has several."""
@@ -164,8 +153,9 @@ class QueryPlanner:
         edges = () if all(relation.edge.plain for relation in inputs) else tuple(relation.edge for relation in inputs)
         self.put(Node(name, spec, tuple(relation.node for relation in inputs), edges))
         first = inputs[0]
-        time_known = isinstance(spec, AggregateSpec) or all(relation.time_known for relation in inputs)
-        keeps = isinstance(spec, SelectSpec | FilterSpec | SortSpec | WindowSpec)
+        time_known = all(relation.time_known for relation in inputs)
+        derivation = spec.derivation()
+        keeps = derivation in ("passed", "extended")
         self.schemas[name] = schema
         self.lags[name] = spec.lags([relation.lags for relation in inputs], [relation.schema for relation in inputs])
         return Relation(
@@ -176,23 +166,13 @@ class QueryPlanner:
             first.time_name if keeps else None,
             self.lags[name],
             first.update_key if keeps else None,
-            tables=first.tables if isinstance(spec, SelectSpec | FilterSpec) else (),
+            tables=first.tables if derivation == "passed" else (),
         )
 
     def put(self, node: Node) -> None:
         """Add a node to the plan."""
         self.nodes.append(node)
         self.ordered[node.name] = node.spec.gives_order(node.ordered(self.ordered))
-
-    def sort_input(self, node: Node) -> Node:
-        """The node over its input in order of time: sorted, unless it is always in order."""
-        if all(node.ordered(self.ordered)):
-            return node
-        sort = replace(node, name=self.namer.name(SortSpec.word), spec=SortSpec())
-        self.put(sort)
-        (name,) = node.inputs
-        self.schemas[sort.name], self.lags[sort.name] = self.schemas[name], self.lags[name]
-        return replace(node, inputs=(sort.name,), edges=())
 
     def _count_schema(self, schema: Schema) -> Schema:
         """The schema of another operator's rows, which counts towards the statement's limits."""
@@ -236,7 +216,7 @@ class QueryPlanner:
         self.nested -= 1
         if len(branches) == 1:
             return branches[0][1]
-        return self._union(branches)
+        return union_rows(self, branches)
 
     def _branches(self, body: s.QueryBody, scope: Mapping[str, _Cte]) -> list[tuple[s.Node, Relation]]:
         """The sides of a UNION ALL at any nesting, each with its place in the text."""
@@ -283,95 +263,6 @@ class QueryPlanner:
             checked._query(cte.query, scope)
             scope = {**scope, cte.name.text: _Cte(cte.query, scope)}
         return scope
-
-    def _union(self, branches: Sequence[tuple[s.Node, Relation]]) -> Relation:
-        first = branches[0][1]
-        width = len(first.schema.data_fields)
-        for place, relation in branches:
-            self._check_bounded(relation)
-            self._check_arm(place, relation, first)
-            if len(relation.schema.data_fields) != width:
-                raise self.error(
-                    place,
-                    f"UNION ALL matches columns by position: expected {width} column{'s' * (width != 1)}, got "
-                    f"{len(relation.schema.data_fields)}",
-                )
-        types = [self._union_type(position, branches) for position in range(width)]
-        inputs = [self._as_types(relation, types) for _, relation in branches]
-        if first.update_key is not None:
-            return self._newest_union(inputs)
-        spec = UnionSpec(self.options.order == "event")
-        return replace(self.add(spec, inputs), alias=None)
-
-    def _check_arm(self, place: s.Node, relation: Relation, first: Relation) -> None:
-        """Require append streams, or update streams of one key. Otherwise it is undefined which row replaces which."""
-        if relation.update_key is None and first.update_key is None:
-            return
-        if relation.update_key is None or first.update_key is None or relation.key_at != first.key_at:
-            kinds = [_kind(arm) for arm in (first, relation)]
-            raise self.error(
-                place,
-                f"the first side of this UNION ALL is {kinds[0]}, this one {kinds[1]}: it is undefined which "
-                "row a new row replaces. Use update streams with the same key at the same positions, or "
-                "aggregates per window, FROM TUMBLE(...), on all sides; or aggregate the union",
-            )
-
-    def _newest_union(self, inputs: Sequence[Relation]) -> Relation:
-        """A union of update streams of one key: it emits the newest row of each key and drops older ones."""
-        inputs = [self.stamp_rows(relation) for relation in inputs]
-        if any(relation.retracts for relation in inputs):
-            inputs = [relation if relation.retracts else self._add_tombstone_field(relation) for relation in inputs]
-        union = self.add(UnionSpec(False, inputs[0].key_at), inputs)
-        return replace(union, alias=None, update_key=inputs[0].update_key)
-
-    def _add_tombstone_field(self, relation: Relation) -> Relation:
-        columns: list[tuple[str, e.Expression]] = [
-            (field.name, e.Column(field.type, field.nullable, position, field.name))
-            for position, field in enumerate(relation.schema)
-        ]
-        columns.append((GONE, e.Constant(Type.BOOLEAN, False, False)))
-        rows = self.add(MapSpec(tuple(columns)), [relation])
-        return replace(rows, update_key=relation.update_key)
-
-    def _union_type(self, position: int, branches: Sequence[tuple[s.Node, Relation]]) -> Type:
-        types = {relation.schema.fields[position].type: None for _, relation in branches}
-        if set(types) == {Type.BIGINT, Type.DOUBLE}:
-            return Type.DOUBLE
-        expected = next(iter(types))
-        for place, relation in branches:
-            field = relation.schema.fields[position]
-            if field.type is not expected:
-                raise self.error(
-                    place, f"column {position + 1} of UNION ALL: expected {expected}, got {field.type} ({field.name})"
-                )
-        return expected
-
-    def _as_types(self, relation: Relation, types: Sequence[Type]) -> Relation:
-        """The relation with its columns converted to these types, if any differs."""
-        if [field.type for field in relation.schema.data_fields] == list(types):
-            return relation
-        if relation.update_key is not None:
-            return self._as_types_by_key(relation, types)
-        for at, node in enumerate(self.nodes):
-            if node.name == relation.node and isinstance(node.spec, MapSpec):
-                # The branch computes its columns anyway, so it can convert them too.
-                self.nodes[at] = replace(node, spec=_convert_columns(node.spec.columns, types))
-                return replace(relation, schema=self.nodes[at].spec.schema([]))
-        columns = [
-            (field.name, e.Column(field.type, field.nullable, position, field.name))
-            for position, field in enumerate(relation.schema)
-        ]
-        return self.add(_convert_columns(columns, types), [relation])
-
-    def _as_types_by_key(self, relation: Relation, types: Sequence[Type]) -> Relation:
-        """The same for an update stream, whose key keeps its position."""
-        columns = [
-            e.Column(field.type, field.nullable, at, field.name) for at, field in enumerate(relation.schema.data_fields)
-        ]
-        converted = map_rows(
-            self, _convert_columns([(column.name, column) for column in columns], types).columns, relation
-        )
-        return replace(converted, update_key=relation.update_key)
 
     # -- select ----------------------------------------------------------------------------------------------------
 
@@ -573,7 +464,7 @@ class QueryPlanner:
         """A table of FROM. With `ranges`, brackets without SLIDE set how long a join keeps its rows, not a window."""
         relation = self._source(table.source, scope)
         if ranges or table.deduplicate is not None:
-            self._check_bounded(relation)
+            self.check_bounded(relation)
         if table.deduplicate is not None:
             relation = deduplicate_rows(self, table.deduplicate, relation)
         keeps = table.window if ranges and table.window is not None and table.window.slide is None else None
@@ -591,7 +482,7 @@ class QueryPlanner:
             case s.TableFunction():
                 window = window_of(self.statement.text, source, self._constant_us)
                 relation = self._source(self._table_of(source.arguments[0]), scope)
-                return self._apply_window(self._retime_for_window(source.arguments[1], relation), window)
+                return self._apply_window(retime_for_window(self, source.arguments[1], relation), window)
         assert isinstance(source, s.NamedTable)
         return self._named_source(source, scope)
 
@@ -618,109 +509,14 @@ class QueryPlanner:
                 return s.Subquery(node.span, node.query)
         raise self.error(node, "expected a stream, a query, or a query in parentheses")
 
-    def _retime_for_window(self, node: s.Expr, relation: Relation) -> Relation:
-        """The rows at the time that a window uses: their own, or a column at a bounded distance from it."""
-        if isinstance(node, s.ColumnRef):
-            column = relation.column(node.name.text)
-            if column is None and node.name.text == TIME_NAME:
-                return relation
-            lag = None if column is None else lag_of(column, relation.lags)
-            if column is not None and lag is not None:
-                own = column.position == e.TIME or (lag == EXACT and not column.nullable)
-                return relation if own else self._retime(node, column, lag[1], relation)
-        legal = [relation.schema.names[position] for position in relation.lags]
-        if not legal and relation.schema.index(TIME_NAME) is None:
-            legal = [TIME_NAME]
-        words = f"expected {' or '.join(legal)} here" if legal else "select ts in the inner query, and name it here"
-        raise self.error(node, f"a window uses the rows' own time: {words}")
-
-    def _retime(self, node: s.Expr, column: e.Column, lag_us: int | None, relation: Relation) -> Relation:
-        if lag_us is None:
-            raise self.error(
-                node,
-                f"{column.name} may be earlier than the rows' time by any amount, so its windows would never "
-                "end: bound the join's times with ranges or conditions, or use the rows' own time for the "
-                "window",
-            )
-        if column.nullable:
-            raise self.error(
-                node,
-                f"{column.name} may be null, but a row in a window needs a time: select coalesce({column.name}, ...)",
-            )
-        retimed = self.add(RetimeSpec(column.position, lag_us), [relation])
-        return replace(retimed, alias=relation.alias, time_name=column.name)
-
     def _apply_window(self, relation: Relation, window: Window) -> Relation:
-        self._check_bounded(relation)
+        self.check_bounded(relation)
         window = replace(window, key=key_of(self, relation))
         if window.spec is not None:
             relation = append_rows(self, relation)
         if not isinstance(window.spec, RowWindow):
-            relation = self.stamp_rows(relation)
+            relation = stamp_rows(self, relation)
         return replace(relation, window=window)
-
-    def stamp_rows(self, relation: Relation) -> Relation:
-        """The rows with a time: latent tuples have none until a union in order of time stamps them."""
-        if relation.time_known:
-            return relation
-        stamped = self.add(UnionSpec(True), [relation])
-        return replace(stamped, alias=relation.alias, time_known=True, update_key=relation.update_key)
-
-    def unfold_rows(
-        self, relation: Relation, place: s.Node
-    ) -> tuple[Relation, Sequence[e.Expression], e.Expression | None]:
-        """Remove the selects and maps between a relation and its stream from the plan. Returns the relation that reads
-        the stream, each column as an expression over it, and the condition on its rows.
-        """
-        path: list[Node] = []
-        name = relation.node
-        for node in reversed(self.nodes):
-            if node.name == name and isinstance(node.spec, MapSpec | SelectSpec):
-                path.append(node)
-                (name,) = node.inputs
-        if not relation.edge.plain or any(node.edges for node in path):
-            raise self.error(place, "ROWS counts every tuple, but this edge drops tuples")
-        if name not in (self.catalog.stream(stream).source for stream in self.streams):
-            raise self.error(
-                place,
-                "ROWS counts the tuples of one stream as they arrive: expected a stream, or a query in "
-                "parentheses that only selects and computes",
-            )
-        nodes = [node for node in self.nodes if node not in path]
-        self.nodes[:] = nodes
-        self.namer = Namer(self.name)
-        for node in nodes:
-            self.namer.name(word_of(node.name))
-        stream = next(stream for stream in map(self.catalog.stream, self.streams) if stream.source == name)
-        columns: list[e.Expression] = [
-            e.Column(field.type, field.nullable, position, field.name) for position, field in enumerate(stream.schema)
-        ]
-        where: e.Expression | None = None
-        sizes: Sequence[e.Extent] = [e.Extent()] * len(columns)
-        for node in reversed(path):
-            sizes = self._substituted_extents(node.spec, sizes, place)
-            if isinstance(node.spec, SelectSpec):
-                where = all_of([where, e.substitute(node.spec.predicate, columns)])
-            elif isinstance(node.spec, MapSpec):
-                columns = [e.substitute(column, columns) for _, column in node.spec.columns]
-        lags = stream_lags(stream, self.catalog)
-        return replace(relation, node=name, schema=stream.schema, lags=lags), columns, where
-
-    def _substituted_extents(self, spec: Spec, columns: Sequence[e.Extent], place: s.Node) -> Sequence[e.Extent]:
-        """The size of each column if this operator's expressions are substituted into its readers'."""
-        expressions: list[e.Expression] = []
-        if isinstance(spec, SelectSpec):
-            expressions = [spec.predicate]
-        elif isinstance(spec, MapSpec):
-            expressions = [column for _, column in spec.columns]
-        extents = [e.extent(expression, columns) for expression in expressions]
-        if sum(extent.parts for extent in extents) > MAX_PARTS or any(extent.depth > MAX_DEPTH for extent in extents):
-            raise self.error(
-                place,
-                "ROWS computes the columns of the inner query from the stream itself, which takes more than "
-                f"{MAX_PARTS:,} parts or {MAX_DEPTH} levels of nesting here: create the inner query separately",
-            )
-        return extents if isinstance(spec, MapSpec) else columns
 
     # -- names -----------------------------------------------------------------------------------------------------
 
@@ -777,28 +573,8 @@ class QueryPlanner:
         return Relation(other.output, other.schema, other.name, known, None, lags, other.update_key)
 
 
-def _kind(relation: Relation) -> str:
-    """The kind of a union's side in words."""
-    if relation.update_key is None:
-        return "an append stream"
-    if not relation.update_key:
-        return "an update stream of one row"
-    named = zip(relation.update_key, relation.key_at, strict=True)
-    return f"keyed by {', '.join(f'{name} (column {at + 1})' for name, at in named)}"
-
-
 def _key_words(names: Sequence[str]) -> str:
     return ", ".join(names) or "nothing (it is one row)"
-
-
-def _convert_columns(columns: Sequence[tuple[str, e.Expression]], types: Sequence[Type]) -> MapSpec:
-    """The columns with a cast where the type is another."""
-    return MapSpec(
-        tuple(
-            (name, column if column.type is type else e.Cast(type, column.nullable, column))
-            for (name, column), type in zip(columns, types, strict=True)
-        )
-    )
 
 
 def _name_of(node: s.Expr, position: int, used: Collection[str]) -> str:

@@ -17,6 +17,7 @@ from millrace.sql import syntax as s
 from millrace.sql.aggregation import free_name
 from millrace.sql.binder import Ranking, Relation
 from millrace.sql.conditions import conjuncts
+from millrace.sql.ordering import in_event_order, stamp_rows
 from millrace.sql.planned import schemas_of
 from millrace.sql.windowed import conjoin
 from millrace.values import expression as e
@@ -41,7 +42,7 @@ def number_rows(
     planner: QueryPlanner, select: s.Select, relation: Relation, calls: Sequence[s.FunctionCall]
 ) -> Relation:
     """The rows with their number as the last column. A later condition limits how many are kept."""
-    relation = planner.stamp_rows(relation)
+    relation = stamp_rows(planner, relation)
     partition, order = _over(planner, relation, calls[0])
     for other in calls[1:]:
         if _over(planner, relation, other) != (partition, order):
@@ -61,7 +62,7 @@ def number_rows(
     closes = _closes(planner, relation, spec.partition_at)
     if closes is not None:
         spec = replace(spec, closes_at=closes[0], closes_us=closes[1], emit="latest")
-    top = planner.add(spec, [relation if closes is not None else planner.in_event_order(relation)])
+    top = planner.add(spec, [relation if closes is not None else in_event_order(planner, relation)])
     final = closes is not None
     return replace(
         top,

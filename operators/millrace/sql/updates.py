@@ -12,6 +12,7 @@ from millrace.operators.project.spec import MapSpec
 from millrace.protocol import GONE, Type
 from millrace.sql.binder import Relation
 from millrace.sql.facts import facts_of
+from millrace.sql.ordering import sort_input, stamp_rows
 from millrace.sql.planned import Catalog
 from millrace.values import expression as e
 
@@ -24,7 +25,7 @@ def filter_rows(planner: QueryPlanner, predicate: e.Expression, relation: Relati
     key = relation.key_at
     if relation.update_key is None or all(column.position in key for column in e.columns_of(predicate)):
         return planner.add(SelectSpec(predicate), [relation])
-    relation = planner.stamp_rows(relation)
+    relation = stamp_rows(planner, relation)
     filtered = planner.add(FilterSpec(predicate, key, planner.options.emit), [relation])
     return replace(filtered, time_known=True)
 
@@ -84,7 +85,7 @@ def read_every(planner: QueryPlanner, relation: Relation) -> None:
 
 
 def _every(planner: QueryPlanner, node: Node) -> Node:
-    node = planner.sort_input(node) if node.spec.updates().by_order else node
+    node = sort_input(planner, node) if node.spec.updates().by_order else node
     return replace(node, spec=node.spec.every())
 
 

@@ -22,6 +22,8 @@ from millrace.sql import syntax as s
 from millrace.sql.aggregation import free_name, has_bound
 from millrace.sql.binder import Relation
 from millrace.sql.conditions import conjuncts
+from millrace.sql.ordering import in_event_order
+from millrace.sql.unfolded import unfold_rows
 from millrace.sql.windows import BOUNDS, Window
 from millrace.values import expression as e
 
@@ -51,7 +53,7 @@ def windowed_rows(
     spec = WindowSpec(window.spec, _SIDES, planner.options.partial)
     if isinstance(window.spec, RowWindow):
         names = relation.schema.names
-        relation, columns, where = planner.unfold_rows(relation, window.place)
+        relation, columns, where = unfold_rows(planner, relation, window.place)
         if names != relation.schema.names or any(
             column.position != at for at, column in enumerate(_row_windows(columns))
         ):
@@ -98,7 +100,7 @@ def _session_rows(
         partial=options.partial,
         rows=True,
     )
-    return planner.add(spec, [planner.in_event_order(relation)]), after
+    return planner.add(spec, [in_event_order(planner, relation)]), after
 
 
 def partition_keys(
