@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from inspect import getsourcefile, isabstract
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,26 @@ from millrace.operators.frame.spec import Spec
 from millrace.operators.kinds import kinds
 
 ROOT = Path(__file__).parent.parent
+# The operators that the engine itself creates, and the index over the filters of an arc.
+STRUCTURE = {"fork", "gate", "sink", "source"}
+INDEX = "millrace.operators.filter.routing"
+# The files of the planner that plan a clause. All others treat every operator alike.
+PLANNER_RULES = {
+    "arcs",
+    "deduplicated",
+    "edges",
+    "grouped",
+    "joint",
+    "joins",
+    "ordering",
+    "ranked",
+    "retimed",
+    "sequences",
+    "unfolded",
+    "unions",
+    "updates",
+    "windowed",
+}
 FACTS = sorted(Spec.__abstractmethods__)
 
 
@@ -61,3 +83,27 @@ def test_nothing_else_asks_for_kinds_one_by_one() -> None:
             if len({kind.__name__ for kind in kinds() if f"case {kind.__name__}(" in text}) >= 3:
                 found.append(path.relative_to(ROOT))
     assert found == []
+
+
+def imported(room: str) -> Iterator[tuple[Path, str, str]]:
+    """The names that the files of a room import from the folders of operators: file, module, name."""
+    folders = {kind.__module__.split(".")[2] for kind in kinds()} - STRUCTURE
+    for path in sorted((ROOT / "operators/millrace" / room).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                yield from ((path, name.name, "*") for name in node.names if set(name.name.split(".")[2:3]) & folders)
+            elif isinstance(node, ast.ImportFrom) and node.module is not None:
+                for name in node.names:
+                    module = (*node.module.split("."), name.name)
+                    if module[:2] == ("millrace", "operators") and module[2] in folders:
+                        yield path, node.module, name.name
+
+
+def test_the_engine_names_no_kind() -> None:
+    named = [(path.name, module, name) for path, module, name in imported("engine")]
+    assert [line for line in named if f"{line[1]}.{line[2]}" != INDEX] == []
+
+
+def test_only_rules_of_the_planner_name_kinds() -> None:
+    specs = {kind.__name__ for kind in kinds()}
+    assert {path.stem for path, _, name in imported("sql") if name in specs or name == "*"} == PLANNER_RULES
