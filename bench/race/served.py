@@ -30,7 +30,7 @@ from bench.race.inmemory import check
 from bench.race.lines import MILLRACE, Contender, Line, Metric, Scale
 from bench.race.peers import PROGRAMS, read_rows, write_columns
 from bench.race.workloads import WORKLOADS, InDuckDB, Stream, Workload, digest
-from millrace.client import Client, RowBatch
+from millrace.client import Client, Feed, RowBatch
 from millrace.protocol.frames import frame
 from millrace.protocol.messages import PROTOCOL, Hello, encode
 
@@ -262,28 +262,47 @@ DELIVERY: Final = {"time": Metric("ns per row delivered", more=False)}
 SUBSCRIBED: Final = "CREATE STREAM s (k BIGINT, v BIGINT); CREATE QUERY q AS SELECT k, v FROM s WHERE k >= 0;"
 
 
+# Rows of a frame, and of those that each subscriber has received before the time counts.
+FRAME_ROWS: Final = 100
+FIRST_ROWS: Final = 1_000
+
+
 def subscribers(kind: str, scale: Scale) -> Iterator[Contender]:
+    """Twenty million rows delivered at the full size: a second or two of the server."""
     for count in (10, 100, 1_000):
-        if count * 100 <= scale.tuples:
-            yield Contender(MILLRACE, partial(_subscribed, kind, count, max(scale.tuples // count // 2, 100)), count)
+        if count * FRAME_ROWS <= scale.tuples:
+            yield Contender(MILLRACE, partial(_subscribed, kind, count, max(4 * scale.tuples // count, 1_000)), count)
 
 
 def _subscribed(kind: str, count: int, rows: int) -> Mapping[str, float]:
-    """Rows that `count` subscribers receive; a process reads them and counts."""
+    """The server's CPU time while rows flow to `count` subscribers, in a process that counts them. Connecting,
+    subscribing and leaving are not in it; receiving the rows and the query are."""
     with server() as one:
         one.sql(SUBSCRIBED)
-        command = [sys.executable, "-m", "bench.race.reader", one.listen, kind, str(count), str(rows)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as reader:
+        numbers = (count, FIRST_ROWS, FIRST_ROWS + rows)
+        command = [sys.executable, "-m", "bench.race.reader", one.listen, kind, *map(str, numbers)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as reader:
             assert reader.stdout is not None
             assert reader.stdout.readline().strip() == "subscribed"
             with Client(one.listen) as client, client.open("s") as feed:
+                _feed(feed, FIRST_ROWS)
+                check_rows(reader.stdout.readline(), count * FIRST_ROWS)
                 before = cpu_of(one.pid)
-                for at in range(0, rows, 100):
-                    feed.send([(number, number) for number in range(at, min(at + 100, rows))])
-                feed.flush()
-                out, _ = reader.communicate(timeout=300)
-            assert int(out) == count * rows, f"{int(out)} rows received, {count * rows} expected"
-            return {"time": (cpu_of(one.pid) - before) / (count * rows) * 1e9}
+                _feed(feed, rows)
+                check_rows(reader.stdout.readline(), count * (FIRST_ROWS + rows))
+                seconds = cpu_of(one.pid) - before
+            reader.communicate(timeout=300)
+    return {"time": seconds / (count * rows) * 1e9}
+
+
+def _feed(feed: Feed, rows: int) -> None:
+    for at in range(0, rows, FRAME_ROWS):
+        feed.send([(number, number) for number in range(at, min(at + FRAME_ROWS, rows))])
+    feed.flush()
+
+
+def check_rows(line: str, rows: int) -> None:
+    assert int(line) == rows, f"{line.strip()} rows received, {rows} expected"
 
 
 # -- latency -----------------------------------------------------------------------------------------------------------
