@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import msgpack
 
 from millrace.client.arrow import split_stream
-from millrace.protocol.fields import array_head, pack_integer
-from millrace.protocol.messages import Kind, data_head
+from millrace.protocol.fields import array_head
+from millrace.protocol.messages import Kind, arrow_head, data_head
 
 FRAME_TARGET_BYTES = 256 * 1024  # rows of small sends share a frame up to this size; larger frames are not faster
 
@@ -65,8 +65,8 @@ class ArrowEntry:
         return len(self.batch)
 
     def body(self, channel: int) -> tuple[bytes, bytes]:
-        head = bytes((0x95, Kind.DATA_ARROW)) + pack_integer(channel) + pack_integer(self.sequence)
-        return head + pack_integer(self.tuples) + b"\xc6" + len(self.batch).to_bytes(4, "big"), self.batch
+        head = data_head(Kind.DATA_ARROW, channel, self.sequence)
+        return head + arrow_head(self.tuples, len(self.batch)), self.batch
 
     def split(self, tuples: int) -> tuple[ArrowEntry, ArrowEntry]:
         first, rest = split_stream(self.batch, tuples)

@@ -545,10 +545,21 @@ def ack(channel: int, sequence: int) -> bytes:
     return _ACK + pack_integer(channel) + pack_integer(sequence) + _ACCEPTED
 
 
+def channel_head(kind: Kind, channel: int) -> bytes:
+    """The first bytes of DATA, DATA_ARROW, RESULT or RESULT_ARROW: a body is these, the sequence number, and either one
+    msgpack array of arrays, or `arrow_head(...)` and the Arrow stream."""
+    assert kind in CARRIES_TUPLES, "tuples travel in DATA, DATA_ARROW, RESULT and RESULT_ARROW"
+    return bytes((0x94 if kind in _ROW_KINDS else 0x95, kind)) + pack_integer(channel)
+
+
 def data_head(kind: Kind, channel: int, sequence: int) -> bytes:
-    """The bytes before the rows: a body is `data_head(...)` and then one msgpack array of arrays."""
-    assert kind in _ROW_KINDS, "rows travel in DATA and RESULT"
-    return bytes((0x94, kind)) + pack_integer(channel) + pack_integer(sequence)
+    """The bytes of a body before its rows, or before `arrow_head(...)`."""
+    return channel_head(kind, channel) + pack_integer(sequence)
+
+
+def arrow_head(count: int, size: int) -> bytes:
+    """The bytes before an Arrow stream of `count` tuples and `size` bytes."""
+    return pack_integer(count) + b"\xc6" + size.to_bytes(4, "big")
 
 
 _ACK = bytes((0x94, Kind.ACK))

@@ -299,9 +299,11 @@ class Session:
     def give(self, channel: int, sequence: int, rows: int) -> bool:
         """Record rows sent to a subscriber (by `say`, or encoded elsewhere). False: the channel has ended."""
         kind = Kind.RESULT
-        if self._next_phase(Side.SERVER, kind, channel) is DROP:
-            return False
-        state = self.channels[channel]
+        state = self.channels.get(channel)
+        if state is None or state.phase is not Phase.READING:
+            if self._next_phase(Side.SERVER, kind, channel) is DROP:
+                return False
+            state = self.channels[channel]
         if sequence < state.next_sequence:
             raise self._unfit(kind, channel, f"sequence {state.next_sequence} or above", str(sequence), "out_of_order")
         self._use_credit(state, rows, kind.name)

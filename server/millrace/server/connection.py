@@ -40,6 +40,8 @@ TURNED_AWAY: Final = 64
 # Answers (acknowledgements, errors) may exceed the write buffer's limit by this factor before reading stops: a peer
 # that both feeds and subscribes must not be blocked by its own results.
 ANSWERS_FACTOR: Final = 8
+# Copying more than this takes longer than handing two pieces to the socket.
+COPIED_BYTES: Final = 8_192
 
 
 class Dialect(Protocol):
@@ -269,11 +271,15 @@ class Connection(asyncio.Protocol):
 
     # -- for dialects ------------------------------------------------------------------------------
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes, shared: bytes = b"") -> None:
+        """Write bytes, and `shared` ones that other connections write, too: many are not copied for this one."""
         transport = self._transport
         if not data or transport is None or transport.is_closing():
             return
-        transport.write(data)
+        if len(shared) > COPIED_BYTES:
+            transport.writelines((data, shared))
+        else:
+            transport.write(data + shared if shared else data)
         if not self.writable and transport.get_write_buffer_size() > ANSWERS_FACTOR * self.hall.write_buffer:
             self.hold_reading("answers")
 

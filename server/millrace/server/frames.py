@@ -27,7 +27,8 @@ from millrace.protocol import (
     decode,
     peek,
 )
-from millrace.protocol.frames import frame
+from millrace.protocol.fields import pack_integer
+from millrace.protocol.frames import HEAD_BYTES
 from millrace.protocol.messages import (
     PROTOCOL,
     Ack,
@@ -45,12 +46,11 @@ from millrace.protocol.messages import (
     Pong,
     Progress,
     Punctuation,
-    ResultArrow,
     Subscribe,
     Subscribed,
     Welcome,
-    data_head,
-    encode,
+    arrow_head,
+    channel_head,
 )
 from millrace.protocol.session import Stage
 from millrace.server.connection import GREETING_BYTES, Connection, Dialect
@@ -228,11 +228,6 @@ class FrameDialect(Dialect):
         for channel, next_sequence in acknowledged.items():
             self._connection.write(self.session.acknowledge(channel, next_sequence))
 
-    def room(self, channel: int) -> int:
-        """Rows that may be sent on a subscription now."""
-        state = self.session.channels.get(channel)
-        return min(state.credit, FRAME_ROWS) if state is not None and self._connection.writable else 0
-
     @property
     def writable(self) -> bool:
         return self._connection.writable
@@ -254,11 +249,11 @@ class FrameDialect(Dialect):
     def frame_limit(self) -> int:
         return self._reader.limit
 
-    def write_result(self, channel: int, sequence: int, rows: int, body: bytes) -> None:
+    def write_result(self, channel: int, sequence: int, count: int, head: bytes, rest: bytes) -> None:
         if self._acknowledged:
             self._send_acknowledgements()  # on one connection they come first
-        if self.session.give(channel, sequence, rows):
-            self._connection.write(frame(body))
+        if self.session.give(channel, sequence, count):
+            self._connection.write((len(head) + len(rest)).to_bytes(HEAD_BYTES, "big") + head, rest)
 
     # -- hearing -----------------------------------------------------------------------------------
 
@@ -500,6 +495,7 @@ class _Subscriber(Sender):
         self._dialect = dialect
         self._outlet = outlet
         self._wish = wish
+        self._head = channel_head(Kind.RESULT if wish.format == "rows" else Kind.RESULT_ARROW, wish.channel)
         name = f"{dialect.client}#{wish.channel}"
         self.subscription = Subscription(name, dialect.hall.slow, self)
 
@@ -523,35 +519,36 @@ class _Subscriber(Sender):
             self._dialect.hall.runner.watch(self._outlet.query, wanted)
 
     def room(self) -> int:
-        return self._dialect.room(self.channel)
+        if not self._dialect.writable:
+            return 0
+        state = self._dialect.session.channels.get(self.channel)
+        return 0 if state is None else min(state.credit, FRAME_ROWS)
 
     def writable(self) -> bool:
         return self._dialect.writable
 
     def send_rows(self, sequence: int, batch: Batch) -> None:
         """A RESULT frame, or several where one would be above the frame limit."""
-        body = self._body(sequence, batch)
-        if len(body) <= self._dialect.frame_limit:
-            self._dialect.write_result(self.channel, sequence, len(batch), body)
+        rest = self._after_head(sequence, batch)
+        size, limit = len(self._head) + len(rest), self._dialect.frame_limit
+        if size <= limit:
+            self._dialect.write_result(self.channel, sequence, len(batch), self._head, rest)
         elif len(batch) > 1:
             half = len(batch) // 2
             self.send_rows(sequence, batch.slice(0, half))
             self.send_rows(sequence + half, batch.slice(half, len(batch)))
         else:
-            size, limit = len(body), self._dialect.frame_limit
             self.end(
                 "failed", f"the row with sequence {sequence} has {size} bytes, more than a frame can hold ({limit})"
             )
 
-    def _body(self, sequence: int, batch: Batch) -> bytes:
+    def _after_head(self, sequence: int, batch: Batch) -> bytes:
+        """The body after its first bytes, equal for all subscribers of the format."""
         if self._wish.format == "rows":
-            rows = self.subscription.shared.once(batch, "rows", lambda: _ENCODE(batch.rows()))
-            return data_head(Kind.RESULT, self.channel, sequence) + rows
-        from millrace.server.arrow import to_ipc  # pyarrow costs 60 MB: only subscribers who ask for it pay
-
+            return self.subscription.shared.text(sequence, batch, "rows", lambda: _with_rows(sequence, batch))
         schema = self._schema
-        rows = self.subscription.shared.once(batch, ("arrow", schema), lambda: to_ipc(batch, schema))
-        return encode(ResultArrow(self.channel, sequence, len(batch), rows))
+        form = "arrow", schema
+        return self.subscription.shared.text(sequence, batch, form, lambda: _with_arrow(sequence, batch, schema))
 
     def send_progress(self, value_us: int) -> None:
         if self._wish.progress:
@@ -567,3 +564,14 @@ class _Subscriber(Sender):
         self._watch(False)
         self._outlet.remove(self.subscription)
         sparing.info("a subscription ended", self._outlet.query, query=self._outlet.query)
+
+
+def _with_rows(sequence: int, batch: Batch) -> bytes:
+    return pack_integer(sequence) + _ENCODE(batch.rows())
+
+
+def _with_arrow(sequence: int, batch: Batch, schema: Schema) -> bytes:
+    from millrace.server.arrow import to_ipc  # pyarrow costs 60 MB: only subscribers who ask for it pay
+
+    rows = to_ipc(batch, schema)
+    return pack_integer(sequence) + arrow_head(len(batch), len(rows)) + rows

@@ -564,8 +564,9 @@ class _LineReaderOf(Sender):
 
     def send_rows(self, sequence: int, batch: Batch) -> None:
         query, history = self._wish.query, self._outlet.history
-        form = "lines", query, sequence
-        lines = self.subscription.shared.once(batch, form, lambda: row_lines(query, sequence, batch, history))
+        lines = self.subscription.shared.text(
+            sequence, batch, ("lines", query), lambda: row_lines(query, sequence, batch, history)
+        )
         self._dialect.connection.write(lines)
 
     def send_progress(self, value_us: int) -> None:

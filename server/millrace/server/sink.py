@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol, TypeVar
+from typing import Final, Literal, Protocol
 
 import numpy as np
 import structlog
@@ -51,10 +51,13 @@ RETAINED_BYTES: Final = 32 * 2**20
 # Bytes of the rows that leave at a time: encoding them takes little memory in addition to the held rows.
 CHUNK_BYTES: Final = 2**20
 
-# Rows of a query that several subscribers read, as they were written last.
-SHARED_BYTES: Final = 2**20
+# Rows of a query that several subscribers read, as they were written last: subscribers that read at different speeds
+# still find them, and they are few in comparison with the rows that may wait.
+SHARED_BYTES: Final = 2**23
+# Rows leave in pieces that start at a multiple of their length from this length on, so that subscribers whose credit
+# differs meet in the same pieces again.
+ALIGNED_ROWS: Final = 256
 
-_Made = TypeVar("_Made")
 OnSlow = Literal["wait", "drop_oldest", "disconnect", "latest"]
 
 
@@ -90,34 +93,34 @@ class Retention:
 
 
 class Shared:
-    """What several consumers of the same rows need once: parts of a batch, and rows as a dialect writes them.
+    """Rows as a dialect writes them, which several consumers need: made once.
 
-    It keeps what it made of the newest batches, up to SHARED_BYTES of rows; for a single consumer it keeps nothing.
+    The number of the first row and how many they are identify rows. The newest are kept, up to SHARED_BYTES; for a
+    single consumer none.
     """
 
     def __init__(self) -> None:
         self.consumers = 0
-        self._made: dict[tuple[int, Hashable], tuple[Batch, Any]] = {}
+        self._texts: OrderedDict[Hashable, bytes] = OrderedDict()
         self._bytes = 0
 
-    def once(self, batch: Batch, form: Hashable, make: Callable[[], _Made]) -> _Made:
-        """What is made of a batch in this form, by whoever asks first."""
+    def text(self, sequence: int, batch: Batch, form: Hashable, make: Callable[[], bytes]) -> bytes:
+        """The rows in this form, written by whoever asks first."""
         if self.consumers < 2:
             return make()
-        key = id(batch), form
-        found = self._made.get(key)
+        key = form, sequence, len(batch)
+        found = self._texts.get(key)
         if found is None:
-            found = self._made[key] = batch, make()
-            self._bytes += batch.weight
-            while self._bytes > SHARED_BYTES and len(self._made) > 1:
-                self._bytes -= self._made.pop(next(iter(self._made)))[0].weight
-        made: _Made = found[1]
-        return made
+            found = self._texts[key] = make()
+            self._bytes += len(found)
+            while self._bytes > SHARED_BYTES and len(self._texts) > 1:
+                self._bytes -= len(self._texts.popitem(last=False)[1])
+        return found
 
     def count(self, consumers: int) -> None:
         self.consumers = consumers
         if consumers < 2:
-            self._made.clear()
+            self._texts.clear()
             self._bytes = 0
 
 
@@ -151,7 +154,7 @@ class Consumer:
         self.delivered = 0
         self.dropped = 0
         self.obstacle: str | None = None
-        self.drained: Callable[[], None] = _nothing
+        self.drained: Callable[[Consumer], None] = _nothing
         self.history: str | None = None  # of the rows that it takes; None until an outlet has it
         self.shared = Shared()  # of its outlet
         self._newest: Newest | None = None
@@ -240,8 +243,10 @@ class Consumer:
         if len(batch) <= most:
             self._queue.popleft()
         else:
-            whole = batch
-            batch, rest = self.shared.once(whole, most, lambda: whole.split(most))
+            if most >= ALIGNED_ROWS:
+                length = 1 << (most.bit_length() - 1)
+                most = length - sequence % length
+            batch, rest = batch.split(most)
             self._queue[0] = (sequence + most, rest)
         return sequence, batch
 
@@ -265,7 +270,7 @@ class Consumer:
     def passed_on(self, *batches: Batch) -> None:
         """Rows that were taken have left."""
         self.delivered += self._let_go(*batches)
-        self.drained()
+        self.drained(self)
 
     def _let_go(self, *batches: Batch) -> int:
         """Stop holding rows that were taken; the number of rows."""
@@ -307,7 +312,7 @@ class Consumer:
             self.dropped += self._let_go(taken[1])
 
 
-def _nothing() -> None:
+def _nothing(_: Consumer) -> None:
     """The default listener."""
 
 
@@ -320,7 +325,8 @@ class Outlet:
     (positions). Without a key no row is the newest one, so feeds wait for a consumer that requests `latest`.
 
     `backpressure` says how urgently feeds have to wait for consumers under `wait`. It starts when one consumer lags by
-    its limit and ends when all lag by at most half of it, so that feeds do not stop at every row.
+    its limit and ends when all lag by at most half of it, so that feeds do not stop at every row. `_lags` has the
+    consumers that lag by more than that, so that a row passed on costs nothing for each of the others.
     """
 
     def __init__(
@@ -341,6 +347,7 @@ class Outlet:
         self.consumers: list[Consumer] = []
         self.shared = Shared()
         self.backpressure = Backpressure.NONE
+        self._lags: dict[Consumer, Lag] = {}
         # Since when feeds wait, and how often and how long they waited before.
         self.waiting_since_us: int | None = None
         self.waits = 0
@@ -367,8 +374,10 @@ class Outlet:
         self.next_sequence = sequence + len(batch)
         for consumer in tuple(self.consumers):
             consumer.put(sequence, batch)
+            if consumer.held or self._lags:
+                self._weigh(consumer)
         self._keep(sequence, batch)
-        self._look_for_slow_ones()
+        self._adjust()
 
     def progressed(self, value_us: int) -> None:
         self._progress = value_us
@@ -379,7 +388,7 @@ class Outlet:
         """Pass the consumer every row from a number on (default: the next); the number of its first row."""
         first = self.first(from_sequence)
         self._settle(consumer)
-        consumer.drained = self._look_for_slow_ones
+        consumer.drained = self._look_at
         consumer.history = self.history
         consumer.shared = self.shared
         self.consumers.append(consumer)
@@ -388,7 +397,7 @@ class Outlet:
             consumer.put(sequence, batch)
         if self._progress is not None:
             consumer.progressed(self._progress)  # the others know it already
-        self._look_for_slow_ones()
+        self._look_at(consumer)
         return first
 
     def rekey(self, key: Sequence[int] | None) -> None:
@@ -398,7 +407,8 @@ class Outlet:
         self.key = key
         for consumer in self.consumers:
             self._settle(consumer)
-        self._look_for_slow_ones()
+            self._weigh(consumer)
+        self._adjust()
 
     def _settle(self, consumer: Consumer) -> None:
         consumer.settle(self.schema, self.key)
@@ -411,7 +421,8 @@ class Outlet:
             self._gone.dropped += consumer.dropped
             self._gone.superseded += consumer.superseded
             self._gone.breaches += consumer.breaches
-            self._look_for_slow_ones()
+            self._lags.pop(consumer, None)
+            self._adjust()
             if not self.consumers and self.on_unread is not None:
                 self.on_unread()
 
@@ -511,27 +522,56 @@ class Outlet:
         waiting = (consumer for consumer in self.consumers if consumer.fill > 0)
         return max(waiting, key=lambda consumer: consumer.fill, default=None) if self.backpressure else None
 
-    def _look_for_slow_ones(self) -> None:
+    def _look_at(self, consumer: Consumer) -> None:
         """Let feeds wait as soon as one consumer needs it, and resume them when all have caught up."""
+        if consumer.held or self._lags:
+            self._weigh(consumer)
+            self._adjust()
+
+    def _weigh(self, consumer: Consumer) -> None:
+        lag = _lag(consumer.fill)
+        if lag is Lag.LITTLE:
+            self._lags.pop(consumer, None)
+        elif consumer in self._lags or consumer in self.consumers:  # it may have left because of its lag
+            self._lags[consumer] = lag
+
+    def _adjust(self) -> None:
         before = self.backpressure
-        fill = 0.0
-        for consumer in self.consumers:
-            if consumer.held and consumer.fill > fill:
-                fill = consumer.fill
-        if not fill and not before:
+        if not self._lags and not before:
             return
-        after = _backpressure(fill, before)
+        after = _backpressure(max(self._lags.values(), default=Lag.LITTLE), before)
         if after is not before:
             self.backpressure = after
             self._press(after)
 
 
-def _backpressure(fill: float, before: Backpressure) -> Backpressure:
-    if fill >= STRICT_FILL:
-        return Backpressure.STRICT
-    if fill >= 1:
-        return max(Backpressure.SOFT, before)
-    return Backpressure.NONE if fill <= 1 / 2 else min(before, Backpressure.SOFT)
+class Lag(IntEnum):
+    """How much a consumer holds: up to half of its limit, less than the limit, up to STRICT_FILL limits, or more."""
+
+    LITTLE = 0
+    HALF = 1
+    LIMIT = 2
+    MORE = 3
+
+
+def _lag(fill: float) -> Lag:
+    if fill <= 1 / 2:
+        return Lag.LITTLE
+    if fill < 1:
+        return Lag.HALF
+    return Lag.LIMIT if fill < STRICT_FILL else Lag.MORE
+
+
+def _backpressure(lag: Lag, before: Backpressure) -> Backpressure:
+    match lag:
+        case Lag.LITTLE:
+            return Backpressure.NONE
+        case Lag.HALF:
+            return min(before, Backpressure.SOFT)
+        case Lag.LIMIT:
+            return max(Backpressure.SOFT, before)
+        case Lag.MORE:
+            return Backpressure.STRICT
 
 
 class Sender(Protocol):
@@ -563,15 +603,32 @@ class Subscription(Consumer):
         self._sender = sender
         self._progress: int | None = None
 
+    def put(self, sequence: int, batch: Batch) -> None:
+        sender, rows = self._sender, len(batch)
+        if (
+            not self.held  # so nothing is queued
+            and self._newest is None
+            and self._progress is None
+            and rows <= sender.room()
+            and batch.weight <= sender.chunk_bytes
+        ):
+            self.delivered += rows
+            sender.send_rows(sequence, batch)
+        else:
+            super().put(sequence, batch)
+
     def progressed(self, value_us: int) -> None:
         super().progressed(value_us)
         self._progress = value_us
         self.pump()
 
     def pump(self) -> None:
-        while (taken := self.take(self._sender.room(), self._sender.chunk_bytes)) is not None:
-            self._sender.send_rows(*taken)
-            self.passed_on(taken[1])
+        sender, held = self._sender, self.held
+        while (taken := self.take(sender.room(), sender.chunk_bytes)) is not None:
+            sender.send_rows(*taken)
+            self.delivered += self._let_go(taken[1])
+        if self.held != held:
+            self.drained(self)
         if self._progress is not None and not self.held and self._sender.writable():
             value, self._progress = self._progress, None
             self._sender.send_progress(value)
@@ -695,6 +752,7 @@ class WriterSink(Consumer):
     def pump(self) -> None:
         if self.failed is not None:
             self._drop(self.held)
+            self.drained(self)
         elif self.held and self.trouble is None:
             self._begin()
 
