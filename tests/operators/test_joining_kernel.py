@@ -35,6 +35,7 @@ def int64(values: Any) -> Int64s:
     room=st.integers(0, 40),
     alike=st.booleans(),
     part=st.integers(1, 25),
+    bit=st.integers(-1, 7),
 )
 def test_probe_finds_what_looking_at_every_pair_finds(
     kernel: ModuleType,
@@ -49,13 +50,20 @@ def test_probe_finds_what_looking_at_every_pair_finds(
     room: int,
     alike: bool,
     part: int,
+    bit: int,
 ) -> None:
+    if bit >= 0:
+        # Segments share a sieve only if all their times are in bucket 0.
+        shift, stored = 63, [(key, abs(time), marked) for key, time, marked in stored]
     keys, ts = int64(key for key, _, _ in stored), int64(time for _, time, _ in stored)
     unlinked = np.array([marked for _, _, marked in stored], np.uint8)
-    table, sieve, links = np.zeros(places, np.int32), np.zeros(places, np.uint8), np.zeros(len(stored), np.int32)
+    table, sieve, links = np.zeros(places, np.int32), np.zeros(4 * places, np.uint8), np.zeros(len(stored), np.int32)
+    if bit >= 0:
+        sieve[:] = 255 - (1 << bit)  # others have marked everything
     cut = min(cut, len(stored))
-    kernel.link(keys, ts, unlinked, shift, 0, cut, table, sieve, links)
-    kernel.link(keys, ts, unlinked, shift, cut, len(stored), table, sieve, links)
+    finder = kernel.Finder(keys, ts, table, sieve, links, shift, bit)
+    finder.link(unlinked, 0, cut)
+    finder.link(unlinked, cut, len(stored))
     first, last = (int(ts.min()), int(ts.max())) if stored else (1, 0)
     wanted = [
         (row, slot)
@@ -66,9 +74,12 @@ def test_probe_finds_what_looking_at_every_pair_finds(
     pairs = np.empty((2, room), np.int64)
     new_keys, new_ts = int64(key for key, _, _ in new), int64(time for _, time, _ in new)
     high = None if alike else new_ts
-    stop, count = kernel.probe(
-        new_keys, new_ts, high, below, above, 0, len(new), keys, ts, first, last, least, shift, table, sieve, links,
-        np.empty(part, np.uint8), pairs, 0,
+    hints = np.zeros(len(new), np.uint8)
+    if bit >= 0:
+        kernel.sift(new_keys, 0, len(new), sieve, hints)
+    stop, count = finder.probe(
+        new_keys, new_ts, high, below, above, 0, len(new), first, last, least, hints, np.empty((3, part), np.int32),
+        pairs, 0,
     )  # fmt: skip
     found = list(zip(*pairs[:, :count].tolist(), strict=True))
     assert sorted(found) == [pair for pair in wanted if pair[0] < stop]
@@ -86,11 +97,12 @@ def test_probe_finds_what_looking_at_every_pair_finds(
 def test_a_row_goes_on_where_an_earlier_call_stopped(kernel: ModuleType) -> None:
     keys, ts = int64([1, 1, 1]), int64([0, 0, 0])
     table, sieve, links = np.zeros(8, np.int32), np.zeros(8, np.uint8), np.zeros(3, np.int32)
-    kernel.link(keys, ts, None, 4, 0, 3, table, sieve, links)
-    pairs, hints = np.empty((2, 7), np.int64), np.empty(2, np.uint8)
-    stop, count = kernel.probe(keys, ts, None, 0, 0, 0, 3, keys, ts, 0, 0, 0, 4, table, sieve, links, hints, pairs, 0)
+    finder = kernel.Finder(keys, ts, table, sieve, links, 4, -1)
+    finder.link(None, 0, 3)
+    pairs, hints, work = np.empty((2, 7), np.int64), np.empty(0, np.uint8), np.empty((3, 2), np.int32)
+    stop, count = finder.probe(keys, ts, None, 0, 0, 0, 3, 0, 0, 0, hints, work, pairs, 0)
     assert (stop, count) == (2, 6), "the third row's pairs do not fit"
-    stop, count = kernel.probe(keys, ts, None, 0, 0, 2, 3, keys, ts, 0, 0, 0, 4, table, sieve, links, hints, pairs, 0)
+    stop, count = finder.probe(keys, ts, None, 0, 0, 2, 3, 0, 0, 0, hints, work, pairs, 0)
     assert (stop, count) == (3, 3)
     assert pairs[:, :3].tolist() == [[2, 2, 2], [0, 1, 2]]
 
@@ -134,12 +146,12 @@ def test_a_finder_finds_what_it_was_given_and_what_was_there(
 ) -> None:
     keys, ts = np.zeros(len(stored), np.int64), np.zeros(len(stored), np.int64)
     table, sieve, links = np.zeros(16, np.int32), np.zeros(16, np.uint8), np.zeros(len(stored), np.int32)
-    finder = kernel.Finder(keys, ts, table, sieve, links, shift)
+    finder = kernel.Finder(keys, ts, table, sieve, links, shift, -1)
     half = len(stored) // 2
     for slot, (other, time, _) in enumerate(stored[:half]):
         finder.put(slot, other, time)
     keys[half:], ts[half:] = [other for other, _, _ in stored[half:]], [time for _, time, _ in stored[half:]]
-    kernel.link(keys, ts, None, shift, half, len(stored), table, sieve, links)
+    finder.link(None, half, len(stored))
     first, last = (int(ts.min()), int(ts.max())) if stored else (1, 0)
     wanted = [slot for slot, (other, time, _) in enumerate(stored) if other == key and begin <= time <= end]
     slots = np.full(room, -7, np.int64)

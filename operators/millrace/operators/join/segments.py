@@ -38,7 +38,7 @@ LARGEST: Final = 262_144
 WORTH_CLEARING: Final = 4096
 # Pairs that are looked for at a time, unless a single tuple has more.
 MOST_PAIRS: Final = 65_536
-# Rows that look into a segment's sieve together.
+# Rows that look into a segment together.
 PART: Final = 512
 # Room for pairs to begin with.
 FEW_PAIRS: Final = 256
@@ -47,6 +47,10 @@ SOME_TIME_US: Final = 1_000_000
 
 NOTHING: Final = np.empty(0)
 NONE_UNLINKED: Final = np.empty(0, np.uint8)
+NO_HINTS: Final = np.empty(0, np.uint8)
+# A sieve's byte has a bit for each of so many segments, or a segment has them all.
+BITS: Final = 8
+ALL: Final = -1
 
 # Keys as 64-bit identities: from their columns, and how many rows those have.
 Identify = Callable[[Sequence[Values], int], Int64s]
@@ -146,6 +150,25 @@ class Shape:
     watched: bool = False
 
 
+class Sieve:
+    """Bytes per index in which up to eight large segments mark the hashes of their tuples, each in its own bit.
+
+    A bit is never used again: the sieve goes with its last segment.
+    """
+
+    __slots__ = ("bits", "places", "room")
+
+    def __init__(self, room: int, indexes: int) -> None:
+        self.room = room
+        self.bits = 0
+        # As many bits per tuple as in a segment's own sieve.
+        self.places = [np.zeros(2 * BITS * room, np.uint8) for _ in range(indexes)]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(places.nbytes for places in self.places)
+
+
 class Segment:
     """The tuples of a span of time, `start` <= time < `end`, in order of arrival.
 
@@ -154,6 +177,7 @@ class Segment:
     least     the least time in it, `greatest` the greatest
     masked    whether there may be nulls
     unlinked  which rows can never match (they are kept for their own sake), None while there are none
+    shared    the sieve that it shares with others, None if it has its own ones
     """
 
     __slots__ = (
@@ -172,6 +196,7 @@ class Segment:
         "number",
         "room",
         "shape",
+        "shared",
         "shift",
         "sieves",
         "start",
@@ -181,7 +206,17 @@ class Segment:
         "valid",
     )
 
-    def __init__(self, shape: Shape, number: int, first_row: int, start: int, end: int, room: int, shift: int) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        number: int,
+        first_row: int,
+        start: int,
+        end: int,
+        room: int,
+        shift: int,
+        shared: Sieve | None = None,
+    ) -> None:
         self.shape = shape
         self.number = number
         self.first_row = first_row
@@ -201,10 +236,10 @@ class Segment:
         self.sieves: list[Values] = []
         self.links: list[Values] = []
         self.finders: list[joining.Finder] = []
-        self.reserve(room)
+        self.reserve(room, shared)
 
-    def reserve(self, room: int) -> None:
-        """Have room for so many tuples, rounded up."""
+    def reserve(self, room: int, shared: Sieve | None = None) -> None:
+        """Have room for so many tuples, rounded up. A segment that shares a sieve leaves it if it needs more room."""
         room = max(SMALLEST, 1 << (room - 1).bit_length())
         count = self.room = room
         self.ts = self._longer(self.ts, count)
@@ -218,10 +253,17 @@ class Segment:
             self.matched = self._longer(self.matched, count)
         # Twice as many places as tuples: most chains have one tuple.
         self.tables = [np.zeros(2 * room, np.int32) for _ in self.keys]
-        self.sieves = [np.zeros(2 * room, np.uint8) for _ in self.keys]
         self.links = [np.empty(room, np.int32) for _ in self.keys]
+        self.shared = shared
+        if shared is None:
+            bit = ALL
+            self.sieves = [np.zeros(2 * room, np.uint8) for _ in self.keys]
+        else:
+            bit = shared.bits
+            self.sieves = shared.places
+            shared.bits += 1
         self.finders = [
-            joining.Finder(keys, self.ts, table, sieve, links, self.shift)
+            joining.Finder(keys, self.ts, table, sieve, links, self.shift, bit)
             for keys, table, sieve, links in zip(self.keys, self.tables, self.sieves, self.links, strict=True)
         ]
         self._link(0)
@@ -234,11 +276,9 @@ class Segment:
         return longer
 
     def _link(self, start: int) -> None:
-        if self.count == start:
-            return
-        indexes = zip(self.keys, self.tables, self.sieves, self.links)  # noqa: B905 (as in `append`)
-        for keys, table, sieve, links in indexes:
-            joining.link(keys, self.ts, self.unlinked, self.shift, start, self.count, table, sieve, links)
+        if self.count > start:
+            for finder in self.finders:
+                finder.link(self.unlinked, start, self.count)
 
     def append(
         self, rows: Strip, least: int, greatest: int, keys: Sequence[Int64s], unlinked: Values, matched: Bools | None
@@ -294,7 +334,8 @@ class Segment:
 
     @property
     def nbytes(self) -> int:
-        arrays = [self.ts, self.arrival, *self.keys, *self.columns, *self.tables, *self.sieves, *self.links]
+        arrays = [self.ts, self.arrival, *self.keys, *self.columns, *self.tables, *self.links]
+        arrays += self.sieves if self.shared is None else []
         arrays += [array for array in (*self.valid, self.unlinked, self.matched) if array is not None]
         return sum(array.nbytes for array in arrays)
 
@@ -390,7 +431,7 @@ class SegmentStore:
         self._numbers = 0
         self._pairs = np.empty((2, FEW_PAIRS), np.int64)
         self._slots = np.empty(FEW_PAIRS, np.int64)
-        self._hints = np.empty(PART, np.uint8)
+        self._work = np.empty((3, PART), np.int32)
         self.identify = [identity_of([shape.types[at] for at in columns])[0] for columns in shape.indexes]
 
     # -- putting -------------------------------------------------------------------------------------------------------
@@ -558,10 +599,20 @@ class SegmentStore:
         span = self.shape.span_us
         # Within a segment that is no longer than a few intervals, one bucket finds as much as several.
         shift = 63 if span is None or end - start <= 2 * span else self.shape.shift
-        made = Segment(self.shape, self._numbers, self.rows, start, end, room, shift)
+        shared = self._sieve_for(at, start, room, shift)
+        made = Segment(self.shape, self._numbers, self.rows, start, end, room, shift, shared)
         self._numbers += 1
         self.segments.insert(at, made)
         return made
+
+    def _sieve_for(self, at: int, start: int, room: int, shift: int) -> Sieve | None:
+        """The sieve for a segment to share, if it is large and all its tuples are in bucket 0."""
+        if room < LARGEST or shift != 63 or start < 0:
+            return None
+        before = self.segments[at - 1].shared if at else None
+        if before is not None and before.room >= room and before.bits < BITS:
+            return before
+        return Sieve(1 << (room - 1).bit_length(), len(self.shape.indexes))
 
     # -- forgetting ----------------------------------------------------------------------------------------------------
 
@@ -622,11 +673,17 @@ class SegmentStore:
             self._pairs = np.empty((2, MOST_PAIRS), np.int64)
         count = 0
         spans: list[tuple[Segment, int, int]] = []
+        sieve: Sieve | None = None
+        hints = NO_HINTS
         for segment in self.segments:
             first, at = count, start
             least = 0 if self.shape.newest is None else max(0, self.rows - self.shape.newest - segment.first_row)
+            if segment.shared is not None and segment.shared is not sieve:
+                sieve, hints = segment.shared, np.empty(stop, np.uint8)
+                joining.sift(keys, start, stop, sieve.places[index], hints)
+            finder = segment.finders[index]
             while True:
-                at, count = joining.probe(
+                at, count = finder.probe(
                     keys,
                     low,
                     high,
@@ -634,16 +691,11 @@ class SegmentStore:
                     above,
                     at,
                     stop,
-                    segment.keys[index],
-                    segment.ts,
                     segment.least,
                     segment.greatest,
                     least,
-                    segment.shift,
-                    segment.tables[index],
-                    segment.sieves[index],
-                    segment.links[index],
-                    self._hints,
+                    hints,
+                    self._work,
                     self._pairs,
                     count,
                 )
@@ -670,7 +722,8 @@ class SegmentStore:
 
     @property
     def nbytes(self) -> int:
-        return sum(segment.nbytes for segment in self.segments)
+        sieves = {segment.shared for segment in self.segments if segment.shared is not None}
+        return sum(segment.nbytes for segment in self.segments) + sum(sieve.nbytes for sieve in sieves)
 
     def save(self) -> Any:
         return [self.floor, self.rows, self._numbers, [segment.save() for segment in self.segments]]
@@ -686,7 +739,8 @@ class SegmentStore:
     def _restore_segment(self, data: Any) -> None:
         head, ts, arrival, columns, valid, unlinked, matched = data
         number, first_row, start, end, room, shift, least, greatest = head
-        segment = Segment(self.shape, number, first_row, start, end, room, shift)
+        shared = self._sieve_for(len(self.segments), start, room, shift)
+        segment = Segment(self.shape, number, first_row, start, end, room, shift, shared)
         self.segments.append(segment)
         strip = Strip(ts, arrival, columns, valid)
         marks = NONE_UNLINKED if unlinked is None else unlinked
