@@ -15,6 +15,7 @@ from millrace.engine.events import AddQuery, AddStream, Answer, Arrived, Command
 from millrace.engine.plan import Node, QueryPlan, StreamDefinition
 from millrace.operators.join import kernel as joining
 from millrace.operators.join.bands import Band
+from millrace.operators.join.segments import ALL, NO_HINTS
 from millrace.operators.join.spec import Equal, JoinSpec
 from millrace.protocol import Schema, Type
 from millrace.values.batch import Batch, Int64s
@@ -173,17 +174,17 @@ def kernel_alone(load: Load, repeats: int) -> float:
             joining.fold(states, list(keys))
         table, sieve = np.zeros(1 << 14, np.int32), np.zeros(1 << 14, np.uint8)
         links = np.empty(8192, np.int32)
-        pairs, hints = np.empty((2, 65_536), np.int64), np.empty(512, np.uint8)
+        pairs, work = np.empty((2, 65_536), np.int64), np.empty((3, 512), np.int32)
         for at in range(0, count, 4096):
             ts = load.ts[at : at + 4096]
             keys64 = states[at : at + 4096]
             table[:] = 0
+            finder = joining.Finder(keys64, ts, table, sieve, links, 21, ALL)
             for _ in range(2):
-                joining.probe(
-                    keys64, ts, None, BAND_US, BAND_US, 0, len(ts), keys64, ts, int(ts[0]), int(ts[-1]), 0, 21, table,
-                    sieve, links, hints, pairs, 0,
-                )  # fmt: skip
-                joining.link(keys64, ts, None, 21, 0, len(ts), table, sieve, links)
+                finder.probe(
+                    keys64, ts, None, BAND_US, BAND_US, 0, len(ts), int(ts[0]), int(ts[-1]), 0, NO_HINTS, work, pairs, 0
+                )
+                finder.link(None, 0, len(ts))
 
     return best_of(repeats, run)
 
@@ -216,7 +217,7 @@ def row_alone(load: Load) -> float:
     keys, ts = np.zeros(2 * RATE, np.int64), np.zeros(2 * RATE, np.int64)
     table, sieve = np.zeros(1 << 14, np.int32), np.zeros(1 << 14, np.uint8)
     links = np.empty(2 * RATE, np.int32)
-    finder = joining.Finder(keys, ts, table, sieve, links, 63)
+    finder = joining.Finder(keys, ts, table, sieve, links, 63, ALL)
     rows = [batch.columns for batch in load.batches(0, 1)[:BLOCK]]
     slots = np.empty(256, np.int64)
 
