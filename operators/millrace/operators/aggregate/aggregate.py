@@ -17,11 +17,11 @@ from millrace.operators.aggregate.groups import Grouping
 from millrace.operators.aggregate.panes import Ages, Panes, Windows
 from millrace.operators.aggregate.row_positions import RowPositions
 from millrace.operators.aggregate.sessionrows import SessionRows
-from millrace.operators.aggregate.sessions import Sessions
+from millrace.operators.aggregate.sessions import Sessions, numbered
 from millrace.operators.aggregate.spec import AggregateSpec
 from millrace.operators.frame.idle_waiting import IdleWaiting, WindowWaiting
 from millrace.operators.frame.layout import Layout
-from millrace.operators.frame.operator import Site
+from millrace.operators.frame.operator import Operator, Site
 from millrace.operators.frame.punctuation_grain import PunctuationGrain, union_of
 from millrace.operators.frame.windows import SessionWindow
 from millrace.values.batch import Batch
@@ -65,11 +65,22 @@ class Pace:
         return min(rows, limit)
 
 
+def _numbered(operator: Operator, state: Any) -> Any:
+    """Version 1 had no numbers of sessions."""
+    assert isinstance(operator, WindowAggregate)
+    *own, windows = state
+    if isinstance(operator.windows, SessionRows):
+        windows = [numbered(windows[0]), *windows[1:]]
+    elif isinstance(operator.windows, Sessions):
+        windows = numbered(windows)
+    return [*own, windows]
+
+
 class WindowAggregate(WindowWaiting):
     """Groups per window, from tuples in any order. The output is in order of time."""
 
     kind: ClassVar[str] = "aggregate"
-    layout: ClassVar[Layout] = Layout(1)
+    layout: ClassVar[Layout] = Layout(2, _numbered)
     paced = True
 
     def __init__(self, site: Site, spec: AggregateSpec) -> None:
@@ -166,7 +177,7 @@ class WindowAggregate(WindowWaiting):
         return [super().save(), self.newest_us, self._pace.credit, self.windows.save()]
 
     def essence(self) -> Any:
-        return [self.newest_us, self.windows.save()]
+        return [self.newest_us, self.windows.essence()]
 
     def restore(self, data: Any) -> None:
         idle, self.newest_us, self._pace.credit, windows = data
@@ -181,6 +192,8 @@ class RowAggregate(WindowAggregate):
     (if the end closes the window, at least the last promise). So the output is in order if the input is, and an open
     window delays no promise.
     """
+
+    layout: ClassVar[Layout] = Layout(1)
 
     def __init__(self, site: Site, spec: AggregateSpec) -> None:
         reader = site.inputs[0]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -187,6 +188,12 @@ class Distinct:
 
     def save(self, count: int) -> Any:
         return self.seen.save()
+
+    def essence(self, slots: Int64s) -> Any:
+        """The values of each group, in the order in which they were seen."""
+        ranks = {slot: rank for rank, slot in enumerate(slots.tolist())}
+        seen = listed(self.seen.decode(0, self.seen.count))
+        return sorted([(ranks[owner], values) for owner, *values in seen if owner in ranks], key=itemgetter(0))
 
     def restore(self, data: Any) -> None:
         self.seen.restore(data)
@@ -457,6 +464,15 @@ class Keys:
         return self._stored.nbytes + self._index.nbytes + codes
 
 
+def listed(columns: Iterable[tuple[Values, Bools | None]]) -> list[tuple[Any, ...]]:
+    """The rows of columns and masks as Python values."""
+    lists = []
+    for values, mask in columns:
+        column = values.tolist()
+        lists.append(column if mask is None else [v if m else None for v, m in zip(column, mask, strict=True)])
+    return list(zip(*lists, strict=True))
+
+
 def _side_by_side(columns: Sequence[Int64s]) -> Int64s:
     """The columns of keys as rows."""
     count = len(columns[0])
@@ -603,6 +619,10 @@ class Table:
     def save(self) -> Any:
         states = [call.save(self.count) for call in self.calls]
         return [self.count, self.newest, self._keys.save(), self.arrived[: self.count].copy(), states]
+
+    def essence(self, slots: Int64s) -> Any:
+        """The states of these groups, in this order, whatever their slots."""
+        return [self.arrived[slots], *(call.essence(slots) for call in self.calls)]
 
     def restore(self, data: Any) -> None:
         self.count, self.newest, keys, arrived, states = data

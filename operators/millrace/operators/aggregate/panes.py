@@ -101,6 +101,10 @@ class Windows(ABC):
         self.errors.append((int(failed.sum()), REASONS[Fault(int(faults[failed][0]))]))
         return batch.take(~failed)
 
+    def essence(self) -> Any:
+        """The part that later rows depend on."""
+        return self.save()
+
     @property
     @abstractmethod
     def tuples(self) -> int:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from millrace.operators.aggregate.current import CurrentTotals
-from millrace.operators.aggregate.groups import ComputedRows, Grouping, Table
+from millrace.operators.aggregate.groups import ComputedRows, Grouping, Table, listed
 from millrace.operators.aggregate.spec import AggregateSpec
 from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import Operator, Site
@@ -117,6 +117,14 @@ class Totals(UpdateState):
 
     def save(self) -> Any:
         return [self.table.save(), self._times, self.owes]
+
+    def essence(self) -> Any:
+        """The groups in an order of their own: their rows leave in the order of the causing tuples."""
+        slots = np.arange(self.table.count)
+        keys = listed(self.table.keys_of(slots))
+        if keys:
+            slots = np.array(sorted(slots.tolist(), key=list(map(repr, keys)).__getitem__), np.int64)
+        return [sorted(keys, key=repr), self.table.essence(slots), self._times[slots], self.owes]
 
     def restore(self, data: Any) -> None:
         table, times, self.owes = data

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from millrace.operators.aggregate.groups import ComputedRows, Grouping
+from millrace.operators.aggregate.groups import ComputedRows, Grouping, listed
 from millrace.operators.aggregate.sessions import Sessions
 from millrace.operators.aggregate.spec import AggregateSpec
 from millrace.protocol import Field, Schema
@@ -117,6 +117,10 @@ class SessionRows(Sessions):
     def save(self) -> Any:
         out = None if self.out is None else self.out.slice(self.emitted, len(self.out)).save()
         return [super().save(), self.store.save(), out]
+
+    def essence(self) -> Any:
+        out = None if self.out is None else self.out.slice(self.emitted, len(self.out)).save()
+        return [super().essence(), self.store.essence(self._slots_by_arrival()), out]
 
     def restore(self, data: Any) -> None:
         sessions, store, out = data
@@ -247,6 +251,18 @@ class RowStore:
             [column[:] for column in self.columns],
             list(self.valid),
         ]
+
+    def essence(self, sessions: Int64s) -> Any:
+        """The rows by arrival, each with its session's rank among these."""
+        places, _ = self.chains(sessions)
+        order = np.argsort(self.number[places])
+        places = places[order]
+        ranks = np.repeat(np.arange(len(sessions)), self.counts[sessions])[order]
+        columns = [
+            (column[places], None if mask is None else mask[places])
+            for column, mask in zip(self.columns, self.valid, strict=True)
+        ]
+        return [ranks, self.ts[places], self.arrival[places], listed(columns)]
 
     def restore(self, data: Any) -> None:
         self.count, self._taken, arrays, columns, valid = data

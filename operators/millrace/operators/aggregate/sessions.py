@@ -3,6 +3,7 @@
 A batch is first cut into sessions alone (sorted by key and time). Then these are sorted together with the open
 sessions, and those that touch become one: a disordered tuple can extend a session, merge two, or start an earlier one.
 Sessions of a key are linked to a chain by arrays. Keys without sessions are dropped once they are the majority.
+Sessions with equal bounds are emitted in the order of their first rows' arrival, whatever their slots.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from millrace.operators.aggregate.groups import ComputedRows, Grouping, Keys, Table
+from millrace.operators.aggregate.groups import ComputedRows, Grouping, Keys, Table, listed
 from millrace.operators.aggregate.panes import Windows
 from millrace.operators.aggregate.spec import AggregateSpec
 from millrace.operators.frame.windows import SessionWindow
@@ -28,6 +29,7 @@ class Sessions(Windows):
     """Open sessions, each with a slot in one table of states.
 
     key, first, last   by slot; key is -1 where the slot is free
+    number             by slot, how many rows had arrived before the session's first one
     head, following    by key the first session of its chain, by slot the next one; -1 ends it
     pending            slots of closed sessions that have not been emitted, in order
     """
@@ -42,7 +44,9 @@ class Sessions(Windows):
         self.key = np.empty(0, np.int64)
         self.first = np.empty(0, np.int64)
         self.last = np.empty(0, np.int64)
+        self.number = np.empty(0, np.int64)
         self.following = np.empty(0, np.int64)
+        self.arrived = 0
         self.free: list[int] = []
         self.pending: list[int] = []
         self._forget_keys()
@@ -74,7 +78,9 @@ class Sessions(Windows):
         partial.reserve(runs)
         partial.count = runs
         partial.update(slots, rows)
-        target = self._join(run_key, run_first, run_last, partial)
+        run_number = self.arrived + np.minimum.reduceat(order, edges)
+        self.arrived += len(order)
+        target = self._join(run_key, run_first, run_last, run_number, partial)
         self._least = None
         return target[slots]
 
@@ -90,9 +96,10 @@ class Sessions(Windows):
             self.head = np.append(self.head, np.full(2 * count - len(self.head), -1, np.int64))
         return keys
 
-    def _join(self, run_key: Int64s, run_first: Int64s, run_last: Int64s, partial: Table) -> Int64s:
+    def _join(self, run_key: Int64s, run_first: Int64s, run_last: Int64s, run_number: Int64s, partial: Table) -> Int64s:
         """Merge the runs of a batch with the open sessions; each run's session."""
         there = self._of_keys(run_key)
+        there = there[np.argsort(self.number[there])]
         key = np.concatenate((self.key[there], run_key))
         first = np.concatenate((self.first[there], run_first))
         last = np.concatenate((self.last[there], run_last))
@@ -102,7 +109,7 @@ class Sessions(Windows):
         cluster = np.empty(len(order), np.int64)
         cluster[order] = cluster_of
         olds, news = cluster[: len(there)], cluster[len(there) :]
-        # One of the open sessions keeps its slot; a cluster without any gets a new one.
+        # The first of the open sessions keeps its slot; a cluster without any gets a new one.
         target = np.full(count, -1, np.int64)
         target[olds[::-1]] = there[::-1]
         fresh = np.flatnonzero(target < 0)
@@ -113,7 +120,9 @@ class Sessions(Windows):
         ends = np.full(count, MIN_TIME, np.int64)
         np.minimum.at(begins, cluster, first)
         np.maximum.at(ends, cluster, last)
-        self.first[target], self.last[target] = begins, ends
+        numbers = np.full(count, MAX_TIME, np.int64)
+        np.minimum.at(numbers, cluster, np.concatenate((self.number[there], run_number)))
+        self.first[target], self.last[target], self.number[target] = begins, ends, numbers
         edges = np.flatnonzero(np.diff(cluster_of, prepend=-1))
         keys = key[order][edges]
         self.key[target] = keys
@@ -144,8 +153,9 @@ class Sessions(Windows):
             self.states.reserve(size)
             self.states.count = size
             self.key = np.append(self.key, np.full(len(more), -1, np.int64))
-            self.first, self.last, self.following = (
-                np.append(array, np.zeros(len(more), np.int64)) for array in (self.first, self.last, self.following)
+            self.first, self.last, self.number, self.following = (
+                np.append(array, np.zeros(len(more), np.int64))
+                for array in (self.first, self.last, self.number, self.following)
             )
             self.free[:0] = more[::-1].tolist()
         taken = self.free[len(self.free) - count :][::-1]
@@ -202,7 +212,7 @@ class Sessions(Windows):
         """Find the sessions that are over, if none is pending."""
         if not self.pending:
             closed = np.flatnonzero((self.key >= 0) & (self.last <= self.reached - self.gap))
-            self.pending = closed[np.lexsort((self.first[closed], self.last[closed]))].tolist()
+            self.pending = closed[np.lexsort((self.number[closed], self.first[closed], self.last[closed]))].tolist()
 
     def _tidy(self) -> None:
         """Drop keys without sessions once they are the majority, and all keys if no session is left."""
@@ -226,15 +236,38 @@ class Sessions(Windows):
 
     @property
     def nbytes(self) -> int:
-        return int(self.keys.nbytes + self.states.nbytes + 4 * self.key.nbytes + self.head.nbytes)
+        return int(self.keys.nbytes + self.states.nbytes + 5 * self.key.nbytes + self.head.nbytes)
 
     def save(self) -> Any:
-        arrays = [array.copy() for array in (self.key, self.first, self.last, self.following, self.head)]
-        return [self.reached, self.since, arrays, self.free, self.pending, self.keys.save(), self.states.save()]
+        arrays = [array.copy() for array in (self.key, self.first, self.last, self.number, self.following, self.head)]
+        own = [self.reached, self.since, self.arrived, arrays, self.free, self.pending]
+        return [*own, self.keys.save(), self.states.save()]
+
+    def essence(self) -> Any:
+        """The sessions by the arrival of their first rows, with their keys' values."""
+        slots = self._slots_by_arrival()
+        keys = listed(self.keys.decode_at(self.key[slots])) if self.grouping.width else []
+        since = self.since
+        if since is not None and self.reached >= since and (self.first[slots] >= since).all():
+            since = None  # no session is left out any more
+        pending = self.number[np.array(self.pending, np.int64)]
+        ranks = np.searchsorted(self.number[slots], pending)
+        bounds = [self.first[slots], self.last[slots]]
+        return [self.reached, since, keys, bounds, ranks, self.states.essence(slots)]
+
+    def _slots_by_arrival(self) -> Int64s:
+        slots = np.flatnonzero(self.key >= 0)
+        return slots[np.argsort(self.number[slots])]
 
     def restore(self, data: Any) -> None:
-        self.reached, self.since, arrays, self.free, self.pending, keys, states = data
-        self.key, self.first, self.last, self.following, self.head = (array.copy() for array in arrays)
+        self.reached, self.since, self.arrived, arrays, self.free, self.pending, keys, states = data
+        self.key, self.first, self.last, self.number, self.following, self.head = (array.copy() for array in arrays)
         self.keys.restore(keys)
         self.states.restore(states)
         self._least = None
+
+
+def numbered(state: list[Any]) -> list[Any]:
+    """The state of sessions of version 1, which emitted sessions with equal bounds in the order of their slots."""
+    reached, since, (key, *bounds, following, head), *rest = state
+    return [reached, since, len(key), [key, *bounds, np.arange(len(key)), following, head], *rest]

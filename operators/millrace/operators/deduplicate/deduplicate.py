@@ -55,10 +55,11 @@ class Deduplicate(RowWise):
         return batch if first.all() else batch.take(first.view(np.bool_))
 
     def _forget(self, low_us: int) -> None:
-        """Drop the keys that affect no row from this time on. A sweep follows a span without one, so a key is looked at
-        twice at most."""
+        """Drop the keys that affect no row from this time on, once per span on the axis of time: a key is looked at
+        twice at most, and operators that have read the same rows since drop the same keys."""
         since_us = before(low_us, self._within_us)
-        if not is_time(low_us) or since_us <= self._swept_us:
+        swept_us = before(self._swept_us, self._within_us)
+        if not is_time(low_us) or since_us // self._within_us <= swept_us // self._within_us:
             return
         self._swept_us = low_us
         times = self._last[: self._keys.count]
@@ -77,6 +78,11 @@ class Deduplicate(RowWise):
 
     def save(self) -> Any:
         return [self._keys.save(), self._last[: self._keys.count].copy(), self._swept_us]
+
+    def essence(self) -> Any:
+        """Its keys in an order of their own, whatever their numbers."""
+        keys = self._keys.rows(np.arange(self._keys.count))
+        return sorted(zip(keys, self._last[: self._keys.count].tolist(), strict=True), key=repr)
 
     def restore(self, data: Any) -> None:
         keys, last, self._swept_us = data

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from millrace.operators.aggregate.groups import Keys
+from millrace.operators.aggregate.groups import Keys, listed
 from millrace.protocol import Field
 from millrace.values.aggregates.accumulator import OBJECTS
 from millrace.values.batch import Batch, Bools, Int64s, Values
@@ -47,11 +47,7 @@ class KeyIndex:
 
     def rows(self, slots: Int64s) -> list[tuple[Any, ...]]:
         """The keys of these numbers as Python values."""
-        listed = []
-        for values, mask in self.columns(slots):
-            column = values.tolist()
-            listed.append(column if mask is None else [v if m else None for v, m in zip(column, mask, strict=True)])
-        return list(zip(*listed, strict=True)) if listed else [()] * len(slots)
+        return [()] * len(slots) if self._keys is None else listed(self._keys.decode_at(slots))
 
     def keep(self, slots: Int64s) -> None:
         """Drop all other keys; these are renumbered, in this order."""

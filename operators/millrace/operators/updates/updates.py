@@ -218,6 +218,10 @@ class UpdateState(ABC):
     @abstractmethod
     def save(self) -> Any: ...
 
+    def essence(self) -> Any:
+        """The part that later rows depend on."""
+        return self.save()
+
     @abstractmethod
     def restore(self, data: Any) -> None: ...
 
@@ -263,6 +267,9 @@ class Stateful(Operator):
 
     def save(self) -> Any:
         return self.state.save()
+
+    def essence(self) -> Any:
+        return self.state.essence()
 
     def restore(self, data: Any) -> None:
         self.state.restore(data)

@@ -62,6 +62,10 @@ class Accumulator(ABC):
     def save(self, count: int) -> Any:
         """The state of the first `count` groups as plain data."""
 
+    def essence(self, slots: Int64s) -> Any:
+        """The state of these groups, as far as possible independent of the slots."""
+        return self.save(int(slots.max(initial=-1)) + 1)
+
     @abstractmethod
     def restore(self, data: Any) -> None:
         """Restore the result of `save`."""
@@ -126,6 +130,9 @@ class Arrays(Accumulator):
 
     def save(self, count: int) -> Any:
         return [getattr(self, name)[: count * width].copy() for name, _, width in self.fields]
+
+    def essence(self, slots: Int64s) -> Any:
+        return [getattr(self, name).reshape(-1, width)[slots] for name, _, width in self.fields]
 
     def restore(self, data: Any) -> None:
         for (name, _, _), saved in zip(self.fields, data, strict=True):
@@ -408,6 +415,9 @@ class Compared(Arrays):
 
     def save(self, count: int) -> Any:
         return [*super().save(count), *(getattr(self, name)[:count].copy() for name, _ in self._columns)]
+
+    def essence(self, slots: Int64s) -> Any:
+        return [*super().essence(slots), *(getattr(self, name)[slots].tolist() for name, _ in self._columns)]
 
     def restore(self, data: Any) -> None:
         if not data or not isinstance(data[0], np.ndarray):
