@@ -20,6 +20,7 @@ INDEX = "millrace.operators.filter.routing"
 # The files of the planner that plan a clause. All others treat every operator alike.
 PLANNER_RULES = {
     "arcs",
+    "current_joins",
     "deduplicated",
     "edges",
     "grouped",

@@ -96,13 +96,14 @@ def batch_of(rows: Sequence[dict[str, Any]], schema: Schema) -> Batch:
 class Run:
     """One operator, fed in parts, and the state of its rows."""
 
-    def __init__(self, spec: Spec, schema: Schema, key: Sequence[str], inputs: int = 1) -> None:
-        self.spec, self.schema, self.key = spec, schema, key
+    def __init__(self, spec: Spec, schema: Schema | Sequence[Schema], key: Sequence[str], inputs: int = 1) -> None:
+        self.spec, self.key = spec, key
+        self.schemas = [schema] * inputs if isinstance(schema, Schema) else schema
         self.state: oracle.State = {}
         self.times: dict[tuple[Any, ...], int] = {}
         self.rows: list[tuple[Any, ...]] = []
         self.given: list[int] = []
-        self.sources = [Buffer(schema, ordered=False, gauge=Gauge()) for _ in range(inputs)]
+        self.sources = [Buffer(schema, ordered=False, gauge=Gauge()) for schema in self.schemas]
         self.operator = self._built()
 
     def _built(self) -> Operator:
@@ -122,7 +123,7 @@ class Run:
         assert self.operator.superseded == before.superseded
 
     def put(self, rows: Sequence[dict[str, Any]], at: int = 0) -> None:
-        self.sources[at].put(batch_of(rows, self.schema))
+        self.sources[at].put(batch_of(rows, self.schemas[at]))
 
     def execute(self, limit: int = 10_000) -> None:
         self.operator.settle()

@@ -103,3 +103,39 @@ def youngest(arms: Sequence[tuple[int, Row]], key: Sequence[str]) -> list[Row]:
         last[at] = row["ts"], source
         delivered.append(row)
     return delivered
+
+
+def paired(
+    lefts: Sequence[Row],
+    rights: Sequence[Row],
+    keys: Sequence[tuple[str, str]],
+    outer: Sequence[int],
+    test: Callable[[Row, Row], bool],
+) -> dict[tuple[Any, ...], tuple[Row | None, Row | None]]:
+    """The current rows of two update streams with equal keys, and those without a match on the sides in `outer`.
+
+    They are keyed by the first side, the second if only that is outer, or both if both are.
+    """
+    first, second = [left for left, _ in keys], [right for _, right in keys]
+
+    def key_of(row: Row | None, names: Sequence[str]) -> tuple[Any, ...]:
+        return tuple(None if row is None else row[name] for name in names)
+
+    pairs: list[tuple[Row | None, Row | None]] = []
+    matched: list[int] = []
+    for left in current(lefts, first):
+        for right in current(rights, second):
+            here, there = key_of(left, first), key_of(right, second)
+            if None not in here and here == there and test(left, right):
+                pairs.append((left, right))
+                matched += [id(left), id(right)]
+    # Of two rows of the same key, such as two without any, the first side's counts.
+    if 1 in outer:
+        pairs += [(None, row) for row in current(rights, second) if id(row) not in matched]
+    if 0 in outer:
+        pairs += [(row, None) for row in current(lefts, first) if id(row) not in matched]
+    if tuple(outer) == (1,):
+        return {key_of(right, second): (left, right) for left, right in pairs}
+    if len(outer) == 2:
+        return {(*key_of(left, first), *key_of(right, second)): (left, right) for left, right in pairs}
+    return {key_of(left, first): (left, right) for left, right in pairs}

@@ -382,7 +382,19 @@ def test_worlds_of_update_streams_are_worth_playing():
         kinds.update(away=sum(consumer.away for consumer in played.consumers.values()))
         kinds.update(left_out=sum(o.superseded for o in played.engine.graph.operators.values()))
     assert all(kinds[kind] >= 5 for kind in kinds), kinds
-    assert {"latest", "shed", "filter", "groups", "top", "union", "over", "windows", "pause", "check"} <= kinds.keys()
+    assert {
+        "latest",
+        "shed",
+        "filter",
+        "groups",
+        "top",
+        "union",
+        "pairs",
+        "over",
+        "windows",
+        "pause",
+        "check",
+    } <= kinds.keys()
     assert {"to append", "to fifo", "to inplace", "to linecutting", "away", "left_out", "late"} <= kinds.keys()
 
 

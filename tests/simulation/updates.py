@@ -64,9 +64,11 @@ from tests.simulation.odds import MANY, draw
 from tests.simulation.simulator import ENDLESS
 from tests.simulation.twins import Twin, described
 
-Kind = Literal["latest", "shed", "filter", "groups", "top", "union", "over", "windows"]
+Kind = Literal["latest", "shed", "filter", "groups", "top", "union", "pairs", "over", "windows"]
 KEYED_STREAMS = ("s", "u")
 KEYED = ", update_key = 'k'"
+# The sides whose rows are there without a match too.
+JOINS: dict[str, tuple[int, ...]] = {"JOIN": (), "LEFT JOIN": (0,), "RIGHT JOIN": (1,), "FULL JOIN": (0, 1)}
 State = dict[tuple[Any, ...], tuple[Any, ...]]
 # A tuple: time, key, value, and a number of its own.
 Tuple = tuple[int, int | None, int, int]
@@ -74,7 +76,8 @@ Tuple = tuple[int, int | None, int, int]
 
 @dataclass(frozen=True)
 class Watched:
-    """A query, what it is, and the columns of its key; `window` is size and slide, `of` the query that it reads."""
+    """A query, what it is, and the columns of its key; `window` is size and slide, `of` the query that it reads,
+    `outer` the outer sides of a join."""
 
     name: str
     kind: Kind
@@ -83,6 +86,7 @@ class Watched:
     least: int = 0
     window: tuple[int, int] = (0, 0)
     of: str = ""
+    outer: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -155,6 +159,16 @@ def _queries(rng: random.Random) -> list[Watched]:
             case "union":
                 sql = f"SELECT k, v, n FROM s {edge()} UNION ALL SELECT k, v, n FROM u {edge()}"
                 made.append(Watched(name, "union", sql, ("k",)))
+            case "pairs":
+                join, test = draw(rng, "updates.join"), draw(rng, "updates.pairs are tested")
+                outer = JOINS[join]
+                columns = ", ".join(f"{'su'[at]}.k AS k{at}" for at in (0, 1))
+                sql = (
+                    f"SELECT {columns}, s.v, s.n, u.v AS w, u.n AS m FROM s {edge()} {join} u {edge()} ON s.k = u.k"
+                    f"{' AND s.v >= u.v' if test else ''}"
+                )
+                key = tuple(f"k{at}" for at in outer or (0,))
+                made.append(Watched(name, "pairs", sql, key, int(test), outer=outer))
             case "over":
                 below = next((one for one in made if one.kind in ("filter", "union", "latest")), None)
                 if below is not None:
@@ -592,6 +606,8 @@ class UpdatePlay:
             case "union":
                 both = [*rows, *self._taken("u")]
                 return oracle.filtered(sorted(both, key=lambda row: row["ts"]), key, columns, lambda row: True)
+            case "pairs":
+                return self._pairs(query, rows)
             case "groups":
                 held = [{**row, "g": row["v"] % 3} for row in oracle.current(rows, key)]
                 calls: list[Callable[[Sequence[oracle.Row]], Any]] = [len, lambda some: sum(row["v"] for row in some)]
@@ -602,6 +618,22 @@ class UpdatePlay:
                 found = oracle.top(held, ["g"], order, ["k", "v", "n"], query.least)
                 return found if query.least > 1 else {at[:1]: (*row, 1) for at, row in found.items()}
         raise AssertionError(query.kind)
+
+    def _pairs(self, query: Watched, rows: Sequence[oracle.Row]) -> State:
+        def passes(s: oracle.Row, u: oracle.Row) -> bool:
+            return not query.least or s["v"] >= u["v"]
+
+        found = oracle.paired(rows, self._taken("u"), [("k", "k")], query.outer, passes)
+
+        def value(row: oracle.Row | None, names: Sequence[str]) -> tuple[Any, ...]:
+            return tuple(None if row is None else row[name] for name in names)
+
+        rest = [side for side in (0, 1) if f"k{side}" not in query.key]
+        return {
+            key: tuple(one for side, names in [*((side, "k") for side in rest), (0, "vn"), (1, "vn")]
+                       for one in value(pair[side], names))
+            for key, pair in found.items()
+        }  # fmt: skip
 
     def _sample(self, query: Watched, consumer: Consumer) -> None:
         """A random choice, in order of arrival."""

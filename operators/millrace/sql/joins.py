@@ -22,13 +22,14 @@ from millrace.protocol import Type
 from millrace.sql import syntax as s
 from millrace.sql.binder import TIME_NAME, Named, Relation
 from millrace.sql.conditions import Conditions, Wide, all_of, call, conjuncts, needs_row_of
+from millrace.sql.current_joins import join_current_rows, pair_current_rows, update_stream_error
 from millrace.sql.dialects import find_join, guided
 from millrace.sql.edges import settle_edge
 from millrace.sql.grouped import WHERE
 from millrace.sql.ordering import stamp_rows
 from millrace.sql.sequences import latest, plan_followed_by
-from millrace.sql.sides import Picks, Side, Table, shifted
-from millrace.sql.updates import read_of
+from millrace.sql.sides import Operand, Picks, Side, Table, shifted
+from millrace.sql.updates import filter_rows, read_of
 from millrace.sql.windowed import windowed_rows
 from millrace.sql.windows import interval_us
 from millrace.values import expression as e
@@ -43,14 +44,6 @@ MAX_INPUTS: Final = 6
 
 # The sides whose rows are all emitted, with or without a match.
 OUTER: Final[Mapping[str, tuple[int, ...]]] = {"left": (0,), "right": (1,), "full": (0, 1)}
-
-
-@dataclass(frozen=True, slots=True)
-class Operand:
-    """A link of a chain of inner joins: the joined table and its condition."""
-
-    table: s.Table
-    condition: s.Expr | None = None
 
 
 class FromPlanner:
@@ -82,9 +75,13 @@ class FromPlanner:
                 side = self.side(table, () if where is None else (where,))
         if where is None:
             return side.relation
-        predicate = self.planner.binder(side.relation, instead=WHERE).bind_boolean(where, "WHERE")
+        return self.tested(where, side.relation)
+
+    def tested(self, where: s.Expr, relation: Relation) -> Relation:
+        """The joined rows that pass WHERE."""
+        predicate = self.planner.binder(relation, instead=WHERE).bind_boolean(where, "WHERE")
         self.planner.check_runs(where, predicate)
-        return self.planner.add(SelectSpec(predicate), [side.relation])
+        return filter_rows(self.planner, predicate, relation)
 
     # -- the tree --------------------------------------------------------------------------------------------------
 
@@ -101,7 +98,15 @@ class FromPlanner:
             seen.add(name)
 
     def side(self, table: s.Table, above: Sequence[s.Node]) -> Side:
-        """The rows of a part of the tree; `above` are the conditions that are tested downstream of it."""
+        """The rows of a part of the tree, which may not replace each other; `above` are the conditions that are tested
+        downstream of it."""
+        side = self.part(table, above)
+        if side.relation.update_key is not None:
+            raise self.planner.error(table, update_stream_error(side))
+        return side
+
+    def part(self, table: s.Table, above: Sequence[s.Node]) -> Side:
+        """The rows of a part of the tree, which may be an update stream."""
         match table:
             case s.TablePrimary():
                 return self.leaf(table)
@@ -115,8 +120,8 @@ class FromPlanner:
                 return plan_followed_by(self, table, above)
         raise AssertionError(table)
 
-    def leaf(self, table: s.TablePrimary, *, updates: bool = False) -> Side:
-        """One table; `updates` allows an update stream."""
+    def leaf(self, table: s.TablePrimary, *, latest: bool = False) -> Side:
+        """One table; `latest` if JOIN LATEST takes its rows that were current at a time."""
         planner = self.planner
         relation, window = planner.table(table, self._scope, ranges=True)
         stays = rows = None
@@ -128,15 +133,19 @@ class FromPlanner:
             if stays < 0:
                 raise planner.error(window.range, "expected a time of 0 or more")
         policy = table.latest or table.shed
-        if updates and (policy is not None or not relation.edge.plain):
+        if latest and (policy is not None or not relation.edge.plain):
             raise planner.error(
                 policy or table,
                 "JOIN LATEST takes the row that was current at a time, which an edge that drops rows may "
                 "have lost: remove LATEST and SHED RANDOM from its input",
             )
-        if relation.update_key is not None and not updates:
-            raise planner.error(table, _update_stream_error(relation))
-        relation = settle_edge(planner, stamp_rows(planner, windowed_rows(planner, None, relation)[0]))
+        relation = stamp_rows(planner, windowed_rows(planner, None, relation)[0])
+        if relation.update_key is None:
+            relation = settle_edge(planner, relation)
+        elif not latest and window is not None:
+            raise planner.error(
+                window, "each key of an update stream has one current row: remove the range, or compare times in ON"
+            )
         columns: dict[str, int | None] = {field.name: at for at, field in enumerate(relation.schema.data_fields)}
         if relation.time_name is None:
             return Side(relation, (Table(Named(relation.alias, columns, e.TIME), e.TIME, stays),), rows)
@@ -160,7 +169,9 @@ class FromPlanner:
         operands = list(self._operands(root))
         inside = [operand.condition for operand in operands if operand.condition is not None]
         outside: list[s.Node] = [*above, *inside, *([] if where is None else [where])]
-        sides = [self.side(operand.table, outside) for operand in operands]
+        sides = [self.part(operand.table, outside) for operand in operands]
+        if any(side.relation.update_key is not None for side in sides):
+            return join_current_rows(self, list(zip(sides, operands, strict=True)), above, where)
         first, *rest = zip(sides, operands, strict=True)
         linked = [first]
         while rest:
@@ -273,13 +284,16 @@ class FromPlanner:
         self.check_condition(join)
         assert join.condition is not None
         outside = [*above, join.condition, *([] if where is None else [where])]
-        sides = [self.side(join.left, outside), self.side(join.right, outside)]
+        sides = [self.part(join.left, outside), self.part(join.right, outside)]
+        outer = OUTER[join.kind]
+        if any(side.relation.update_key is not None for side in sides):
+            needed = [*above, *([] if where is None else [where])]
+            return pair_current_rows(self, sides, Operand(join.right, join.condition), needed, outer), where
         wide = Wide([side.relation for side in sides])
         everything = [table for at, side in enumerate(sides) for table in shifted(side, wide, at)]
         clocks = self.clocks(join)
         conditions = Conditions(wide)
         conditions.add(self.bound(join.condition, wide, everything))
-        outer = OUTER[join.kind]
         if where is not None:
             terms = list(conjuncts(self.bound(where, wide, everything, "WHERE")))
             # If WHERE needs a row of a side, rows without a match there never pass, so the join need not emit them.
@@ -414,6 +428,18 @@ class FromPlanner:
             picks.add(column.position)
         return picks
 
+    def selected_as_they_are(self, tables: Sequence[Table]) -> set[int]:
+        """The positions of the columns that the select list returns unchanged."""
+        refs = [item.expression for item in self._selected if isinstance(item, s.Item)]
+        names = {(ref.table and ref.table.text, ref.name.text) for ref in refs if isinstance(ref, s.ColumnRef)}
+        return {
+            position
+            for table in tables
+            for name, position in table.named.columns.items()
+            if position is not None
+            and (self._in_star(table.named) or (None, name) in names or (table.named.alias, name) in names)
+        }
+
     def clocks(self, table: s.Table) -> bool:
         """Whether an operator downstream of a part of the tree needs its tables' own times, as ranges do."""
         return self._ranged and table is not self._root
@@ -432,7 +458,7 @@ class FromPlanner:
             self.planner.warnings.append(
                 f"{name} has an update key ({key}), and this join emits a row for every version of a key, not "
                 f"only for the current one: write JOIN LATEST {name} ON its key to join with the row that is "
-                "current at the time"
+                "current at the time, or LATEST after both tables to join the current rows of two update streams"
             )
 
     def _warn(self, spec: JoinSpec, sides: Sequence[Side]) -> None:
@@ -494,17 +520,6 @@ def _ranges(wide: Wide, tables: Sequence[Table]) -> Iterator[e.Expression]:
                 if clock.nullable:
                     range_ = call("or", call("is null", clock), range_)
             yield range_
-
-
-def _update_stream_error(relation: Relation) -> str:
-    name = relation.alias or "this query"
-    key = ", ".join(relation.update_key or ())
-    latest = f"JOIN LATEST {name} ON its key ({key}), which takes the row that is current at the time; " if key else ""
-    return guided(
-        f"{name} is an update stream, whose rows replace each other, so joined rows would have to be "
-        f"retracted. Use {latest}an aggregate per window, FROM TUMBLE(...); or join the inputs of {name}, and "
-        "aggregate the joined rows"
-    )
 
 
 def _inner(join: s.Join) -> bool:

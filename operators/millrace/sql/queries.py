@@ -348,7 +348,7 @@ class QueryPlanner:
                 raise self.error(
                     select.items[0],
                     f"this reads an update stream keyed by {_key_words(relation.update_key)}, and each row must "
-                    f"identify the row that it replaces: select {key} too",
+                    f"identify the row that it replaces: select {_qualified(key, position, relation)} too",
                 )
             key_names.append(named[0])
         return tuple(key_names)
@@ -571,6 +571,13 @@ class QueryPlanner:
         self.schemas[other.output] = other.schema
         self.lags[other.output] = lags
         return Relation(other.output, other.schema, other.name, known, None, lags, other.update_key)
+
+
+def _qualified(name: str, position: int | None, relation: Relation) -> str:
+    """A column with the name of its table, if the rows are joined from several."""
+    found = ((table.alias, own) for table in relation.tables for own, at in table.columns.items() if at == position)
+    alias, own = next(found, (None, name))
+    return f"{alias}.{own}" if alias else own
 
 
 def _key_words(names: Sequence[str]) -> str:

@@ -63,7 +63,7 @@ def latest(tables: FromPlanner, join: s.Join, above: Sequence[s.Node]) -> Side:
     assert join.condition is not None
     outside = [*above, join.condition]
     first = tables.side(join.left, outside)
-    second = tables.leaf(join.right, updates=True)
+    second = tables.leaf(join.right, latest=True)
     _check_side(tables, join.right, second)
     if isinstance(join.left, s.TablePrimary):
         _check_side(tables, join.left, first)

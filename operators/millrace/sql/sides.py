@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from millrace.operators.frame.picked import Picked
+from millrace.sql import syntax as s
 from millrace.sql.binder import TIME_NAME, Named, Relation
 from millrace.sql.conditions import Wide
 from millrace.values import expression as e
@@ -30,15 +31,25 @@ class Side:
     """An input of a join: rows, and the tables that they were joined from.
 
     rows   the number of newest rows that may match (ROWS)
+    alike  of a join of update streams, per part of its key the positions that hold it in every row
     """
 
     relation: Relation
     tables: tuple[Table, ...]
     rows: int | None = None
+    alike: tuple[tuple[int, ...], ...] = ()
 
     @property
     def title(self) -> str:
         return " and ".join(table.named.alias or "a query" for table in self.tables)
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A link of a chain of joins: the joined table and its condition."""
+
+    table: s.Table
+    condition: s.Expr | None = None
 
 
 class Picks:

@@ -62,6 +62,10 @@ QUERIES: Final = {
     "used_up": "AS SELECT a.v, b.v AS w FROM a FOLLOWED BY b CHRONICLE WITHIN '60 us' ON a.k = b.k",
     "absent": "AS SELECT a.v FROM a FOLLOWED BY NO b WITHIN '60 us' ON a.k = b.k",
     "latest": "AS SELECT a.v, u.v AS w FROM a LEFT JOIN LATEST u ON a.k = u.k",
+    "current_join": "AS SELECT t.k, t.n, u.k AS l, u.v FROM (SELECT k, sum(v) AS n FROM a GROUP BY k) t "
+    "FULL JOIN u LATEST ON t.k = u.k",
+    "ordered_current_join": f"{EVENT}AS SELECT t.k, t.n, u.n AS m FROM (SELECT k, sum(v) AS n FROM a GROUP BY k) t "
+    "LEFT JOIN (SELECT k, max(v) AS n FROM b GROUP BY k) u ON t.k = u.k AND t.n > u.n",
     "retimed": "AS SELECT count(*) AS n FROM TUMBLE((SELECT b.ts AS at, a.v FROM a [RANGE '60 us'] JOIN b "
     "[RANGE '60 us'] ON a.k = b.k), at, '50 us')",
     "sampled": f"{EVENT}AS SELECT k FROM a",

@@ -47,6 +47,20 @@ def youngest(
             kept[i] = 1
 
 
+def rise(slots: cython.const[cython.longlong][:], times: cython.longlong[:], last: cython.longlong[:]) -> None:
+    """Raise each time to the latest one of its slot so far, which is last[slot] before and after."""
+    i: cython.Py_ssize_t
+    slot: cython.longlong
+    if not cython.compiled:
+        slots, times, last = memoryview(slots), memoryview(times), memoryview(last)
+    for i in range(slots.shape[0]):
+        slot = slots[i]
+        if times[i] < last[slot]:
+            times[i] = last[slot]
+        else:
+            last[slot] = times[i]
+
+
 def show(
     slots: cython.const[cython.longlong][:],
     passing: cython.const[cython.uchar][:],

@@ -1,0 +1,1 @@
+"""Joins of update streams: the current rows of one key, put together."""
