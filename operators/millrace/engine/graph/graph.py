@@ -550,7 +550,7 @@ class Graph:
         for reader in readers:
             grain = self._grain(self._consumers[reader])
             if grain is not None:
-                reader.grain = grain if self.thin else EVERY
+                reader.grain = grain if self.thin else union_of((EVERY, grain))
                 declared.append(reader.grain)
         return declared
 

@@ -9,7 +9,7 @@ order and their numbers are the same, and nothing of this is saved.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from millrace.operators.filter.index import PredicateIndex
 from millrace.operators.filter.select import Select
@@ -86,6 +86,12 @@ class Routing:
         self._let_sleep()
         self.promised(promise)
         return [*self.awake, *self.others]
+
+    def rouse(self, readers: Iterable[Inlet]) -> None:
+        """Wake these."""
+        for reader in readers:
+            if reader in self.asleep:
+                self._wake(reader)
 
     def promised(self, promise: int) -> None:
         """Wake the filters whose readers are to know this promise."""

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any
 
+from millrace.operators.frame.clause import Clause
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.punctuation_grain import EVERY, PunctuationGrain
 from millrace.protocol import Schema, Type
@@ -321,13 +322,28 @@ class Buffer:
         self._let_awake(readers)
         for reader in readers:
             queue = reader.punctuations
-            if queue and queue[-1][0] == self.end:
+            if queue and queue[-1][0] == self.end and not isinstance(queue[-1][1], Clause):
                 queue[-1] = (self.end, value_us)
             else:
                 queue.append((self.end, value_us))
             reader.unseen = True
         for entry in self.entries:
             self.ready[entry] = None
+
+    def put_clause(self, clause: Clause) -> bool:
+        """Promise that no later tuple satisfies the clause; say whether a reader has a use for it."""
+        if not self.grain.clauses or not self.punctuates:
+            return False
+        readers = [reader for reader in self.readers if reader.grain.clauses]
+        if self.routing is not None:
+            self.routing.rouse(readers)
+        self._let_awake(readers)
+        for reader in readers:
+            reader.punctuations.append((self.end, clause))
+            reader.unseen = True
+        for entry in self.entries if readers else ():
+            self.ready[entry] = None
+        return bool(readers)
 
     def carry(self, grain: PunctuationGrain | None) -> None:
         """Carry the punctuation that readers declare, or none. If that is more than before, they get the promise in

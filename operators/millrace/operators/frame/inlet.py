@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from millrace.operators.frame.clause import Clause
 from millrace.operators.frame.punctuation_grain import EVERY
 from millrace.protocol import Schema
 from millrace.values.batch import Batch, tuple_width
@@ -27,7 +28,8 @@ class Inlet:
     position        how many of the arc's tuples are before its head; `took`: how many the last `take` passed
     unseen          the papers' yield, seen by the successor: its operator has not looked at something here
     register        the last value that an ETS arc has set, past the operators in between (the papers' register)
-    punctuations    queued ones, as (position, value); `punctuation_us` is the last that the head has passed
+    punctuations    queued ones, as (position, time or clause); `punctuation_us` is the last time that the head has
+                    passed
     grain           the promises that its operator declares a use for, or a reader of that one
     absorbs         whether it takes tuples as soon as they are put, into a separate queue (queues/inlet.py)
     columns         positions of the fields that it reads, if the arc has more since its operator was built
@@ -90,7 +92,7 @@ class Inlet:
         self.position = self.buffer.end
         self._segment = self.buffer.first + len(self.buffer.segments)
         self._offset = 0
-        self.punctuations: deque[tuple[int, int]] = deque()
+        self.punctuations: deque[tuple[int, int | Clause]] = deque()
         self.punctuation_us = max(self.punctuation_us, self.buffer.promise)
         self.unseen = False
 
@@ -296,7 +298,17 @@ class Inlet:
     def pass_punctuations(self) -> None:
         """Take the punctuation that the head pointer has reached."""
         while self.punctuations and self.punctuations[0][0] <= self.position:
-            self.punctuation_us = self.punctuations.popleft()[1]
+            value = self.punctuations.popleft()[1]
+            if isinstance(value, Clause):
+                self.pass_clause(value)
+            else:
+                self.punctuation_us = value
+
+    def pass_clause(self, clause: Clause) -> None:
+        """Hand a promise about certain rows to the operator, in the columns that it reads."""
+        own = clause if self.columns is None else clause.moved({at: own for own, at in enumerate(self.columns)})
+        if own is not None and self.consumer is not None:
+            self.consumer.heed(self, own)
 
     def mark_seen(self) -> None:
         """Its operator has looked at everything here. What it has not taken is unseen again."""
@@ -307,7 +319,8 @@ class Inlet:
 
     def newest_punctuation(self) -> int:
         """The last punctuation that was put."""
-        return self.punctuations[-1][1] if self.punctuations else self.punctuation_us
+        times = [value for _, value in self.punctuations if not isinstance(value, Clause)]
+        return times[-1] if times else self.punctuation_us
 
     def older(self, now_us: int, than_us: int) -> list[tuple[tuple[Any, ...], int]]:
         """The age of the oldest queued tuple if it is above this, by update key if there is one."""
@@ -333,7 +346,7 @@ class Inlet:
             self._segment,
             self._offset,
             self.punctuation_us,
-            [list(item) for item in self.punctuations],
+            [[at, value.save() if isinstance(value, Clause) else value] for at, value in self.punctuations],
             self.unseen,
             self.since_us,
             self.skipped,
@@ -345,7 +358,9 @@ class Inlet:
 
     def restore(self, data: Sequence[Any]) -> None:
         (self.position, self._segment, self._offset, self.punctuation_us, punctuations, self.unseen, *rest) = data
-        self.punctuations = deque((position, value) for position, value in punctuations)
+        self.punctuations = deque(
+            (position, value if isinstance(value, int) else Clause.restore(value)) for position, value in punctuations
+        )
         self.since_us, self.skipped, self.ignored, self.peak, self.register, still = rest
         if still is not None:
             self._freeze(self.position, still)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from millrace.operators.frame.buffer import Buffer
+from millrace.operators.frame.clause import Clause
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.punctuation_grain import PunctuationGrain
@@ -199,6 +200,9 @@ class Operator(ABC):
     def declares(self) -> PunctuationGrain | None:
         """Which promises of its inputs it or its readers have a use for; None if none."""
         return self.output.grain if self.output.punctuates else None
+
+    def heed(self, reader: Inlet, clause: Clause) -> None:
+        """Take note of a promise about certain rows of an input. What an operator does not pass on is dropped."""
 
     def demand(self, need_us: int) -> int:
         """The least that its inputs must promise for it to promise this."""

@@ -16,10 +16,14 @@ from millrace.values.eventtime import MAX_TIME, is_time
 
 @dataclass(frozen=True, slots=True)
 class PunctuationGrain:
-    """Every promise, or those that reach a new boundary: one of the times offset + n * slide of any pair."""
+    """Every promise, or those that reach a new boundary: one of the times offset + n * slide of any pair.
+
+    `clauses`: also promises about groups or several times (clause.py).
+    """
 
     every: bool = True
     boundaries: tuple[tuple[int, int], ...] = ()
+    clauses: bool = False
 
     def above(self, value_us: int) -> int:
         """The least promise above this one that is of use."""
@@ -39,15 +43,16 @@ class PunctuationGrain:
         return max(offset + (value_us - offset) // slide * slide for slide, offset in self.boundaries)
 
     def save(self) -> list[Any]:
-        return [self.every, [list(pair) for pair in self.boundaries]]
+        return [self.every, [list(pair) for pair in self.boundaries], self.clauses]
 
     @staticmethod
     def restore(data: Sequence[Any]) -> PunctuationGrain:
-        every, boundaries = data
-        return PunctuationGrain(every, tuple((slide, offset) for slide, offset in boundaries))
+        every, boundaries, *clauses = data  # older states have no clauses
+        return PunctuationGrain(every, tuple((slide, offset) for slide, offset in boundaries), *clauses)
 
 
 EVERY = PunctuationGrain()
+EVERYTHING = PunctuationGrain(clauses=True)
 # What a reader declares that has a use for nothing but the end.
 THE_END = PunctuationGrain(every=False)
 
@@ -60,12 +65,15 @@ def windows_of(size_us: int, slide_us: int, offset_us: int) -> tuple[int, int]:
 def union_of(grains: Iterable[PunctuationGrain]) -> PunctuationGrain:
     """What carries enough for all of these: boundaries that others imply are left out."""
     pairs: list[tuple[int, int]] = []
+    every = clauses = False
     for grain in grains:
-        if grain.every:
-            return EVERY
+        every |= grain.every
+        clauses |= grain.clauses
         pairs += grain.boundaries
+    if every:
+        return EVERYTHING if clauses else EVERY
     boundaries: list[tuple[int, int]] = []
     for slide, offset in sorted(set(pairs)):
         if not any(slide % finer == 0 and (offset - start) % finer == 0 for finer, start in boundaries):
             boundaries.append((slide, offset))
-    return PunctuationGrain(False, tuple(boundaries))
+    return PunctuationGrain(False, tuple(boundaries), clauses)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from millrace.operators.frame.clause import Clause
+from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import RowWise, Site
 from millrace.operators.project.spec import MapSpec
@@ -28,7 +30,13 @@ class Map(RowWise):
         self._columns = compile_columns([expression for _, expression in spec.columns])
         copied = [isinstance(column, Column) and column.position >= 0 for _, column in spec.columns]
         self._computed = [at for at, plain in enumerate(copied) if not plain]
+        self._places = {one.position: at for at, (_, one) in enumerate(spec.columns) if isinstance(one, Column)}
         self._retracts = self.output.schema.retracts
+
+    def heed(self, reader: Inlet, clause: Clause) -> None:
+        own = clause.moved(self._places)
+        if own is not None:
+            self.output.put_clause(own)
 
     def compute(self, batch: Batch) -> Batch:
         columns, valid, errors = self._columns(batch)

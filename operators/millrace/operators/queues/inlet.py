@@ -150,7 +150,7 @@ class QueueInlet(Inlet):
     def pass_punctuations(self) -> None:
         """Take all punctuation: its position says nothing about tuples that are served in any order."""
         if self.punctuations:
-            self.punctuation_us = self.punctuations[-1][1]
+            self.punctuation_us = self.newest_punctuation()
             self.punctuations.clear()
 
     def mark_seen(self) -> None:
