@@ -35,11 +35,12 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Punctuated:
-    """The feed promised to send nothing below this time."""
+    """The feed promised to send nothing below this time; with a `group`, nothing with this punctuation key."""
 
     stream: str
     feed: str
     value_us: int
+    group: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

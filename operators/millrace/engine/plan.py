@@ -63,7 +63,8 @@ class StreamDefinition(Definition):
     long a feed that lost its connection still counts, `ahead_us` how far above the clock a tuple's time may lie,
     `propagation` how a timestamp made on demand travels: past the operators that do not need it, or through them, and
     `lull_us` how far the stream's time is behind the clock at the most: its user's promise. `time_unit` is the unit of
-    numbers in the time field at the ways in; the engine knows microseconds alone.
+    numbers in the time field at the ways in; the engine knows microseconds alone. `punctuation_key` names the columns
+    whose values name a group, about which a feed may promise more than about the stream.
     """
 
     name: str
@@ -86,6 +87,7 @@ class StreamDefinition(Definition):
     ahead_us: int | None = None
     sql: str = ""
     time_unit: UnitName = "us"
+    punctuation_key: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if (self.time is not None) != (self.timestamps == "external"):

@@ -54,7 +54,14 @@ class Stream:
 def clocking_of(definition: StreamDefinition) -> Clocking:
     """What of a stream's definition its source needs to know."""
     by_tuples = definition.progress == "tuples"
-    return Clocking(definition.timestamps, definition.disorder_us, by_tuples, definition.ahead_us, definition.history)
+    return Clocking(
+        definition.timestamps,
+        definition.disorder_us,
+        by_tuples,
+        definition.ahead_us,
+        definition.history,
+        tuple(definition.schema.names.index(name) for name in definition.punctuation_key),
+    )
 
 
 # -- events ------------------------------------------------------------------------------------------------------------
@@ -97,7 +104,11 @@ def _put_aside(engine: Engine, late: Late) -> None:
 
 def _punctuated(engine: Engine, event: Punctuated, effects: Effects) -> None:
     source = engine.source(event.stream)
-    source.promise(source.open(event.feed), event.value_us, "client")
+    feed = source.open(event.feed)
+    if event.group:
+        source.promise_group(feed, event.group, event.value_us)
+    else:
+        source.promise(feed, event.value_us, "client")
     engine.graph.component_of(source).has_work = True
 
 

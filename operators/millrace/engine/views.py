@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from millrace.engine.faults import ask_quietly
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 # Bytes of queued tuples are counted up to here: four times `most_queued_bytes`, which bounds the time of one look.
 SHOWN_BYTES: Final = 2**30
+# Groups of a stream that are listed.
+SHOWN_GROUPS: Final = 100
 
 
 def time_or_none(value_us: int) -> int | None:
@@ -48,6 +51,7 @@ def stream(engine: Engine, found: Stream) -> dict[str, Any]:
         "time": definition.time,
         "time_unit": definition.time_unit if definition.time else None,
         "update_key": list(definition.update_key),
+        "punctuation_key": list(definition.punctuation_key),
         "disorder_us": definition.disorder_us,
         "max_skew_us": definition.max_skew_us,
         "progress": definition.progress,
@@ -70,6 +74,9 @@ def stream(engine: Engine, found: Stream) -> dict[str, Any]:
         "mark_us": time_or_none(source.mark),
         "ended": source.mark == MAX_TIME,
         "newest_us": time_or_none(source.newest),
+        "groups_ahead": source.groups.ahead,
+        "groups": groups(found),
+        "group_promises_ignored": source.groups.ignored,
         "feeds": [
             with_old_names(
                 {
@@ -92,6 +99,19 @@ def stream(engine: Engine, found: Stream) -> dict[str, Any]:
         "sql": definition.sql,
     }
     return with_old_names(view)
+
+
+def groups(found: Stream) -> list[dict[str, Any]]:
+    """The first groups that are ahead of the stream: their marks, and the promises of feeds that they follow from."""
+    key = found.definition.punctuation_key
+    return [
+        {
+            "group": dict(zip(key, group, strict=True)),
+            "mark_us": time_or_none(max(mark, found.source.mark)),
+            "feeds": {str(feed): value_us for feed, value_us in by.items()},
+        }
+        for group, mark, by in islice(found.source.groups, SHOWN_GROUPS)
+    ]
 
 
 def query(engine: Engine, found: Query) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from millrace.engine import views
 from millrace.engine.faults import OperatorError
 from millrace.engine.plan import origin_of
 from millrace.engine.queries import Query
@@ -68,7 +69,7 @@ def why(engine: Engine, name: str, now_us: int | None = None) -> dict[str, Any]:
         except Exception as error:
             return _unknown(name, error).to_data()
         if found is not None:
-            return replace(found, text=found.text + _ignored(engine, query)).to_data()
+            return replace(found, text=found.text + _ahead(engine, query) + _ignored(engine, query)).to_data()
     raise AssertionError(f"nothing is known of {name}")
 
 
@@ -78,6 +79,20 @@ def _unknown(name: str, error: Exception) -> Why:
     at = f" {error.operator.name}" if isinstance(error, OperatorError) else ""
     text = f"{name} cannot be examined, because an operator failed:{at} {type(fault).__name__}: {fault}."
     return Why(text, "unknown", try_=f"millrace query show {name}")
+
+
+def _ahead(engine: Engine, query: Query) -> str:
+    """A sentence per stream about the groups whose windows punctuation has closed before the others'."""
+    text = ""
+    for source in engine.graph.sources(*query.operators):
+        found = engine.streams_by_name.get(source.stream)
+        if source.groups and found is not None:
+            (first, *_) = views.groups(found)
+            which = ", ".join(f"{name} = {value}" for name, value in first["group"].items())
+            reached = "" if first["mark_us"] is None else f", for example {which} at {_time(first['mark_us'])}"
+            groups = counted(source.groups.ahead, "group")
+            text += f" Punctuation is ahead of {source.stream}'s time for {groups}{reached}."
+    return text
 
 
 def _ignored(engine: Engine, query: Query) -> str:

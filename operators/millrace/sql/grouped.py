@@ -18,6 +18,7 @@ from millrace.sql.binder import Relation
 from millrace.sql.conditions import all_of
 from millrace.sql.dialects import guided
 from millrace.sql.errors import SqlError
+from millrace.sql.groupwise import punctuated_groups
 from millrace.sql.ordering import in_event_order, stamp_rows
 from millrace.sql.parser import written
 from millrace.sql.unfolded import unfold_rows
@@ -211,6 +212,8 @@ class GroupedSelect:
         if isinstance(self._window.spec, RowWindow):
             spec = self._over_source(spec)
             return replace(self._planner.add(spec, [self._relation]), time_known=True)
+        if self._planner.options.order == "arrival" and punctuated_groups(self._planner, self._relation.node, spec):
+            spec = replace(spec, early=True)
         return self._planner.add(spec, [in_event_order(self._planner, self._relation)])
 
     def _newest(self, spec: AggregateSpec) -> Relation:

@@ -329,9 +329,12 @@ def _stream(statement: s.Statement, body: s.CreateStreamStatement) -> StreamDefi
     if "time" in values:
         values.setdefault("timestamps", "external")
     fields = _fields(sql, body, values.get("time"))
-    for option in ("time", "update_key"):
+    for option in ("time", "update_key", "punctuation_key"):
         _check_columns(sql, seen.get(option), values.get(option), fields)
     check_kind(sql, seen, name, values.get("timestamps", "internal"))
+    if values.get("time") in values.get("punctuation_key", ()):
+        at = seen["punctuation_key"].value_span.start
+        raise SqlError(sql, at, f"punctuation_key: expected columns other than the time field {values['time']}")
     if values.get("timestamps") == "external" and "time" not in values:
         at = seen["timestamps"].value_span.start
         times = [field.name for field in fields if field.type is Type.TIMESTAMP]

@@ -13,13 +13,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from millrace.operators.aggregate.early import EarlyPanes, EarlySessions
 from millrace.operators.aggregate.groups import Grouping
 from millrace.operators.aggregate.panes import Ages, Panes, Windows
 from millrace.operators.aggregate.row_positions import RowPositions
 from millrace.operators.aggregate.sessionrows import SessionRows
 from millrace.operators.aggregate.sessions import Sessions, numbered
 from millrace.operators.aggregate.spec import AggregateSpec
+from millrace.operators.frame.clause import Clause
 from millrace.operators.frame.idle_waiting import IdleWaiting, WindowWaiting
+from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import Operator, Site
 from millrace.operators.frame.punctuation_grain import PunctuationGrain, union_of
@@ -33,6 +36,9 @@ def make_windows(spec: AggregateSpec, schema: Any, since_us: int | None) -> Wind
     if spec.rows:
         return SessionRows(spec, schema, since_us)
     grouping = Grouping(spec)
+    if spec.early:
+        early = EarlySessions if isinstance(spec.window, SessionWindow) else EarlyPanes
+        return early(spec, schema, grouping, since_us)
     if isinstance(spec.window, SessionWindow):
         return Sessions(spec, schema, grouping, since_us)
     return Panes(spec, schema, grouping, since_us)
@@ -183,6 +189,22 @@ class WindowAggregate(WindowWaiting):
         idle, self.newest_us, self._pace.credit, windows = data
         super().restore(idle)
         self.windows.restore(windows)
+
+
+class EarlyAggregate(WindowAggregate):
+    """Groups per window; promises about groups close their windows alone. The output is in no order."""
+
+    windows: EarlyPanes | EarlySessions
+
+    def heed(self, reader: Inlet, clause: Clause) -> None:
+        self.windows.heard.heed(clause)
+
+    def run(self, limit: int) -> None:
+        super().run(limit)
+        heard = self.windows.heard
+        for clause in heard.passed:
+            self.output.put_clause(clause)
+        heard.passed.clear()
 
 
 class RowAggregate(WindowAggregate):

@@ -27,7 +27,7 @@ from millrace.operators.aggregate.spec import AggregateSpec
 from millrace.operators.frame.punctuation_grain import EVERY, THE_END, PunctuationGrain, union_of, windows_of
 from millrace.operators.frame.windows import RowWindow, TimeWindow
 from millrace.protocol import Schema
-from millrace.values.batch import Batch, Int64s, Values, constant_int64
+from millrace.values.batch import Batch, Bools, Int64s, Values, constant_int64
 from millrace.values.eventtime import MIN_TIME, is_time, saturated
 from millrace.values.functions.faults import REASONS, Fault
 from millrace.values.functions.vectors import Faults
@@ -36,6 +36,8 @@ from millrace.values.functions.vectors import Faults
 # 2 log2(n), and one more on the average to make the blocks.
 MANY: Final = 16
 
+# The values of a column, and which of them are not null.
+Column = tuple[Values, Bools | None]
 # A level and an index: the panes from index * 2**level up to the next block's first. A pane is a block of level 0.
 Block = tuple[int, int]
 
@@ -354,7 +356,7 @@ class Panes(Windows):
     def flush(self, limit: int) -> tuple[Batch | None, int]:
         done = 0
         given: list[Batch] = []
-        while done < limit and self.due():
+        while done < limit and Windows.due(self):
             if self.closing is None:
                 self.closing = self._begin()
             closing = self.closing
@@ -446,14 +448,7 @@ class Panes(Windows):
     def _give(self, closing: Closing, limit: int, given: list[Batch]) -> int:
         table = self._table(closing)
         start, stop = closing.given, min(table.count, closing.given + limit)
-        count = stop - start
-        begin = self.offset + closing.number * self.slide
-        end = begin + self.size
-        time = saturated(end - 1) if self.ages is None else self.ages.of(closing.number)
-        times: list[Values] = [constant_int64(value, count) for value in (time, begin, end)]
-        batch = self.built(table, np.arange(start, stop), table.keys(start, stop), *times)
-        if len(batch):
-            given.append(batch)
+        self._build_window(closing.number, table, np.arange(start, stop), table.keys(start, stop), given)
         closing.given = stop
         if stop == table.count:
             self.closing = None
@@ -462,7 +457,19 @@ class Panes(Windows):
                 self._forget(self.order.pop(0))
             if self.ages is not None:
                 self.ages.drop(self._next())
-        return count
+        return stop - start
+
+    def _build_window(
+        self, number: int, table: Table, slots: Int64s, keys: Sequence[Column], given: list[Batch]
+    ) -> None:
+        """Add the rows of these groups of a window."""
+        begin = self.offset + number * self.slide
+        end = begin + self.size
+        time = saturated(end - 1) if self.ages is None else self.ages.of(number)
+        times: list[Values] = [constant_int64(value, len(slots)) for value in (time, begin, end)]
+        batch = self.built(table, slots, keys, *times)
+        if len(batch):
+            given.append(batch)
 
     def _forget(self, pane: int) -> None:
         """Drop a pane and the blocks that it is part of: no window begins before its end."""

@@ -192,11 +192,15 @@ class Sessions(Windows):
         return max(before(low_us, self.gap - 1), int(ends.max()) if len(ends) else MIN_TIME)
 
     def flush(self, limit: int) -> tuple[Batch | None, int]:
-        if limit <= 0 or not self.due():
+        if limit <= 0 or not Windows.due(self):
             return None, 0
         self._close()
         slots = np.array(self.pending[:limit], np.int64)
         del self.pending[: len(slots)]
+        return self._give(slots), len(slots)
+
+    def _give(self, slots: Int64s) -> Batch | None:
+        """The rows of closed sessions, which are dropped."""
         shown = slots if self.since is None else slots[self.first[slots] >= self.since]
         rows = None
         if len(shown):
@@ -206,7 +210,7 @@ class Sessions(Windows):
         self._free(slots)
         self._least = None
         self._tidy()
-        return rows if rows is not None and len(rows) else None, len(slots)
+        return rows if rows is not None and len(rows) else None
 
     def _close(self) -> None:
         """Find the sessions that are over, if none is pending."""

@@ -66,6 +66,8 @@ class AggregateSpec(Spec):
               A group without rows emits a tombstone
     rows      of sessions: emit each input row when its session closes, instead of one row per session. Then there are
               no calls, `keys` only separate sessions, and a row has the input's columns and the bounds
+    early     promises about some groups close their windows before the windows of the others. Then the rows are in no
+              order
     """
 
     kind: ClassVar[str] = "aggregate"
@@ -83,6 +85,7 @@ class AggregateSpec(Spec):
     replaces: tuple[int, ...] | None = None
     rows: bool = False
     newest: bool = False
+    early: bool = False
 
     def schema(self, inputs: Sequence[Schema]) -> Schema:
         if self.rows:
@@ -110,7 +113,7 @@ class AggregateSpec(Spec):
 
     def gives_order(self, inputs: Sequence[bool]) -> bool:
         if isinstance(self.window, TimeWindow | SessionWindow):
-            return not self.newest
+            return not (self.newest or self.early)
         return all(inputs)
 
     def lags(self, inputs: Sequence[Lags], schemas: Sequence[Schema]) -> Lags:
@@ -172,7 +175,8 @@ class AggregateSpec(Spec):
     def leaving(self, inputs: Sequence[Leaving]) -> Leaving:
         # A window's row has the time of its last microsecond, and leaves at the window's end.
         windows = isinstance(self.window, TimeWindow | SessionWindow)
-        known = windows and self.flush == "none" and not self.rows and self.replaces is None and not self.newest
+        known = windows and self.flush == "none" and not self.rows and self.replaces is None
+        known = known and not (self.newest or self.early)
         return if_at_once(inputs, 1) if known else "unknown"
 
     def updates(self) -> Updates:
@@ -219,10 +223,12 @@ class AggregateSpec(Spec):
             words.append(f"emitted {self.flush} within {format_interval(self.max_delay_us)}")
         if self.window is None and self.emit == "every":
             words.append("after every row")
+        if self.early:
+            words.append("each group as soon as punctuation about it allows")
         return " ".join(words) + (f": {', '.join(columns)}" if columns else "")
 
     def build(self, site: Site) -> Operator:
-        from millrace.operators.aggregate.aggregate import RowAggregate, WindowAggregate
+        from millrace.operators.aggregate.aggregate import EarlyAggregate, RowAggregate, WindowAggregate
         from millrace.operators.aggregate.newest import NewestWindowAggregate
         from millrace.operators.aggregate.running import RunningAggregate, TotalOfAll
 
@@ -230,6 +236,8 @@ class AggregateSpec(Spec):
             return (RunningAggregate if self.keys else TotalOfAll)(site, self)
         if self.newest:
             return NewestWindowAggregate(site, self)
+        if self.early:
+            return EarlyAggregate(site, self)
         kind = RowAggregate if isinstance(self.window, RowWindow) else WindowAggregate
         return kind(site, self)
 

@@ -7,19 +7,23 @@ below a promise, so results depend only on the set of on-time tuples. A change o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import astuple, dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from millrace.operators.frame.buffer import Buffer
+from millrace.operators.frame.clause import Clause
 from millrace.operators.frame.ets_arcs import Arc, announce
 from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import Operator
 from millrace.operators.source.feeds import Feed, Feeds
+from millrace.operators.source.groups import Group, GroupMarks
 from millrace.values.batch import Batch, Bools, Int64s, constant_int64
 from millrace.values.eventtime import LATENT, MAX_TIME, MIN_TIME
+from millrace.values.expression import TIME
 
 Cause = Literal["tuple", "client", "ets", "heartbeat", "close", "lull"]
 CAUSES: tuple[Cause, ...] = ("tuple", "client", "ets", "heartbeat", "close", "lull")
@@ -27,13 +31,17 @@ CAUSES: tuple[Cause, ...] = ("tuple", "client", "ets", "heartbeat", "close", "lu
 
 @dataclass(frozen=True, slots=True)
 class Clocking:
-    """How a stream's time is decided (a stream's definition, as far as its source needs it)."""
+    """How a stream's time is decided (a stream's definition, as far as its source needs it).
+
+    key   the columns whose values name a group; none: nothing is promised about groups
+    """
 
     timestamps: Literal["external", "internal", "latent"]
     disorder_us: int = 0
     by_tuples: bool = True
     ahead_us: int | None = None
     history: bool = False
+    key: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +64,11 @@ class Judged:
     marks: Int64s
 
 
+def _without_groups(_: Operator, state: Any) -> Any:
+    """A state of version 1, when nothing was promised about groups."""
+    return [*state, None]
+
+
 class Source(Operator):
     """The source node of a stream.
 
@@ -68,10 +81,11 @@ class Source(Operator):
     arcs     where a promise that comes without tuples goes, past the operators that do not need it
     tuple_bytes   what a tuple took of late, rather too much than too little
     judged   what the last arrival came to, for the history of streams that have one
+    groups   of which groups more is promised than of the stream
     """
 
     kind: ClassVar[str] = "source"
-    layout: ClassVar[Layout] = Layout(1)
+    layout: ClassVar[Layout] = Layout(2, _without_groups)
 
     def __init__(self, name: str, stream: str, clocking: Clocking, output: Buffer) -> None:
         super().__init__(name, (), output)
@@ -86,6 +100,7 @@ class Source(Operator):
         self.tuple_bytes = output.width
         self.late = self.broken = self.far = self.late_by_max_us = 0
         self.punctuations = dict.fromkeys(CAUSES, 0)
+        self.groups = GroupMarks([output.schema.fields[at] for at in clocking.key])
         if clocking.timestamps == "latent":
             output.promise = LATENT
 
@@ -111,8 +126,10 @@ class Source(Operator):
     def close(self, feed: str, *, ended: bool) -> None:
         """Release the feed's hold. When the last one has left, the mark stays, or ends with a stream that is over."""
         self.feeds.close(feed)
+        self.groups.leave(feed)
         if len(self.feeds):
             self._raise_mark(self.feeds.least(), "close")
+            self._raise_groups("close")
         elif ended:
             self._raise_mark(MAX_TIME, "close")
 
@@ -177,16 +194,18 @@ class Source(Operator):
                 return None, far
             newest = int(batch.ts.max())
         late = None
-        doubtful = not (rising and batch.ts.item(0) >= self.mark)
+        doubtful = not (rising and batch.ts.item(0) >= self.mark) or self.groups.ahead > 0
         if doubtful or self.clocking.history:
-            marks = self._marks_met(feed, batch.ts)
+            marks, promised = self._marks_met(feed, batch)
             below: Bools = batch.ts < marks
             if self.clocking.history:
                 self.judged = Judged(batch, below, marks)
             if doubtful and below.any():
-                late, batch = self._late(feed, batch, marks, below)
+                late, batch = self._late(feed, batch, marks, below, promised)
         if len(batch.ts):
-            self._queue(batch, newest)
+            self._queue(batch, newest if late is None else int(batch.ts.max()))
+        # A tuple that is late for its group still shows how far its feed is.
+        if len(batch.ts) or self.groups.ahead:
             if newest > feed.newest:
                 feed.newest = newest
                 feed.heard_us = heard_us
@@ -198,9 +217,11 @@ class Source(Operator):
                     self.promise(feed, bound, "tuple")
         return late, far
 
-    def _late(self, feed: Feed, batch: Batch, marks: Int64s, below: Bools) -> tuple[Refused, Batch]:
-        """Those below the marks that they met, and the others."""
-        broken = int((batch.ts < feed.promised).sum())
+    def _late(
+        self, feed: Feed, batch: Batch, marks: Int64s, below: Bools, promised: Int64s | int
+    ) -> tuple[Refused, Batch]:
+        """Those below the marks that they met, and the others. `promised`: the feed's own word about each."""
+        broken = int((batch.ts < promised).sum())
         late = Refused(batch.take(below), marks[below], broken)
         feed.late += len(late.batch)
         feed.broken += broken
@@ -215,8 +236,10 @@ class Source(Operator):
         self.far += len(far)
         return Refused(far, constant_int64(bound_us, len(far))), batch.take(~beyond)
 
-    def _marks_met(self, feed: Feed, ts: Int64s) -> Int64s:
-        """The stream's mark as each tuple met it: the tuples before it in the batch have moved it too."""
+    def _marks_met(self, feed: Feed, batch: Batch) -> tuple[Int64s, Int64s | int]:
+        """The mark of the stream and of its group as each tuple met it: the tuples before it in the batch have moved it
+        too. And what the feed itself had promised."""
+        ts = batch.ts
         others = self.feeds.min_excluding(feed)
         own = np.full(len(ts), feed.mark, np.int64)
         if self.clocking.by_tuples:
@@ -225,7 +248,12 @@ class Source(Operator):
             floor = MIN_TIME + disorder
             own[1:] = np.maximum(own[1:], np.where(before < floor, MIN_TIME, before - disorder))
         marks: Int64s = np.maximum(np.minimum(own, others), self.mark)
-        return marks
+        if not self.groups:
+            return marks, feed.promised
+        key = self.clocking.key
+        columns, valid = [batch.columns[at] for at in key], [batch.valid[at] for at in key]
+        of_groups, promised = self.groups.met(feed.name, columns, valid, own, partial(self._sides, but=feed.name))
+        return np.maximum(marks, of_groups), np.maximum(promised, feed.promised)
 
     def _queue(self, batch: Batch, newest_us: int) -> None:
         self.counts.output_tuples += len(batch.ts)
@@ -243,7 +271,35 @@ class Source(Operator):
             return False
         before = feed.mark
         feed.mark = value_us
-        return before <= self.mark and self._raise_mark(self.feeds.least(), cause)
+        useful = before <= self.mark and self._raise_mark(self.feeds.least(), cause)
+        if self.groups.ahead:
+            useful |= self._raise_groups(cause)
+        return useful
+
+    def promise_group(self, feed: Feed, group: Group, value_us: int) -> bool:
+        """The feed will send nothing of a group below this time; say whether that told anything new downstream.
+
+        A promise below the feed's own mark, or its last one for the group, has no effect.
+        """
+        return value_us > feed.mark and self.groups.promise(feed.name, group, value_us) and self._raise_groups("client")
+
+    def _raise_groups(self, cause: Cause) -> bool:
+        """Put promises about the groups whose marks have risen, if they reach a time of use."""
+        useful = False
+        if self.groups:
+            above = self.output.grain.above
+            for group, before, mark in self.groups.rise(self._sides):
+                if mark >= above(before):
+                    equal = tuple(zip(self.clocking.key, group, strict=True))
+                    useful |= self.output.put_clause(Clause(equal, ((TIME, mark),)))
+            self.punctuations[cause] += useful
+        return useful
+
+    def _sides(self, names: Collection[Hashable], but: Hashable = None) -> tuple[Mapping[Hashable, int], int]:
+        """The marks of these feeds, and the least mark of the others `but` one."""
+        marks = {feed.name: max(feed.mark, self.mark) for feed in self.feeds if feed.name != but}
+        own: dict[Hashable, int] = {name: mark for name, mark in marks.items() if name in names}
+        return own, min((mark for name, mark in marks.items() if name not in names), default=MAX_TIME)
 
     def reach(self, value_us: int, cause: Cause) -> bool:
         """Raise the mark without any feed's word: the engine stamps the stream, or its user has promised that much.
@@ -280,11 +336,14 @@ class Source(Operator):
     def save(self) -> list[Any]:
         counts = [self.late, self.broken, self.far, self.late_by_max_us, list(self.punctuations.values())]
         clocking = list(astuple(self.clocking))
-        return [clocking, self.mark, self.newest, self.last_us, self.feeds.save(), counts, self.tuple_bytes]
+        groups = self.groups.save() if self.clocking.key else None
+        return [clocking, self.mark, self.newest, self.last_us, self.feeds.save(), counts, self.tuple_bytes, groups]
 
     def restore(self, data: Sequence[Any]) -> None:
-        clocking, self.mark, self.newest, self.last_us, feeds, counts, self.tuple_bytes = data
+        clocking, self.mark, self.newest, self.last_us, feeds, counts, self.tuple_bytes, groups = data
         self.clocking = Clocking(*clocking)
         self.late, self.broken, self.far, self.late_by_max_us, punctuations = counts
         self.feeds.restore(feeds)
+        if groups is not None:
+            self.groups.restore(groups)
         self.punctuations = dict(zip(CAUSES, punctuations, strict=True))

@@ -1,0 +1,41 @@
+"""Which aggregates may close the windows of single groups: those that group by a stream's punctuation key.
+
+The key may be renamed and pass joins and unions on the way. Each operator decides at run time whether it can pass a
+promise about a group on; here it is only excluded that no promise can arrive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from millrace.operators.aggregate.spec import AggregateSpec
+from millrace.values import expression as e
+
+if TYPE_CHECKING:
+    from millrace.sql.queries import QueryPlanner
+
+
+def punctuated_groups(planner: QueryPlanner, node: str, spec: AggregateSpec) -> bool:
+    """Whether the groups of an aggregate over this node include all columns of a stream's punctuation key."""
+    if spec.rows:
+        return False
+    columns = {origin for _, key in spec.keys if isinstance(key, e.Column) for origin in _origins(planner, node, key)}
+    for stream in map(planner.catalog.stream, planner.streams):
+        key = {(stream.source, stream.schema.names.index(name)) for name in stream.punctuation_key}
+        if key and key <= columns:
+            return True
+    return False
+
+
+def _origins(planner: QueryPlanner, name: str, key: e.Expression) -> Iterator[tuple[str, int]]:
+    """The columns outside of the plan that a column of a node is copied from."""
+    node = next((node for node in planner.nodes if node.name == name), None)
+    if node is None:
+        if isinstance(key, e.Column):
+            yield name, key.position
+        return
+    origins = node.spec.origins(key, [planner.schemas[one] for one in node.inputs])
+    for at, origin in origins:
+        if isinstance(origin, e.Column):
+            yield from _origins(planner, node.inputs[at], origin)
