@@ -212,7 +212,7 @@ class GroupedSelect:
         if isinstance(self._window.spec, RowWindow):
             spec = self._over_source(spec)
             return replace(self._planner.add(spec, [self._relation]), time_known=True)
-        if self._planner.options.order == "arrival" and punctuated_groups(self._planner, self._relation.node, spec):
+        if options.order == "arrival" and punctuated_groups(self._planner, self._relation.node, output.keys):
             spec = replace(spec, early=True)
         return self._planner.add(spec, [in_event_order(self._planner, self._relation)])
 

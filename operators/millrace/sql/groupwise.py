@@ -6,21 +6,18 @@ promise about a group on; here it is only excluded that no promise can arrive.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from millrace.operators.aggregate.spec import AggregateSpec
 from millrace.values import expression as e
 
 if TYPE_CHECKING:
     from millrace.sql.queries import QueryPlanner
 
 
-def punctuated_groups(planner: QueryPlanner, node: str, spec: AggregateSpec) -> bool:
-    """Whether the groups of an aggregate over this node include all columns of a stream's punctuation key."""
-    if spec.rows:
-        return False
-    columns = {origin for _, key in spec.keys if isinstance(key, e.Column) for origin in _origins(planner, node, key)}
+def punctuated_groups(planner: QueryPlanner, node: str, keys: Sequence[e.Expression]) -> bool:
+    """Whether groups by these expressions over a node include all columns of a stream's punctuation key."""
+    columns = {origin for key in keys if isinstance(key, e.Column) for origin in _origins(planner, node, key)}
     for stream in map(planner.catalog.stream, planner.streams):
         key = {(stream.source, stream.schema.names.index(name)) for name in stream.punctuation_key}
         if key and key <= columns:
