@@ -45,13 +45,15 @@ class TupleLine:
 class PunctuationLine:
     """`{"stream": S, "punctuation": P}`: no later tuple of this feed has a timestamp below P.
 
-    `value` is in microseconds if P is text. If P is an integer (`counts`), it is in the stream's unit.
+    `value` is in microseconds if P is text. If P is an integer (`counts`), it is in the stream's unit. With
+    `"where": {...}` the promise is about the tuples with these values in the stream's punctuation key.
     """
 
     stream: str
     value: int
     feed: str = MAIN_FEED
     counts: bool = field(default=False, compare=False)
+    where: Mapping[str, object] | None = None
 
     def time_us(self, unit: TimeUnit) -> int:
         """The promised time, of a stream with this unit."""
@@ -290,13 +292,16 @@ def _tuple(keys: Mapping[str, object]) -> TupleLine:
 
 
 def _punctuation(keys: Mapping[str, object]) -> PunctuationLine:
-    _only(keys, "stream", "punctuation", "feed")
+    _only(keys, "stream", "punctuation", "feed", "where")
+    where = keys.get("where")
+    if where is not None and not isinstance(where, dict):
+        raise _unfit('"where"', "an object of fields by name", spelt(where))
     try:
         value = parse_timestamp(keys["punctuation"])
     except TimestampError as error:
         raise PeerError(f'"punctuation": {error.text}', code="bad_value", where='"punctuation"') from None
     counts = isinstance(keys["punctuation"], int)
-    return PunctuationLine(_text(keys, "stream"), value, _text(keys, "feed", MAIN_FEED), counts)
+    return PunctuationLine(_text(keys, "stream"), value, _text(keys, "feed", MAIN_FEED), counts, where)
 
 
 def _close(keys: Mapping[str, object]) -> CloseLine:

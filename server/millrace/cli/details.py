@@ -113,6 +113,16 @@ def _causes(value: Mapping[str, int]) -> str:
     return ", ".join(f"{key} {count:,}" for key, count in value.items() if count) or "-"
 
 
+def _groups(value: Sequence[Mapping[str, Any]]) -> str:
+    """The first groups that are ahead, each with its mark."""
+    shown = [
+        ", ".join(f"{name} {printable(str(part))}" for name, part in one["group"].items())
+        + ("" if one["mark_us"] is None else f": {format_timestamp(one['mark_us'])}")
+        for one in value[:3]
+    ]
+    return "; ".join([*shown, "..."] if len(value) > 3 else shown)
+
+
 def _text(value: Mapping[str, Any] | None) -> str:
     return "-" if value is None else printable(str(value["text"]))
 
@@ -148,6 +158,7 @@ GROUPS: Final[Mapping[str, Groups]] = {
             _if("time", "time column"),
             _if("time_unit", "time unit", "us"),
             _if("update_key", "update key"),
+            _if("punctuation_key", "punctuation key"),
             _always("component"),
         ),
         "Settings": (
@@ -180,6 +191,9 @@ GROUPS: Final[Mapping[str, Groups]] = {
             _if("ended", "ended"),
             _if("punctuations", "punctuations"),
             _if("punctuations_by_cause", "by cause", form=_causes),
+            _if("groups_ahead", "groups ahead"),
+            _if("groups", "by punctuation", form=_groups),
+            _if("group_promises_ignored", "promises ignored"),
         ),
     },
     "query": {

@@ -1,8 +1,9 @@
 """The lines of `--events`, in order of arrival, as events of the engine grouped by their time.
 
 One JSON object per line: `at` (default: the line's before; a tuple's own time if that is later), and one of `stream`
-with `tuple`, `punctuation` or `close`, or `tick` alone. Integers in `at` are microseconds. Those in a tuple's time
-field and in `punctuation` are in the stream's unit. The clock never goes back: an `at` below it means the clock's time.
+with `tuple`, `punctuation` (for one group, with `where`) or `close`, or `tick` alone. Integers in `at` are
+microseconds. Those in a tuple's time field and in `punctuation` are in the stream's unit. The clock never goes back: an
+`at` below it means the clock's time.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from millrace.values.eventtime import MIN_TIME
 
 FEED: Final = "main"
 
-KEYS: Final = ("at", "stream", "feed", "tuple", "punctuation", "close", "tick")
+KEYS: Final = ("at", "stream", "feed", "tuple", "punctuation", "where", "close", "tick")
 ONE_OF: Final = ("tuple", "punctuation", "close", "tick")
 
 
@@ -141,11 +142,20 @@ class _Events:
         if kind == "punctuation":
             value_us = _timestamp(event["punctuation"], "punctuation", where, source.unit)
             check_promise(where, value_us, source.unit)
-            self._events.append(Punctuated(stream, feed, value_us))
+            self._events.append(Punctuated(stream, feed, value_us, self._group(event, source, where)))
         elif event["close"] is True:
             self._events.append(FeedClosed(stream, feed, ended=True))
         else:
             raise Refuse(f"{where}: expected true in close, got {spelt(event['close'])}", code="bad_row")
+
+    def _group(self, event: Mapping[str, Any], source: StreamDecoder, where: str) -> tuple[Any, ...]:
+        """The group that a punctuation is about; none: the whole stream."""
+        if "where" not in event:
+            return ()
+        try:
+            return source.group(event["where"])
+        except Refuse as error:
+            raise Refuse(f"{where}, {error.text}", code="bad_row") from None
 
     def _tuple(self, stream: str, feed: str, values: Any, where: str, number: int) -> None:
         if not isinstance(values, dict):
@@ -176,6 +186,8 @@ def _kind(event: Mapping[str, Any], where: str) -> str:
     if len(kinds) != 1:
         got = " and ".join(kinds) or "none of them"
         raise Refuse(f"{where}: expected one of {', '.join(ONE_OF)}, got {got}", code="bad_row")
+    if "where" in event and kinds != ["punctuation"]:
+        raise Refuse(f"{where}: expected where in a line with punctuation, got it with {kinds[0]}", code="bad_row")
     if kinds == ["tick"] and event["tick"] is not True:
         raise Refuse(f"{where}: expected true in tick, got {spelt(event['tick'])}", code="bad_row")
     return kinds[0]

@@ -241,6 +241,10 @@ class Daemon:
                 "too_far_ahead": self.runner.far.get(name, 0),
                 "rejected": at.rejected + self.runner.far.get(name, 0),
                 "feeds": _holding_most(stream["feeds"]),
+                "groups": [
+                    {**one, "group": {name: in_json(value) for name, value in one["group"].items()}}
+                    for one in stream["groups"]
+                ],
                 "withheld_for": withheld.get(name, []),
                 "archive": self.archive.view(name),
             }
@@ -262,6 +266,7 @@ class Daemon:
             "timestamps": late.timestamps,
             "punctuations_by_cause": {},
             "feeds": [],
+            "groups": [],
             "withheld_for": [],
             "archive": None,
             **engine.get(late.name, {}),

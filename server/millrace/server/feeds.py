@@ -275,9 +275,17 @@ class Feeds:
             self._find(stream).received.tuples += len(batch)
             self._runner.submit(Arrived(stream, producer, batch))
 
-    def punctuated(self, stream: str, producer: str, value_us: int, unit: TimeUnit = MICROSECONDS) -> None:
+    def punctuated(
+        self,
+        stream: str,
+        producer: str,
+        value_us: int,
+        unit: TimeUnit = MICROSECONDS,
+        where: Mapping[str, object] | None = None,
+    ) -> None:
         check_promise(f"stream {stream}", value_us, unit)
-        self._runner.submit(Punctuated(stream, producer, value_us))
+        group = () if where is None else self._find(stream).source.group(where)
+        self._runner.submit(Punctuated(stream, producer, value_us, group))
 
     def answered(self, stream: str, producer: str, request: int, value_us: int | None) -> None:
         """The answer to a request; None, and one that is refused, promises nothing and ends the request."""

@@ -356,7 +356,7 @@ class LineDialect(Dialect):
         feed = self._feed(said.stream, said.feed)
         feed.take()
         unit = self.hall.feeds.source(said.stream).unit
-        self.hall.feeds.punctuated(said.stream, feed.producer, said.time_us(unit), unit)
+        self.hall.feeds.punctuated(said.stream, feed.producer, said.time_us(unit), unit, said.where)
 
     def _close(self, said: CloseLine) -> None:
         feed = self._feeds.pop((said.stream, said.feed), None)

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from millrace.engine.plan import StreamDefinition
-from millrace.protocol import MAX_INT64, MIN_INT64, Field, Refuse, RowError, Type
+from millrace.protocol import MAX_INT64, MIN_INT64, Field, Refuse, RowError, Schema, Type
 from millrace.protocol.errors import row_place
 from millrace.protocol.timestamps import FIRST_US, LAST_US, format_timestamp, parse_timestamp
 from millrace.protocol.units import CENTURY_US, MICROSECONDS, UNITS, TimeUnit, in_century, likely_unit
@@ -246,6 +246,29 @@ class StreamDecoder:
         return RowError(
             f"{row_place(number)}: missing field {field.name} ({expected})", row=number, expected=expected, got=got
         )
+
+    # -- groups ------------------------------------------------------------------------------------
+
+    def group(self, where: object) -> Row:
+        """The values of the stream's punctuation key in the `where` of a punctuation; Refuse if they do not fit."""
+        key = self.stream.punctuation_key
+        if not key:
+            hint = "create it WITH (punctuation_key = '...'), or promise a time for the whole stream"
+            raise Refuse(f"where: stream {self.stream.name} has no punctuation key: {hint}", code="bad_value")
+        if not isinstance(where, Mapping) or where.keys() != set(key):
+            got = ", ".join(map(spelt, where)) or "none" if isinstance(where, Mapping) else spelt(where)
+            raise Refuse(
+                f"where: expected a value for each of {', '.join(key)} (the punctuation key of stream "
+                f"{self.stream.name}), got {got}",
+                code="bad_value",
+            )
+        columns = Schema(tuple(field for field in self._fields if field.name in key))
+        try:
+            batch = StreamDecoder(StreamDefinition(self.stream.name, columns)).from_objects([where])
+        except RowError as error:
+            raise Refuse(error.text.replace(row_place(0), "where", 1), code="bad_value") from None
+        (values,) = batch.rows()
+        return tuple(values[columns.names.index(name)] for name in key)
 
     # -- Arrow frames ------------------------------------------------------------------------------
 
