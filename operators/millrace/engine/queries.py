@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from millrace.engine.plan import QueryPlan
 from millrace.operators.frame.operator import Operator
+from millrace.operators.frame.order_switching import OrderSwitching
 from millrace.operators.gate.gate import Gate
 from millrace.operators.sink.sink import Sink
 from millrace.protocol import Refuse
@@ -18,7 +19,8 @@ class Query:
     `paused` says why it reads nothing at present, `failed` that it could not continue, and `lost` how many tuples
     that cost. `apart` says which operators it could have shared, and why it does not;
     `separate` has the nodes whose operators an admin has separated. `remembers` says whether any of its operators has
-    state that can grow.
+    state that can grow, `switches` which of them is a join whose order can change, and `requeued` whether any of its
+    inputs has an edge that is not the default.
     """
 
     plan: QueryPlan
@@ -30,6 +32,8 @@ class Query:
     apart: dict[str, str] = field(default_factory=dict)
     separate: dict[str, None] = field(default_factory=dict)
     remembers: bool = field(init=False)
+    switches: OrderSwitching | None = field(init=False)
+    requeued: bool = field(init=False)
 
     def __post_init__(self) -> None:
         self.become(self.plan, self.operators)
@@ -37,6 +41,8 @@ class Query:
     def become(self, plan: QueryPlan, operators: list[Operator]) -> None:
         self.plan, self.operators = plan, operators
         self.separate = {node.name: None for node in plan.nodes if node.name in self.separate}
+        self.switches = next((one for one in operators if isinstance(one, OrderSwitching)), None)
+        self.requeued = any(node.edges for node in plan.nodes)
         self.remembers = any(type(one).state_tuples is not Operator.state_tuples for one in operators)
 
     @property

@@ -226,7 +226,7 @@ def decisions(engine: Engine) -> list[dict[str, Any]]:
                     "strategy": str(row.strategy),
                 }
                 for row in found.table.values()
-                if row.strategy != found.strategy
+                if row.strategy is not found.strategy and row.strategy != found.strategy
             ]
             + [
                 {"operator": fork.name, "fork_of": operator.name, "strategy": str(graph.strategies[fork.name])}
@@ -393,6 +393,5 @@ def join_orders(engine: Engine) -> list[dict[str, Any]]:
     return [
         {"query": name, "order": join.order, "alpha": join.pacing.alpha}
         for name, query in sorted(engine.queries_by_name.items())
-        for join in [next((operator for operator in query.operators if isinstance(operator, OrderSwitching)), None)]
-        if join is not None and not join.as_planned
+        if (join := query.switches) is not None and not join.as_planned
     ]

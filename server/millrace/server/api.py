@@ -500,10 +500,10 @@ def _add_sql(app: FastAPI, daemon: Daemon) -> None:
         terms = daemon.catalog.terms(idempotent=request.idempotent, temporary=request.temporary)
         if request.dry_run:
             statements, becomes = await daemon.catalog.plan(request.sql, check, terms)
-            await look.tagged(response, "catalog", "")
+            await look.tag_catalog(response)
             return {"dry_run": True, "statements": statements, "plan": becomes}
         statements = await daemon.catalog.execute(request.sql, check=check, terms=terms)
-        await look.tagged(response, "catalog", "")
+        await look.tag_catalog(response)
         return {"dry_run": request.dry_run, "statements": statements}
 
     @app.get(
@@ -895,6 +895,10 @@ class Look:
         found, tag = await self._now(kind, name)
         response.headers["etag"] = tag
         return found
+
+    async def tag_catalog(self, response: Response) -> None:
+        """The catalog's tag in the answer, without the catalog."""
+        response.headers["etag"] = await self._runner.between_steps(lambda: etag("catalog", self._catalog.decided()))
 
     async def _now(self, kind: str, name: str) -> tuple[dict[str, Any], str]:
         """The thing and its tag. The catalog may be large, so a thread reads it."""

@@ -1025,34 +1025,39 @@ class Catalog:
         past, nor who reads them."""
         known = self.known if known is None else known
         unwritten = self._unwritten
-        kept: set[str] = set()
+        kept: dict[str, str] = {}
         for query in _readers_last(known.queries):
-            if query.name not in unwritten and kept.issuperset(query.reads_queries):
-                kept.add(query.name)
+            if query.name not in unwritten and all(name in kept for name in query.reads_queries):
+                kept[query.name] = query.sql
         return [
             *(stream.sql for stream in known.streams.values()),
-            *(query.sql for query in _readers_last(known.queries) if query.name in kept),
+            *kept.values(),
             *(sink.sql for sink in known.sinks.values() if sink.query in kept),
         ]
 
     def export(self) -> dict[str, Any]:
         """The catalog as SQL that can be applied to an empty server; what SQL does not say as comments."""
-        known = self.known
-        statements, decisions = self.statements(known), self.decisions(known)
+        known, decisions = self.known, self.decisions()
+        covered = self._as_data(decisions)
         commands = decisions.model_copy(
             update={"components": tuple(one for one in decisions.components if self._worth_telling(one, known))}
         ).shell()
         parts = [f"{statement}\n;" if "--" in statement.rpartition("\n")[2] else f"{statement};"
-                 for statement in statements]  # fmt: skip
+                 for statement in covered["statements"]]  # fmt: skip
         if commands:
             parts.append(
                 "\n".join(["-- Decisions that SQL does not express:", *(f"-- {command}" for command in commands)])
             )
+        return {"sql": "".join(f"{part}\n\n" for part in parts)[:-1], **covered, "commands": commands}
+
+    def decided(self) -> dict[str, Any]:
+        """The part of `export` that its tag covers."""
+        return self._as_data(self.decisions())
+
+    def _as_data(self, decisions: Decisions) -> dict[str, Any]:
         return {
-            "sql": "".join(f"{part}\n\n" for part in parts)[:-1],
-            "statements": statements,
+            "statements": self.statements(),
             "decisions": decisions.model_dump(mode="json", exclude=_INTERNAL),
-            "commands": commands,
         }
 
     def _worth_telling(self, component: ComponentDecisions, known: Known) -> bool:
@@ -1177,11 +1182,14 @@ def _settled_streams(steps: Sequence[Planned]) -> list[StreamDefinition]:
 
 def _readers_last(queries: Mapping[str, QueryPlan]) -> Iterator[QueryPlan]:
     """The queries, each after those that it reads (a replaced one may read a younger one)."""
-    waiting, there = dict(queries), set[str]()
-    while waiting:
-        name = next(name for name, query in waiting.items() if there.issuperset(query.reads_queries))
-        there.add(name)
-        yield waiting.pop(name)
+    waiting: list[QueryPlan] = []
+    there: set[str] = set()
+    for query in queries.values():
+        waiting.append(query)
+        while (ready := next((one for one in waiting if there.issuperset(one.reads_queries)), None)) is not None:
+            waiting.remove(ready)
+            there.add(ready.name)
+            yield ready
 
 
 def _kind(step: Planned) -> str:

@@ -254,8 +254,13 @@ def written(decisions: Decisions, running: Mapping[str, QueryPlan]) -> str:
 
     An operator that is put in keeps its name there: the edit says both.
     """
-    ids = {name: f"#{number}" for plan in running.values() for name, number in plan.ids.items()}
-    document = _referring(decisions.model_dump(mode="json"), lambda name: ids.get(name, name))
+
+    def reference(name: str) -> str:
+        plan = running.get(name.partition(".")[0])
+        number = None if plan is None else plan.ids.get(name)
+        return name if number is None else f"#{number}"
+
+    document = _referring(decisions.model_dump(mode="json"), reference)
     for edit, data in zip(decisions.operators, document["operators"], strict=True):
         if edit.change == "insert":
             data["operator"] = edit.operator
@@ -334,10 +339,17 @@ def exchanged(engine: Engine, planned: Mapping[str, QueryPlan]) -> tuple[QueueDe
     return tuple(
         QueueDecision(operator=operator, input=position, kind=kind)
         for name, query in sorted(engine.queries_by_name.items())
-        if name in planned
+        if name in planned and (query.requeued or _has_edges(planned[name]))
         for (operator, position), kind in edges.kinds(query.plan).items()
         if edges.kinds(planned[name]).get((operator, position), "append") != kind
     )
+
+
+def _has_edges(plan: QueryPlan) -> bool:
+    for node in plan.nodes:  # noqa: SIM110 - of a thousand queries, at each change
+        if node.edges:
+            return True
+    return False
 
 
 def edits(engine: Engine) -> tuple[OperatorEdit, ...]:

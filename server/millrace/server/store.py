@@ -18,6 +18,10 @@ from millrace.server.config import is_writable
 # Counted up when the tables change; a newer server reads older files, never the other way round.
 # 1: statements. 2: decisions beside them. 3: lowered plans, and decisions that refer to operators by id.
 VERSION: Final = 3
+# Between the places of neighbouring statements, so that others fit between them. A statement that comes between two
+# takes the next place but STEP, because a query, for example, precedes all sinks and follows all other queries.
+SPACE: Final = 2**32
+STEP: Final = 2**10
 
 
 class StoreError(MillraceError):
@@ -37,7 +41,8 @@ class Stored(NamedTuple):
 
 
 class CatalogFile:
-    """One SQLite file. A write replaces everything in one transaction: a crash leaves the old state or the new.
+    """One SQLite file. A write changes the rows that differ, in one transaction: a crash leaves the old state or the
+    new.
 
     The file is locked as long as it is open: a second server in the same folder would overwrite the work of the first.
     Threads may use it in turns, one call after the other.
@@ -45,7 +50,10 @@ class CatalogFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._plans: dict[str, str] = {}  # as they are in the file
+        # As they are in the file; a statement with its place.
+        self._statements: list[tuple[int, str]] = []
+        self._plans: dict[str, str] = {}
+        self._decisions: str | None = None
         with self._told("read"):
             self._database = sqlite3.connect(path, timeout=0, check_same_thread=False)
             try:
@@ -70,32 +78,44 @@ class CatalogFile:
         database.execute("PRAGMA synchronous = FULL")
 
     def read(self) -> Stored:
-        statements, document = [], None
         with self._told("read"):
             if "statements" in self._tables:
-                statements = [sql for (sql,) in self._database.execute("SELECT sql FROM statements ORDER BY place")]
+                self._statements = list(self._database.execute("SELECT place, sql FROM statements ORDER BY place"))
             if "decisions" in self._tables:
                 document = self._database.execute("SELECT document FROM decisions").fetchone()
+                self._decisions = None if document is None else document[0]
             if "plans" in self._tables:
                 self._plans = dict(self._database.execute("SELECT statement, plan FROM plans ORDER BY rowid"))
-        return Stored(statements, dict(self._plans), None if document is None else document[0], self._version)
+        return Stored([sql for _, sql in self._statements], dict(self._plans), self._decisions, self._version)
 
     def write(self, statements: Sequence[str], plans: Mapping[str, str], decisions: str) -> None:
-        """Only here does a file of an older format become one of this format. Plans that have not changed stay."""
+        """Only here does a file of an older format become one of this format. Rows that have not changed stay."""
         database = self._database
+        gone, new, placed = _difference(self._statements, statements)
         with self._told("write"), database:
-            database.execute("CREATE TABLE IF NOT EXISTS statements (place INTEGER PRIMARY KEY, sql TEXT NOT NULL)")
-            database.execute("CREATE TABLE IF NOT EXISTS decisions (place INTEGER PRIMARY KEY, document TEXT NOT NULL)")
-            database.execute("CREATE TABLE IF NOT EXISTS plans (statement TEXT PRIMARY KEY, plan TEXT NOT NULL)")
-            database.execute(f"PRAGMA user_version = {VERSION}")
-            database.execute("DELETE FROM statements")
-            database.executemany("INSERT INTO statements (sql) VALUES (?)", [(sql,) for sql in statements])
-            database.execute("INSERT OR REPLACE INTO decisions VALUES (1, ?)", (decisions,))
-            gone = [(sql,) for sql in self._plans if sql not in plans]
-            database.executemany("DELETE FROM plans WHERE statement = ?", gone)
-            changed = [(sql, plan) for sql, plan in plans.items() if self._plans.get(sql) != plan]
-            database.executemany("INSERT OR REPLACE INTO plans VALUES (?, ?)", changed)
-        self._tables, self._plans, self._version = {"statements", "decisions", "plans"}, dict(plans), VERSION
+            if self._version < VERSION:
+                self._renew(database)
+            database.executemany("DELETE FROM statements WHERE place = ?", [(place,) for place, _ in gone])
+            database.executemany("INSERT INTO statements VALUES (?, ?)", new)
+            if decisions != self._decisions:
+                database.execute("INSERT OR REPLACE INTO decisions VALUES (1, ?)", (decisions,))
+            unplanned = [(sql,) for sql in self._plans if sql not in plans]
+            database.executemany("DELETE FROM plans WHERE statement = ?", unplanned)
+            replanned = [(sql, plan) for sql, plan in plans.items() if self._plans.get(sql) != plan]
+            database.executemany("INSERT OR REPLACE INTO plans VALUES (?, ?)", replanned)
+        self._statements, self._plans, self._decisions = placed, dict(plans), decisions
+        self._tables, self._version = {"statements", "decisions", "plans"}, VERSION
+
+    def _renew(self, database: sqlite3.Connection) -> None:
+        database.execute("CREATE TABLE IF NOT EXISTS statements (place INTEGER PRIMARY KEY, sql TEXT NOT NULL)")
+        database.execute("CREATE TABLE IF NOT EXISTS decisions (place INTEGER PRIMARY KEY, document TEXT NOT NULL)")
+        database.execute("CREATE TABLE IF NOT EXISTS plans (statement TEXT PRIMARY KEY, plan TEXT NOT NULL)")
+        database.execute(f"PRAGMA user_version = {VERSION}")
+
+    @property
+    def changes(self) -> int:
+        """Rows written so far."""
+        return self._database.total_changes
 
     def close(self) -> None:
         self._database.close()
@@ -114,3 +134,24 @@ class CatalogFile:
             return "; is another server using the folder?"
         closed = next((path for path in (self.path.parent, self.path) if path.exists() and not is_writable(path)), None)
         return "" if closed is None else f"; {closed} is not writable for this server's user"
+
+
+_Places = list[tuple[int, str]]
+
+
+def _difference(before: _Places, statements: Sequence[str]) -> tuple[_Places, _Places, _Places]:
+    """The rows to delete and to insert, and all rows after that. Statements before the first difference and behind the
+    last one keep their places."""
+    least = min(len(before), len(statements))
+    first = next((at for at in range(least) if before[at][1] != statements[at]), least)
+    rest = least - first
+    last = next((at for at in range(rest) if before[-1 - at][1] != statements[-1 - at]), rest)
+    low = before[first - 1][0] if first else 0
+    between, step = statements[first : len(statements) - last], SPACE
+    if last:
+        step = min(STEP, (before[-last][0] - low) // (len(between) + 1))
+    if step == 0:  # no room: all get new places
+        placed = [((at + 1) * SPACE, sql) for at, sql in enumerate(statements)]
+        return before, placed, placed
+    new = [(low + (at + 1) * step, sql) for at, sql in enumerate(between)]
+    return before[first : len(before) - last], new, [*before[:first], *new, *before[len(before) - last :]]

@@ -31,12 +31,16 @@ class Member(NamedTuple):
 
 
 class Alike:
-    """By key, the operators that have it, in the order of their queries; `groups` are the keys of several queries."""
+    """By key, the operators that have it, in the order of their queries; `groups` are the keys of several queries.
+
+    `unique` says that no two operators have one key, of one query or of several.
+    """
 
     def __init__(self) -> None:
         self._members: dict[Hashable, list[Member]] = {}
         self._groups: dict[Hashable, None] = {}
         self._operators: set[Operator] = set()
+        self.unique = True
 
     def __bool__(self) -> bool:
         return bool(self._groups)
@@ -49,8 +53,10 @@ class Alike:
             key = _key(node, [engine.graph.producer(inlet) for inlet in operator.inputs])
             members = self._members.setdefault(key, [])
             members.append(Member(query, node, operator))
-            if operator not in self._operators and members[0].query is not query:
-                self._groups[key] = None
+            if operator not in self._operators and len(members) > 1:
+                self.unique = False
+                if members[0].query is not query:
+                    self._groups[key] = None
             self._operators.add(operator)
 
     def members(self, node: Node, inputs: Sequence[Operator]) -> Iterator[Member]:

@@ -186,7 +186,10 @@ def part(engine: Engine, command: e.UnshareQuery) -> dict[str, Any]:
 
 def apart(engine: Engine) -> dict[str, list[str]]:
     """By query, the operators that are separate at present although an older query has equal ones: one was changed, or
-    started later. Created again, the two would share them."""
+    started later. Created again, the two would share them. The first of two such operators that a row meets have the
+    same inputs, so the index would know them."""
+    if engine.alike.unique:
+        return {}
     numbers: dict[Any, int] = {}  # equal definitions over equal inputs have one number
     firsts: dict[int, Operator] = {}
     separate: dict[str, list[str]] = {}
