@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 import structlog
 
@@ -218,14 +218,16 @@ class Connection(asyncio.Protocol):
         if self._dialect is None:
             begin = self.hall.json_lines if speaks_json(data[0]) else self.hall.frames
             self._dialect = begin(self)
-        dialect = self._dialect
-        self.guarded(lambda: dialect.received(data))
+        runner = self.hall.runner
+        runner.receives()
+        self.guarded(self._dialect.received, data)
+        runner.received()
 
-    def guarded(self, work: Callable[[], None]) -> None:
+    def guarded(self, work: Callable[..., None], *about: Any) -> None:
         """Do something for this peer. With an internal error it loses its connection, and the others do not notice."""
         before = client.set(self._name)
         try:
-            work()
+            work(*about)
         except Exception:
             log.exception("internal error in a connection")
             self._ending = True

@@ -6,7 +6,6 @@ feed, but the order of everything that one feed says is kept.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -220,7 +219,7 @@ class FrameDialect(Dialect):
     def acknowledge(self, channel: int, next_sequence: int) -> None:
         """Say that the tuples below this number have arrived, once the rows that other peers read have left."""
         if not self._acknowledged:
-            asyncio.get_running_loop().call_soon(self._send_acknowledgements)
+            self.hall.runner.after_step(self._send_acknowledgements)
         self._acknowledged[channel] = next_sequence
 
     def _send_acknowledgements(self) -> None:

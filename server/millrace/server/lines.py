@@ -162,7 +162,7 @@ class LineDialect(Dialect):
         data, loop = self._waiting[0][1], asyncio.get_running_loop()
         reading = self._reading = self.hall.reader.submit(lambda: self._columns.read(data))
         reading.add_done_callback(
-            lambda _: loop.call_soon_threadsafe(self.connection.guarded, lambda: self._have_read(reading))
+            lambda _: loop.call_soon_threadsafe(self.connection.guarded, self._have_read, reading)
         )
 
     def _have_read(self, reading: Future[Read]) -> None:

@@ -2,7 +2,8 @@
 
 Rule: the engine is stepped from here and nowhere else, between two steps the event loop gets its turn, and an engine
 that has nothing to do is not stepped at all. A step for a few events is a callback of the loop, which no task waits
-for: with single tuples, waking a task takes longer than the step of a small query.
+for: with single tuples, waking a task takes longer than the step of a small query. While few connections feed, a step
+for a few tuples is a part of the callback that has read them: the loop then neither turns nor polls once more for it.
 
 A worker thread takes each step with a command that may change the graph, because it may take long, and with `threads`
 above 1 each step with many tuples: the loop serves sockets and decodes meanwhile, and events wait for the next step.
@@ -80,6 +81,10 @@ STEP_SECONDS: Final = 0.01
 LEAST_BUDGET: Final = 256
 # Tuples from which the worker takes a step: handing fewer over would take as long as the loop needs for them.
 MANY_TUPLES: Final = 16_384
+# Feeds and tuples up to which a connection's bytes get their own step. Of more feeds, several have often sent something
+# by the same poll, and of more tuples, more may follow at once: one step for all of them takes less.
+FEW_FEEDS: Final = 8
+FEW_TUPLES: Final = 64
 # How long the readings of a stopwatch are gathered at the least.
 READINGS_NS: Final = 50_000_000
 # How often the system's clock is looked at while nothing happens.
@@ -171,6 +176,8 @@ class Runner:
         self._something = asyncio.Event()
         self._rests = False  # whether `run` waits for something
         self._scheduled = False  # whether a step is about to be taken without it
+        self._receives = False  # whether a connection acts on bytes that have arrived
+        self._afterwards: list[Callable[[], None]] = []
         self._failure: Exception | None = None
         self._idle = asyncio.Event()
         self._answers: dict[int, _Asked] = {}
@@ -205,11 +212,44 @@ class Runner:
         if isinstance(event, Arrived):
             self._tuples += len(event.batch)
         self._idle.clear()
+        if not self._receives:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        """Have a step taken soon."""
         if not self._rests or self.guessing or self._reconfigures:
             self._something.set()
         elif not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._step_at_once)
+
+    def receives(self) -> None:
+        """A connection acts on bytes that have arrived: what it submits waits for `received`."""
+        self._receives = True
+
+    def received(self) -> None:
+        """It has acted on all of them: take the step for them, now if nothing forbids it."""
+        self._receives = False
+        if self._events:
+            if self._tuples > FEW_TUPLES or len(self.feeds) > FEW_FEEDS:
+                self._schedule()
+            else:
+                self._step_at_once()
+                if self._events:
+                    self._schedule()
+        if self._afterwards:
+            calls, self._afterwards = self._afterwards, []
+            for call in calls:
+                self.after_step(call)
+
+    def after_step(self, call: Callable[[], None]) -> None:
+        """Call this once the step for what the present connection submits is taken, if it is taken soon."""
+        if self._receives:
+            self._afterwards.append(call)
+        elif self._events:
+            asyncio.get_running_loop().call_soon(call)
+        else:
+            call()
 
     def command(
         self,
