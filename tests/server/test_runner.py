@@ -23,7 +23,7 @@ from millrace.engine.events import (
     WakeAt,
 )
 from millrace.protocol import MAX_INT64, Refuse
-from millrace.server.runner import Runner, Stopwatch
+from millrace.server.runner import FEW_FEEDS, Runner, Stopwatch
 from millrace.server.sink import Retention
 from tests.server.harness import lines, served, until
 
@@ -112,6 +112,51 @@ async def test_a_few_events_do_not_wake_the_task(runner, engine, clock):
     assert [[event.feed for event in events] for _, events, _ in engine.steps] == [["0"], ["1"], ["2"]]
     clock.us = 2_000  # the timer that the first step has set
     await until(lambda: len(engine.steps) == 4)
+
+
+def receive(runner, engine, *events):
+    """Act on bytes as a connection does; by the place in the list that is returned, how many steps a call saw."""
+    seen = []
+    runner.receives()
+    for event in events:
+        runner.submit(event)
+    runner.after_step(lambda: seen.append(len(engine.steps)))
+    runner.received()
+    return seen
+
+
+@driven(Effects(), Effects(more=True), Effects())
+async def test_bytes_of_a_few_feeds_get_their_step_at_once(runner, engine, clock):
+    await turns()
+    assert receive(runner, engine, FeedClosed("s", "a"), FeedClosed("s", "b")) == [1]
+    assert receive(runner, engine) == [1], "without events there is nothing to wait for"
+    assert receive(runner, engine, FeedClosed("s", "c")) == [2]
+    assert not runner.worked_off
+    await runner.wait_drained()
+    assert [len(events) for _, events, _ in engine.steps] == [2, 1, 0]
+
+
+@driven()
+async def test_bytes_of_many_feeds_share_a_step(runner, engine, clock):
+    runner.feeds.update({("s", str(number)): None for number in range(FEW_FEEDS + 1)})
+    await turns()
+    seen = [receive(runner, engine, FeedClosed("s", name)) for name in ("a", "b")]
+    assert engine.steps == []
+    await runner.wait_drained()
+    await turns()
+    assert [len(events) for _, events, _ in engine.steps] == [2]
+    assert seen == [[1], [1]]
+
+
+@driven()
+async def test_where_time_may_be_guessed_bytes_get_their_step_after_a_poll(runner, engine, clock):
+    runner.guessing = True
+    await turns()
+    receive(runner, engine, FeedClosed("s", "a"))
+    assert engine.steps == []
+    clock.us = 2_000
+    await runner.wait_drained()
+    assert [events for _, events, _ in engine.steps] == [[FeedClosed("s", "a"), Heard(2_000)]]
 
 
 @driven(*[Effects(more=True)] * 100)
