@@ -139,7 +139,8 @@ class Engine:
                     effects.orders.append(Answer(event.id, refused=refused))
                 else:
                     effects.orders.append(Rejected(event, refused))
-        self.time.ring(effects)
+        if self.time.timers.at:
+            self.time.ring(effects)
         if self.graph.chained:
             self.chains.decide(self, effects)
         if self.graph.faults:
@@ -149,8 +150,7 @@ class Engine:
             failing.contain(self, effects, partial(merging.look, self))
         if self.owing:
             failing.contain(self, effects, partial(credit.grant, self, effects))
-        wake_us = self.time.timers.first()
-        if wake_us is not None:
+        if self.time.timers.at and (wake_us := self.time.timers.first()) is not None:
             effects.orders.append(WakeAt(wake_us))
         for component in self.graph.components:
             if component.busy():

@@ -20,7 +20,7 @@ from millrace.values.batch import Batch, Int64s, constant_column, constant_int64
 # -- events ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that takes longer for each tuple
 class Arrived:
     """Tuples of one feed, in the order in which it sent them. For an external stream `batch.ts` is its time field.
 
@@ -374,7 +374,7 @@ Event = (
 # -- effects -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that takes longer for each tuple
 class Deliver:
     """Rows of a query's result; `sequence` is the number of the first, counted from 0 since the query was created."""
 

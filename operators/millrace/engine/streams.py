@@ -73,7 +73,7 @@ def arrive(engine: Engine, event: Arrived, effects: Effects) -> None:
     batch = event.batch
     if not len(batch.ts):
         return
-    if len(batch.columns) < len(stream.definition.schema):
+    if len(batch.columns) < len(stream.definition.schema.fields):
         batch = batch.widened(stream.definition.schema)  # its feed was opened before the stream had all its fields
     now_us = engine.clock.now_us
     source = stream.source

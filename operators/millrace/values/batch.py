@@ -70,8 +70,14 @@ def tuple_width(fields: int) -> int:
     return 16 + 8 * fields
 
 
+_ZERO: Final = np.zeros(1, _INT64)
+_ZERO.flags.writeable = False
+
+
 def constant_int64(value: int, count: int) -> Int64s:
     """An array of `count` equal integers that stores one: eight bytes however long it is."""
+    if count == 1 and value == 0:
+        return _ZERO
     one = np.empty(1, _INT64)
     one[0] = value
     return one if count == 1 else np.ndarray((count,), _INT64, one, 0, (0,))
@@ -251,10 +257,15 @@ class Batch:
         """The same rows at these times."""
         return self if ts is self.ts else Batch(self.schema, ts, self.columns, self.valid, self.arrival)
 
-    def arrived(self, arrival_us: int, ts: Int64s | None = None) -> Batch:
-        """The same rows as they reached the engine at this time, with the times `ts` unless None."""
+    def arrived(self, arrival_us: int) -> Batch:
+        """The same rows as they reached the engine at this time."""
+        return Batch(self.schema, self.ts, self.columns, self.valid, constant_int64(arrival_us, len(self.ts)))
+
+    def stamped(self, stamp_us: int, arrival_us: int) -> Batch:
+        """The same rows as they reached the engine at this time, all with one time."""
         arrival = constant_int64(arrival_us, len(self.ts))
-        return Batch(self.schema, self.ts if ts is None else ts, self.columns, self.valid, arrival)
+        ts = arrival if stamp_us == arrival_us else constant_int64(stamp_us, len(self.ts))
+        return Batch(self.schema, ts, self.columns, self.valid, arrival)
 
     def arrived_at(self, arrival_us: Int64s) -> Batch:
         """The same rows as each reached the engine at its own time."""
@@ -292,7 +303,7 @@ class Batch:
 
     def lists(self) -> list[list[Any]]:
         """The columns as lists of Python values, null as None."""
-        return [listed(values, mask) for values, mask in zip(self.columns, self.valid, strict=True)]
+        return list(map(listed, self.columns, self.valid))
 
     @property
     def weight(self) -> int:

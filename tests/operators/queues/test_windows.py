@@ -36,7 +36,7 @@ def queue(
 
 def batch_of(*rows: tuple[str, int]) -> Batch:
     ts = np.array([time for _, time in rows], np.int64)
-    return Batch.from_rows(SCHEMA, [(key, time) for key, time in rows], ts, 0).arrived(0, ts)
+    return Batch.from_rows(SCHEMA, [(key, time) for key, time in rows], ts, 0)
 
 
 def arrive(made: WindowQueue, *rows: tuple[str, int]) -> None:

@@ -306,8 +306,7 @@ class Component:
             drained = sink.drain()
             if drained is not None:
                 effects.orders.append(Deliver(sink.query, *drained))
-        reached = sink.progressed()
-        if reached is not None:
+        if sink.watched and (reached := sink.progressed()) is not None:
             effects.orders.append(Progressed(sink.query, reached))
 
     def _held(self) -> int:

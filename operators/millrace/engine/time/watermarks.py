@@ -133,6 +133,8 @@ class WatermarkCoordinator:
         asked: the clock answers when a cycle ends (`propagate_demand`), because an operator that has not been executed
         since may need less than it seems.
         """
+        if not component.waiters and not self.timers.at:
+            return False
         helped = False
         self._again = {}
         # The least need first: a feed is asked for one thing at a time, and no rule may change who is served by that.
@@ -337,8 +339,6 @@ class WatermarkCoordinator:
     def ring(self, effects: Effects) -> None:
         """Do what is due."""
         now_us = self._engine.clock.now_us
-        if not self.timers.at:
-            return
         for kind, stream, name in self.timers.due(now_us):
             found = self._engine.streams_by_name.get(stream)
             if found is None:

@@ -55,9 +55,7 @@ class Sink(Operator):
         return first, batch
 
     def progressed(self) -> int | None:
-        """The new time below which the result is complete, if it is watched and has moved."""
-        if not self.watched:
-            return None
+        """The new time below which the result is complete, if it has moved."""
         reader = self.inputs[0]
         reader.pass_punctuations()
         reached = reader.low_water()

@@ -155,12 +155,12 @@ class Source(Operator):
             arrived = batch.arrived(now_us) if at_us is None else batch.arrived_at(at_us)
             return self._judge(feed, arrived, now_us, heard_us)
         if self.mark == MAX_TIME:
-            return self._after_the_end(feed, batch.arrived(now_us, constant_int64(now_us, count))), None
+            return self._after_the_end(feed, batch.stamped(now_us, now_us)), None
         stamp = MIN_TIME if timestamps == "latent" else max(now_us, self.mark)
         if self.clocking.history:
-            times = constant_int64(now_us if timestamps == "latent" else stamp, count)
-            self.judged = Judged(batch.arrived(now_us, times), None, constant_int64(self.mark, count))
-        self._queue(batch.arrived(now_us, constant_int64(stamp, count)), stamp)
+            judged = batch.stamped(now_us if timestamps == "latent" else stamp, now_us)
+            self.judged = Judged(judged, None, constant_int64(self.mark, count))
+        self._queue(batch.stamped(stamp, now_us), stamp)
         if timestamps == "internal":
             self._raise_mark(stamp, "tuple")
         return None, None
@@ -178,8 +178,7 @@ class Source(Operator):
         self.late += count
         marks = constant_int64(MAX_TIME, count)
         if self.clocking.history:
-            times = constant_int64(int(batch.arrival[0]), count)
-            self.judged = Judged(batch.arrived(int(batch.arrival[0]), times), np.ones(count, np.bool_), marks)
+            self.judged = Judged(batch, np.ones(count, np.bool_), marks)
         return Refused(batch, marks)
 
     def _judge(self, feed: Feed, batch: Batch, now_us: int, heard_us: int) -> tuple[Refused | None, Refused | None]:
