@@ -62,7 +62,9 @@ class Schema:
     """The fields of a row, in order. Names are distinct."""
 
     fields: tuple[Field, ...]
-    _places: dict[str, int] | None = field(default=None, init=False, compare=False, repr=False)  # built on first use
+    # Built on first use.
+    _names: tuple[str, ...] | None = field(default=None, init=False, compare=False, repr=False)
+    _places: dict[str, int] | None = field(default=None, init=False, compare=False, repr=False)
 
     @staticmethod
     def of(**fields: Type | str) -> Schema:
@@ -77,7 +79,10 @@ class Schema:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(field.name for field in self.fields)
+        if self._names is None:
+            object.__setattr__(self, "_names", tuple(field.name for field in self.fields))
+            assert self._names is not None
+        return self._names
 
     def index(self, name: str) -> int | None:
         """The index of a field, or None if no field has this name."""

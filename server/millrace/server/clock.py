@@ -58,9 +58,11 @@ class Clock:
         return stepped_us
 
     def _at(self, monotonic_us: int) -> int:
-        passed = monotonic_us - self._since_us
-        slewed = min(passed // SLEW_SHARE, abs(self._behind_us))
-        return self._from_us + passed + (slewed if self._behind_us > 0 else -slewed)
+        passed, behind = monotonic_us - self._since_us, self._behind_us
+        slewed = passed // SLEW_SHARE
+        if behind >= 0:
+            return self._from_us + passed + (slewed if slewed < behind else behind)
+        return self._from_us + passed - (slewed if slewed < -behind else -behind)
 
     def _compare(self) -> tuple[int, int, int]:
         """The monotonic clock, the time that this clock shows, and how far that is behind the system's clock."""

@@ -115,7 +115,7 @@ class UnderWay:
         return self._bytes >= self._most
 
     def add(self, batch: Batch) -> None:
-        tuples = len(batch)
+        tuples = len(batch.ts)
         size = batch.weight if self._texts else tuples * self._width
         self._batches.append((tuples, size))
         self._bytes += size
@@ -151,12 +151,11 @@ class Feeds:
         self._next: OrderedDict[tuple[str, str], int] = OrderedDict()
         # The streams whose time may be guessed by the clock: for them unread bytes matter.
         self.guessed: frozenset[str] = frozenset()
+        self._version = 0
 
-    def tell_held(self, feeds: Iterable[MayBeHeld], before: bool, unread: bool) -> bool:
+    def tell_held(self, feeds: Iterable[MayBeHeld], unread: bool) -> bool:
         """Say of a connection's feeds whose time may be guessed whether something of theirs may lie unread; whether
-        any is said to be held now, as `before` says of the last time."""
-        if not (self.guessed or before):
-            return False
+        any is said to be held now."""
         held = False
         for feed in feeds:
             feed.hold(unread and feed.stream in self.guessed)
@@ -169,7 +168,7 @@ class Feeds:
         self._streams[definition.name] = _Stream(StreamDecoder(definition), Received())
         if definition.timestamps == "external":
             self._runner.add_side_outlet(definition.late)
-        self._look_for_guesses()
+        self._changed()
 
     def alter_stream(self, definition: StreamDefinition) -> None:
         stream = self._streams[definition.name]
@@ -179,7 +178,7 @@ class Feeds:
             self._end_feeds(definition.name, stream.source.unit)
         if definition.timestamps == "external":
             self._runner.replace_side_outlet(definition.late)
-        self._look_for_guesses()
+        self._changed()
 
     def _end_feeds(self, name: str, unit: TimeUnit) -> None:
         """End the feeds of a stream whose unit has changed, as if their connections were lost.
@@ -193,7 +192,13 @@ class Feeds:
             self.close(stream, producer, owner, lost=True)
             owner.ended("altered", text)
 
-    def _look_for_guesses(self) -> None:
+    def version(self) -> int:
+        """A number that is another one after each change of the streams."""
+        return self._version
+
+    def _changed(self) -> None:
+        """Streams are new, other ones or gone."""
+        self._version += 1
         definitions = [stream.source.stream for stream in self._streams.values()]
         self.guessed = frozenset(
             definition.name
@@ -209,7 +214,7 @@ class Feeds:
         if dropped.source.stream.timestamps == "external":
             self._runner.remove_outlet(dropped.source.stream.late.name)
         self._runner.far.pop(name, None)
-        self._look_for_guesses()
+        self._changed()
         for stream, producer in [key for key in self._owners if key[0] == name]:
             owner = self._owners.pop((stream, producer))
             self._runner.forget_feed(stream, producer)
@@ -220,6 +225,9 @@ class Feeds:
     def source(self, stream: str, fingerprint: str | None = None) -> StreamDecoder:
         """What decodes the rows of a feed; SCHEMA_MISMATCH if the stream takes none of this fingerprint."""
         return self._find(stream).by(fingerprint)
+
+    def received_of(self, stream: str) -> Received:
+        return self._find(stream).received
 
     def received(self) -> Mapping[str, Received]:
         return {name: stream.received for name, stream in self._streams.items()}
@@ -271,8 +279,8 @@ class Feeds:
             self._next.popitem(last=False)
 
     def arrived(self, stream: str, producer: str, batch: Batch) -> None:
-        if len(batch):
-            self._find(stream).received.tuples += len(batch)
+        if tuples := len(batch.ts):
+            self._find(stream).received.tuples += tuples
             self._runner.submit(Arrived(stream, producer, batch))
 
     def punctuated(
@@ -297,6 +305,9 @@ class Feeds:
     def check_times(self, stream: str, batch: Batch) -> None:
         """RowError for a tuple further above the clock than the stream allows, or with a time in another unit."""
         found = self._find(stream)
+        definition = found.source.stream
+        if definition.time is None or (found.early and definition.ahead_us is None):
+            return
         now_us = self._runner.now_us()
         found.source.check_ahead(batch, now_us)
         if not found.early:
@@ -309,10 +320,6 @@ class Feeds:
     def count_tuples(self, stream: str, tuples: int) -> None:
         """Tuples that no connection brings, for the metrics."""
         self._find(stream).received.tuples += tuples
-
-    def count(self, stream: str, received: int) -> None:
-        """Bytes of a payload, for the metrics."""
-        self._find(stream).received.bytes += received
 
     def refused(self, stream: str, producer: str, tuples: int, error: Refuse) -> None:
         """Count refused tuples of any form by the kind of error."""

@@ -188,8 +188,9 @@ class FrameDialect(Dialect):
         self._tell_held()
 
     def _tell_held(self) -> None:
-        unread = self._reader.buffered > 0 or not self._connection.reads
-        self._holds = self.hall.feeds.tell_held(self._feeds.values(), self._holds, unread)
+        if self._holds or self.hall.feeds.guessed:
+            unread = self._reader.buffered > 0 or not self._connection.reads
+            self._holds = self.hall.feeds.tell_held(self._feeds.values(), unread)
 
     def writable_again(self) -> None:
         for subscriber in tuple(self.subscriptions.values()):
@@ -382,6 +383,7 @@ class _Feed:
         self._under_way = UnderWay(source.schema, dialect.hall.credit_bytes)
         self.held = False
         self.late_tuples = 0
+        self._received = self._feeds.received_of(wish.stream)
         self.closing = False
         self._open = False
 
@@ -446,7 +448,7 @@ class _Feed:
 
     def take(self, frames: Sequence[_Frame]) -> None:
         """Decode frames, together where possible; refuse those that are unfit, each on its own; acknowledge all."""
-        self._feeds.count(self.stream, received=sum(len(frame.body) for frame in frames))
+        self._received.bytes += sum([len(frame.body) for frame in frames])
         rows = [frame for frame in frames if frame.head.kind == Kind.DATA and not frame.skip]
         if len(rows) < len(frames) or not self._take_together(rows):
             for frame in frames:

@@ -80,8 +80,12 @@ class Read(NamedTuple):
 class LineColumns:
     """Reads the tuples of one connection's lines, or of a file's."""
 
-    def __init__(self, source: Callable[[str], StreamDecoder], *, bare: bool = False) -> None:
+    def __init__(
+        self, source: Callable[[str], StreamDecoder], version: Callable[[], int] = lambda: 0, *, bare: bool = False
+    ) -> None:
         self._source = source
+        self._version = version  # of the streams: as long as it is the one seen last, they are what they were
+        self._seen = version()
         self._bare = bare
         self._known: dict[tuple[str, str], StreamDecoder] = {}
         self._feeds: list[tuple[str, str]] = []
@@ -103,14 +107,19 @@ class LineColumns:
 
     def is_current(self) -> bool:
         """Whether the streams are what they were; they may have been altered or dropped."""
+        version = self._version()
+        if version == self._seen:
+            return True
         for (stream, _), decoder in zip(self._feeds, self._decoders, strict=True):
             if not self._is_current(stream, decoder):
                 return False
+        self._seen = version
         return True
 
     def _forget_changed(self) -> None:
         if self.is_current():
             return
+        self._seen = self._version()
         self._known = {key: decoder for key, decoder in self._known.items() if self._is_current(key[0], decoder)}
         self._lay_out()
 
@@ -235,7 +244,7 @@ class _Grid:
         columns: list[Values] = []
         valid: list[Bools | None] = []
         try:
-            for position, field in enumerate(decoder.schema):
+            for position, field in enumerate(decoder.schema.fields):
                 span = slice(position * self._count, (position + 1) * self._count)
                 values, mask = self._values[span], None
                 if lines is not None:

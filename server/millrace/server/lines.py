@@ -51,6 +51,9 @@ WAITING_BYTES: Final = 2**18
 ROWS_AT_A_TIME: Final = 1_024
 BYTES_AT_A_TIME: Final = 2**16
 
+# The lines of tuples, in order.
+LineNumbers = Int64s | range
+
 
 class LineDialect(Dialect):
     """A peer that speaks JSON lines."""
@@ -74,7 +77,7 @@ class LineDialect(Dialect):
             UnsubscribeLine: self._unsubscribe,
             Token: self._token,
         }
-        self._columns = LineColumns(self.hall.feeds.source)
+        self._columns = LineColumns(self.hall.feeds.source, self.hall.feeds.version)
         # Lines that a thread reads, in order, with the number of the first; `_reading` is the first of these pieces.
         self._waiting: deque[tuple[int, bytes]] = deque()
         self._reading: Future[Read] | None = None
@@ -134,7 +137,8 @@ class LineDialect(Dialect):
             self._over = True
             breach = error
         self._take_all()
-        self._write_refusals()
+        if self._refusals:
+            self._write_refusals()
         if breach is not None:
             self.connection.log_breach(breach)
             self.connection.write(error_line(breach, self._number + 1))
@@ -216,8 +220,9 @@ class LineDialect(Dialect):
         self._tell_held()
 
     def _tell_held(self) -> None:
-        unread = self._reader.buffered > 0 or bool(self._waiting) or not self.connection.reads
-        self._holds = self.hall.feeds.tell_held(self._feeds.values(), self._holds, unread)
+        if self._holds or self.hall.feeds.guessed:
+            unread = self._reader.buffered > 0 or bool(self._waiting) or not self.connection.reads
+            self._holds = self.hall.feeds.tell_held(self._feeds.values(), unread)
 
     def writable_again(self) -> None:
         for reader in tuple(self._readers.values()):
@@ -273,11 +278,10 @@ class LineDialect(Dialect):
             feeds = [self._feed(found.stream, found.feed) for found in read.tuples]
         except MillraceError:  # every line is refused by itself
             feeds, read = [], read._replace(tuples=(), left=range(count))
-        if not read.left:
-            for feed, found in zip(feeds, read.tuples, strict=True):
-                sizes = read.sizes if len(feeds) == 1 else read.sizes[found.lines]
-                length = sizes.item(0) if len(sizes) == 1 else int(sizes.sum())
-                feed.read(found.batch, found.lines + number, length)
+        if not read.left and len(feeds) == 1:
+            found = read.tuples[0]
+            numbers = range(number, number + count) if len(found.batch.ts) == count else found.lines + number
+            feeds[0].read(found.batch, numbers, read.sizes.item(0) if count == 1 else int(read.sizes.sum()))
             return count
         taken = [0] * len(feeds)
         for at in (*read.left, count):
@@ -418,23 +422,26 @@ class _LineFeed:
         self.credit = 0
         self._gathered: list[Mapping[str, Any]] = []
         self._numbers: list[int] = []
-        self._batches: list[tuple[Batch, Int64s]] = []
+        self._batches: list[tuple[Batch, LineNumbers]] = []
+        self._received = self._feeds.received_of(stream)
         self._feeds.open(stream, self.producer, self)
 
     def gather(self, line: int, values: Mapping[str, Any], length: int) -> None:
-        self._feeds.count(self.stream, received=length)
+        self._received.bytes += length
         self._gathered.append(values)
         self._numbers.append(line)
 
-    def read(self, batch: Batch, numbers: Int64s, length: int) -> None:
+    def read(self, batch: Batch, numbers: LineNumbers, length: int) -> None:
         """Tuples of these lines, which have been read together."""
-        self._feeds.count(self.stream, received=length)
-        self._decode()
+        self._received.bytes += length
+        if self._gathered:
+            self._decode()
         self._batches.append((batch, numbers))
 
     def take(self) -> None:
         """Pass on the gathered lines; unfit lines are refused separately."""
-        self._decode()
+        if self._gathered:
+            self._decode()
         batches, self._batches = self._batches, []
         if len(batches) == 1:
             self._take_times(*batches[0])
@@ -460,9 +467,9 @@ class _LineFeed:
                 self._batches.append((batch, np.array(numbers)))
                 return
 
-    def _take_times(self, batch: Batch, numbers: Int64s) -> None:
+    def _take_times(self, batch: Batch, numbers: LineNumbers) -> None:
         """Hand on the tuples whose times the stream takes. A refusal does not decode the other lines again."""
-        while len(batch):
+        while len(batch.ts):
             try:
                 self._feeds.check_times(self.stream, batch)
             except RowError as error:
@@ -480,7 +487,7 @@ class _LineFeed:
 
     def _arrived(self, batch: Batch) -> None:
         self._feeds.arrived(self.stream, self.producer, batch)
-        self.credit -= len(batch)
+        self.credit -= len(batch.ts)
         self._under_way.add(batch)
         if self.exhausted:
             self._dialect.connection.hold_reading(f"credit of {self.stream}/{self._name}")

@@ -77,11 +77,12 @@ class Histogram:
     def observe_rows(self, now_us: int, batch: Batch) -> None:
         """For each row, delivery minus the arrival of the newest tuple in it."""
         arrival = batch.arrival
-        if arrival.strides == (0,) or len(arrival) == 1:
+        count = len(arrival)
+        if count == 1 or arrival.strides == (0,):
             # Rows of one frame: one look-up for all of them.
-            late_us = now_us - int(arrival[0])
-            self.counts[bisect_left(BOUNDS_US, late_us)] += len(arrival)
-            self.total_us += late_us * len(arrival)
+            late_us = now_us - arrival.item(0)
+            self.counts[bisect_left(BOUNDS_US, late_us)] += count
+            self.total_us += late_us * count
             return
         waited = now_us - arrival
         found = np.bincount(np.searchsorted(BOUNDS_US, waited), minlength=len(self.counts)).tolist()

@@ -210,13 +210,13 @@ class Runner:
         """Something happened; the next step will know."""
         self._events.append(event)
         if isinstance(event, Arrived):
-            self._tuples += len(event.batch)
-        self._idle.clear()
+            self._tuples += len(event.batch.ts)
         if not self._receives:
             self._schedule()
 
     def _schedule(self) -> None:
         """Have a step taken soon."""
+        self._idle.clear()
         if not self._rests or self.guessing or self._reconfigures:
             self._something.set()
         elif not self._scheduled:
@@ -451,8 +451,9 @@ class Runner:
         except Exception as error:
             self._failure = error
         if self._events or self._more or self._failure or (self._wakes and self._wakes[0] < first):
+            self._idle.clear()
             self._something.set()
-        else:
+        elif not self._idle.is_set():
             self._idle.set()
 
     def _is_long(self) -> bool:
@@ -626,7 +627,7 @@ class Runner:
 
     def _deliver(self, order: Deliver) -> None:
         outlet = self.outlets.get(order.query)
-        if outlet is not None and len(order.batch):
+        if outlet is not None and len(order.batch.ts):
             now_us = self._clock.now_us()
             outlet.deliver(order.sequence, order.batch)
             self.on_delivery(order.query, now_us, order.batch)

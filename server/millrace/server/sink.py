@@ -371,7 +371,7 @@ class Outlet:
         self.next_sequence, self.history = before.next_sequence, before.history
 
     def deliver(self, sequence: int, batch: Batch) -> None:
-        self.next_sequence = sequence + len(batch)
+        self.next_sequence = sequence + len(batch.ts)
         for consumer in tuple(self.consumers):
             consumer.put(sequence, batch)
             if consumer.held or self._lags:
@@ -483,13 +483,13 @@ class Outlet:
 
     def _keep(self, sequence: int, batch: Batch) -> None:
         retained, limits = self._retained, self._retain
-        if retained and retained[-1][0] + len(retained[-1][1]) != sequence:
+        if retained and retained[-1][0] + len(retained[-1][1].ts) != sequence:
             retained.clear()  # the numbers have a gap, which a subscriber could not notice
             self.retained_tuples = self.retained_bytes = 0
         retained.append((sequence, batch))
-        self.retained_tuples += len(batch)
+        self.retained_tuples += len(batch.ts)
         self.retained_bytes += batch.weight
-        while retained and self.retained_tuples - len(retained[0][1]) >= limits.tuples:
+        while retained and self.retained_tuples - len(retained[0][1].ts) >= limits.tuples:
             self._forget_oldest()
         while self.retained_bytes > limits.most_bytes:
             (first, oldest) = self._forget_oldest()
@@ -604,7 +604,7 @@ class Subscription(Consumer):
         self._progress: int | None = None
 
     def put(self, sequence: int, batch: Batch) -> None:
-        sender, rows = self._sender, len(batch)
+        sender, rows = self._sender, len(batch.ts)
         if (
             not self.held  # so nothing is queued
             and self._newest is None

@@ -91,6 +91,7 @@ class StreamDecoder:
         self._known = frozenset(self._names)
         self._required = frozenset(field.name for field in self._fields if not field.nullable)
         self._time = stream.time_position
+        self._counted = tuple(map(self._counts, self._fields))
         self._kinds = np.array([_KINDS[field.type] for field in self._fields], np.int64)
         self._nullable = np.array([field.nullable for field in self._fields], np.int64)
         self._slices = any(field.type in (Type.TEXT, Type.BYTES) for field in self._fields)
@@ -207,7 +208,7 @@ class StreamDecoder:
 
     def counts(self, position: int) -> bool:
         """Whether numbers of this field count in another unit than microseconds."""
-        return self._counts(self._fields[position])
+        return self._counted[position]
 
     def timed(self, columns: Sequence[Values], valid: Sequence[Bools | None]) -> Batch:
         """The rows of columns whose values fit; RowError for a time beyond event time."""

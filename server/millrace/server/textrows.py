@@ -34,9 +34,9 @@ _SPECIAL: Final = np.frombuffer(b'",\r\n', np.uint8)
 
 def json_text(batch: Batch, before: bytes = b"", after: bytes = b"", first: int | None = None) -> bytes | None:
     """The rows as lines of JSON. `first` is the sequence number of the first row, whose place is behind `before`."""
-    keys = [_JSON.encode(name) + b":" for name in batch.schema.names]
-    if not _suits(batch) or not keys:
+    if not batch.columns or not _suits(batch):
         return None
+    keys = [_JSON.encode(name) + b":" for name in batch.schema.names]
     opened = b"{" if first is None else b',"row":{'
     literals = [opened + keys[0], *(b"," + key for key in keys[1:]), b"}" + after + b"\n"]
     columns: list[tuple[Type, Values, Bools | None]] = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -25,7 +26,7 @@ class LoopTimers(Timers):
     """The running event loop's timers."""
 
     def time(self) -> float:
-        return asyncio.get_running_loop().time()
+        return time.monotonic()  # uvloop's clock, without the way to it
 
     def call_later(self, delay: float, callback: Callable[..., object], /, *args: Any) -> Handle:
         return asyncio.get_running_loop().call_later(delay, callback, *args)

@@ -77,10 +77,11 @@ def file_batch(batch: Batch) -> Batch:
 
 def _readable(batch: Batch) -> list[list[Any]]:
     """The columns as lists, timestamps as text."""
-    return [
-        _iso(values) if field.type is Type.TIMESTAMP else values
-        for field, values in zip(batch.schema, batch.lists(), strict=True)
-    ]
+    return list(map(_spelt, batch.schema.fields, batch.lists()))
+
+
+def _spelt(field: Field, values: list[Any]) -> list[Any]:
+    return _iso(values) if field.type is Type.TIMESTAMP else values
 
 
 def _iso(values: Iterable[int | None]) -> list[str | None]:
@@ -102,8 +103,10 @@ def row_lines(query: str, sequence: int, batch: Batch, history: str) -> bytes:
     if text is not None:
         return text
     return b"".join(
-        _JSON.encode({"query": query, "seq": number, "row": row, "history": history}) + b"\n"
-        for number, row in enumerate(json_rows(batch), sequence)
+        [
+            b'%b%d,"row":%b%b\n' % (before, number, _JSON.encode(row), after)
+            for number, row in enumerate(json_rows(batch), sequence)
+        ]
     )
 
 
