@@ -104,6 +104,8 @@ BY_READING = {
     "integer >= 0 or nil; may be left out": st.none() | NUMBER,
     "text or nil; may be left out": st.none() | TEXT,
     "array of text or nil; may be left out": st.none() | st.lists(TEXT, max_size=5).map(tuple),
+    "array of [name, value] or nil; may be left out": st.none()
+    | st.dictionaries(TEXT, VALUE, max_size=3).map(lambda pairs: tuple(pairs.items())),
     "boolean": st.booleans(),
     "bytes": st.binary(max_size=100),
     "array of rows": ROWS,

@@ -35,7 +35,8 @@ def _field(name, item):
         return Limits(*item)
     if name in ("Opened", "Subscribed"):
         return Schema.from_data(item)
-    return [tuple(row) for row in plain(item)]
+    rows = [tuple(row) for row in plain(item)]
+    return tuple(rows) if name == "Punctuation" else rows
 
 
 MESSAGES = read("messages.json")["messages"]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from millrace.client import arrow
 from millrace.client.errors import Ended, ServerError
 from millrace.client.outbox import FRAME_TARGET_BYTES, ArrowEntry, Entry, MarkEntry, Outbox
-from millrace.client.rows import Row, RowPacker, least_time, unpack_rows
+from millrace.client.rows import Row, RowPacker, least_time, pairs_of, unpack_rows
 from millrace.client.waiting import Waiting
 from millrace.protocol import MAX_INT64, Schema, parse_timestamp
 from millrace.protocol.errors import row_place
@@ -147,14 +147,19 @@ class AsyncFeed:
             self._box.add_arrow(stream, count)
         await self._sent()
 
-    async def punctuate(self, time: float | datetime | str) -> None:
+    async def punctuate(self, time: float | datetime | str, where: Mapping[str, object] | None = None) -> None:
         """Promise that no later row of this feed has a lower timestamp.
 
         Args:
             time: a number in the stream's time unit (microseconds since 1970 by default), a datetime, or ISO 8601 text.
+            where: the values of the stream's punctuation key, if the promise is about the rows with these values alone.
+                If the connection breaks, such a promise is not repeated. Raises ServerError if the server is older
+                than such promises.
         """
         self._must_be_open()
-        self._box.add_mark(self._unit.parse(time))
+        if where is not None and self._channel is not None and not self._client.has("groups"):
+            raise ServerError(Error("bad_message", "the server does not know punctuation with where: upgrade it"))
+        self._box.add_mark(self._unit.parse(time), None if where is None else pairs_of(where))
         self._pump_soon()
 
     async def flush(self) -> None:
@@ -258,7 +263,8 @@ class AsyncFeed:
             if entry is None:
                 return
             if isinstance(entry, MarkEntry):
-                self._client.say(Punctuation(self._channel, entry.value_us))
+                if entry.where is None or self._client.has("groups"):
+                    self._client.say(Punctuation(self._channel, entry.value_us, entry.where))
             else:
                 self._client.write_tuples(self._channel, entry)
 

@@ -75,11 +75,13 @@ class ArrowEntry:
 
 @dataclass(slots=True)
 class MarkEntry:
-    """A punctuation in its place among the tuples."""
+    """A punctuation in its place among the tuples; `where` names the group that it is about, if it is not the feed."""
 
     value_us: int
+    where: Where | None = None
 
 
+Where = tuple[tuple[str, object], ...]
 Entry = RowsEntry | ArrowEntry
 _Any = RowsEntry | ArrowEntry | MarkEntry
 
@@ -135,11 +137,11 @@ class Outbox:
         self.unsent.append(ArrowEntry(self.next_sequence, tuples, batch))
         self._hold(tuples, len(batch))
 
-    def add_mark(self, value_us: int) -> None:
-        """Add a punctuation. It replaces a punctuation directly before it."""
-        if self.unsent and isinstance(self.unsent[-1], MarkEntry):
+    def add_mark(self, value_us: int, where: Where | None = None) -> None:
+        """Add a punctuation. It replaces one about the same directly before it."""
+        if self.unsent and isinstance(last := self.unsent[-1], MarkEntry) and last.where == where:
             self.unsent.pop()
-        self.unsent.append(MarkEntry(value_us))
+        self.unsent.append(MarkEntry(value_us, where))
 
     def _hold(self, tuples: int, size: int) -> None:
         self.next_sequence += tuples
@@ -186,9 +188,14 @@ class Outbox:
             self._release_marks()
 
     def _release_marks(self) -> None:
-        """Move punctuation without unacknowledged tuples before it from `sent` to `mark_us`."""
+        """Move punctuation without unacknowledged tuples before it from `sent` to `mark_us`.
+
+        Promises about groups are not stored: a server that has lost them closes these groups with the others.
+        """
         while self.sent and isinstance(mark := self.sent[0], MarkEntry):
             self.sent.popleft()
+            if mark.where is not None:
+                continue
             self.mark_us = mark.value_us if self.mark_us is None else max(self.mark_us, mark.value_us)
 
     def _release(self, entry: Entry) -> None:

@@ -69,6 +69,12 @@ class RowPacker:
         return [row.get(name) for name in self._names]
 
 
+def pairs_of(where: Mapping[str, object]) -> tuple[tuple[str, object], ...]:
+    """Values by name for the wire; ValueError or TypeError if one of them cannot be packed."""
+    packed = msgpack.packb([(str(name), value) for name, value in where.items()], default=_plain)
+    return tuple((name, value) for name, value in msgpack.unpackb(packed))
+
+
 def _array_head_size(items: int) -> int:
     return 1 if items < 16 else 3 if items < 65_536 else 5
 

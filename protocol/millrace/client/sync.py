@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, TypeVar
 
@@ -298,13 +298,16 @@ class Feed:
         """
         self._client.run(self._feed.send_arrow(batch), timeout)
 
-    def punctuate(self, time: float | datetime | str) -> None:
+    def punctuate(self, time: float | datetime | str, where: Mapping[str, object] | None = None) -> None:
         """Promise that no later row of this feed has a lower timestamp.
 
         Args:
             time: a number in the stream's time unit (microseconds since 1970 by default), a datetime, or ISO 8601 text.
+            where: the values of the stream's punctuation key, if the promise is about the rows with these values alone.
+                If the connection breaks, such a promise is not repeated. Raises ServerError if the server is older
+                than such promises.
         """
-        self._client.run(self._feed.punctuate(time))
+        self._client.run(self._feed.punctuate(time, where))
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until the server has acknowledged all rows. Raises ServerError if it refused some.

@@ -48,7 +48,7 @@ from millrace.protocol.fields import (
     trailing_item,
 )
 from millrace.protocol.frames import FRAME_BYTES, Body
-from millrace.protocol.rows import MAX_ARRAY, Rows, read_rows
+from millrace.protocol.rows import MAX_ARRAY, Rows, read_pairs, read_rows
 from millrace.protocol.types import Schema
 from millrace.protocol.units import UNITS
 
@@ -61,6 +61,7 @@ MAX_CHANNELS = 1_024  # open at once on one connection, by default
 # The capabilities that clients offer in HELLO and servers grant in WELCOME, with the texts of `docs/protocol.md`.
 CAPABILITIES: Mapping[str, str] = {
     "deleted": "the column that marks tombstones is called `$deleted`, not `$gone`, in SUBSCRIBED and RESULT_ARROW",
+    "groups": "PUNCTUATION has the field `where`",
     "history": "SUBSCRIBE and SUBSCRIBED have the field `history`",
     "late": "CLOSED of a feed has the field `late`",
     "time_unit": "OPENED has the field `time_unit`",
@@ -179,10 +180,14 @@ class DataArrow:
 
 @dataclass(frozen=True, slots=True)
 class Punctuation:
-    """A promise: no later tuple of this feed has a lower timestamp."""
+    """A promise: no later tuple of this feed has a lower timestamp.
+
+    With `where`, the promise is about the tuples with these values in the columns of the stream's punctuation key.
+    """
 
     channel: int
     value_us: int
+    where: tuple[tuple[str, object], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,6 +374,7 @@ _SEQUENCE = number_item("sequence")
 _COUNT = number_item("count")
 _LIMITS = Item("limits", "array of 4 integers >= 0", _limits)
 _CAPABILITIES = trailing_item(Item("capabilities", "array of text", read_names))
+_WHERE = trailing_item(Item("where", "array of [name, value]", read_pairs))
 _HISTORY = trailing_item(text_item("history"))
 
 LAYOUT: Mapping[type[Message], tuple[Kind, tuple[Item, ...]]] = {
@@ -382,7 +388,7 @@ LAYOUT: Mapping[type[Message], tuple[Kind, tuple[Item, ...]]] = {
                            trailing_item(choice_item("time_unit", *UNITS)))),
     Data: (Kind.DATA, (_CHANNEL, _SEQUENCE, _ROWS)),
     DataArrow: (Kind.DATA_ARROW, (_CHANNEL, _SEQUENCE, _COUNT, _BATCH)),
-    Punctuation: (Kind.PUNCTUATION, (_CHANNEL, time_item("value_us"))),
+    Punctuation: (Kind.PUNCTUATION, (_CHANNEL, time_item("value_us"), _WHERE)),
     EtsRequest: (Kind.ETS_REQUEST, (_CHANNEL, number_item("request"), time_item("need_us"))),
     Ets: (Kind.ETS, (_CHANNEL, number_item("request"), Item("value_us", "integer or nil", or_nil(INT64)))),
     Ack: (Kind.ACK, (_CHANNEL, _SEQUENCE, choice_item("meaning", "accepted", "durable"))),
@@ -408,6 +414,7 @@ REQUIRED_CAPABILITIES: Mapping[type[Message], Mapping[str, str]] = {
     Subscribed: {"history": "history"},
     Closed: {"late": "late"},
     Opened: {"time_unit": "time_unit"},
+    Punctuation: {"where": "groups"},
 }
 _MESSAGES: Mapping[int, tuple[type[Message], tuple[Item, ...]]] = {
     kind: (message, items) for message, (kind, items) in LAYOUT.items()

@@ -49,6 +49,20 @@ def read_rows(body: Body, at: int) -> tuple[list[tuple[object, ...]], int]:
     return rows, len(body)
 
 
+MAX_PAIRS = 64  # as many columns as a key may have
+
+
+def read_pairs(body: Body, at: int) -> tuple[tuple[tuple[str, object], ...], int]:
+    """Values by name, at the end of a body: arrays of a name and a value as in rows, each name once."""
+    rows, end = read_rows(body, at)
+    if len(rows) > MAX_PAIRS:
+        raise UnfitError(f"{len(rows)} items")
+    pairs = {row[0]: row[1] for row in rows if len(row) == 2 and isinstance(row[0], str)}
+    if len(pairs) < len(rows):
+        raise UnfitError("items that are not each another name and its value")
+    return tuple(pairs.items()), end
+
+
 _PLAIN = frozenset({type(None), bool, str, bytes})
 _VALUES = _PLAIN | {int, float}
 

@@ -322,7 +322,8 @@ class FrameDialect(Dialect):
 
     def _punctuation(self, said: Punctuation) -> None:
         feed = self._feeds[said.channel]
-        self.hall.feeds.punctuated(feed.stream, feed.producer, said.value_us)
+        where = None if said.where is None else dict(said.where)
+        self.hall.feeds.punctuated(feed.stream, feed.producer, said.value_us, where=where)
 
     def _ets(self, said: Ets) -> None:
         feed = self._feeds[said.channel]
