@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millrace.operators.frame import reorder as reorder_module
 from millrace.operators.frame.reorder import Reorder, Run, least_of_each, merge_by_time
 from millrace.protocol import Schema
 from millrace.values.batch import Batch
 from millrace.values.eventtime import MAX_TIME
 
 V = Schema.of(v="bigint")
+
+
+@pytest.fixture(autouse=True, params=[(16, 65_536), (0, 65_536), (1, 4)], ids=["usual", "merged at once", "few long"])
+def merging(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The numbers of short runs and the length of a long one, so that few tuples are merged too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reorder_module, "SHORT_RUNS", request.param[0])
+        patch.setattr(reorder_module, "LONG", request.param[1])
+        yield
+
 
 Log = list[list[int]]
 logs = st.lists(st.lists(st.integers(0, 20), min_size=1, max_size=6), max_size=12)
@@ -125,12 +138,11 @@ def test_each_input_is_taken_up_to_its_own_bound(one: Log, other: Log, first: in
 
 
 def test_disorder_does_not_make_a_tuple_look_at_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thousand tuples wait in some sixty runs; one that leaves or joins looks at one or two of them."""
+    """A thousand tuples wait in up to some sixty runs; one that leaves or joins looks at one or two of them."""
     reorder = Reorder()
     times = np.random.default_rng(1).permutation(1_000).tolist()
     for at, time in enumerate(times):
         put(reorder, [time], at)
-    assert len(reorder.runs) > 40
     looks = 0
     prefix = Run.prefix
 
@@ -144,3 +156,26 @@ def test_disorder_does_not_make_a_tuple_look_at_every_run(monkeypatch: pytest.Mo
         assert reorder.head_us() == time
         assert taken(merge_by_time([reorder], time, 10))[0][0] == time
     assert looks <= 2_000
+
+
+def test_short_runs_are_few_and_a_tuple_is_copied_a_logarithmic_number_of_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    copied = 0
+    concat = Batch.concat
+
+    def counted(batches: list[Batch]) -> Batch:
+        nonlocal copied
+        copied += sum(map(len, batches))
+        return concat(batches)
+
+    monkeypatch.setattr(Batch, "concat", counted)
+    monkeypatch.setattr(reorder_module, "SHORT_RUNS", 16)
+    reorder = Reorder()
+    rng = np.random.default_rng(2)
+    for number in range(400):
+        put(reorder, rng.integers(0, 10_000, 10).tolist(), number * 10)
+        short = [run for run in reorder.runs if run.count < reorder_module.LONG]
+        assert len(short) <= 16 + len(reorder.runs) - len(short)
+    assert copied <= 4_000 * 12
+    assert sum(run.count for run in reorder.runs) == reorder.count == 4_000

@@ -5,8 +5,11 @@ is one run and costs nothing; disorder costs a run per level of it. The ends of 
 newest run and only ever rise, so of two tuples of equal time the later can never be in an older run: a stable sort over
 the runs in order of their age keeps the order of arrival.
 
-Disorder over n tuples makes about the square root of n runs. So no step looks at all of them: the run that a tuple
-joins is found by bisection over the ends, and the runs whose heads may leave by a heap.
+Disorder over n tuples makes about the square root of n runs. No step looks at all of them: the run that a tuple joins
+is found by bisection over the ends, and the runs whose heads may leave by a heap. Where disorder is wide, as in the
+rows of a join, a batch would be scattered over many runs in pieces of a few rows. So the newest runs are merged
+when there are too many short ones, each run being at least twice as long as the next: a tuple is copied a logarithmic
+number of times.
 """
 
 from __future__ import annotations
@@ -14,29 +17,35 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from operator import attrgetter
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from millrace.values.batch import Batch, Int64s
-from millrace.values.eventtime import untimed
+from millrace.values.eventtime import MAX_TIME, untimed
+
+# Short runs that are not merged, and the tuples from which on a run is long: merging so many takes a few milliseconds.
+SHORT_RUNS: Final = 16
+LONG: Final = 65_536
 
 
 class Run:
     """Batches that follow each other in time; `offset` tuples of the first are gone already. `age` orders runs."""
 
-    __slots__ = ("age", "batches", "last_us", "offset")
+    __slots__ = ("age", "batches", "count", "last_us", "offset")
 
     def __init__(self, batch: Batch, age: int, offset: int = 0) -> None:
         self.age = age
         self.batches = deque((batch,))
+        self.count = len(batch) - offset
         self.offset = offset
         self.last_us = int(batch.ts[-1])
 
     def append(self, batch: Batch) -> None:
         self.batches.append(batch)
+        self.count += len(batch)
         self.last_us = int(batch.ts[-1])
 
     @property
@@ -73,6 +82,7 @@ class Run:
 
     def drop(self, count: int) -> None:
         """Forget the first tuples."""
+        self.count -= count
         self.offset += count
         while self.batches and self.offset >= len(self.batches[0]):
             self.offset -= len(self.batches.popleft())
@@ -110,6 +120,7 @@ class Reorder:
             at = bisect_left(self._ends, -int(ts[stop - 1]))
             if at == len(self.runs):
                 self._add(batch.slice(0, stop))
+                self._merge_short_runs()
                 return
             run = self.runs[at]
             start = 0 if run.last_us <= ts[0] else int(np.searchsorted(ts[:stop], run.last_us, "left"))
@@ -124,6 +135,27 @@ class Reorder:
         self._ends.append(-run.last_us)
         heappush(self._heads, (run.head_us, run.age, run))
         return run
+
+    def _merge_short_runs(self) -> None:
+        """If there are too many short runs at the end, merge the newest ones, up to one that is twice as long."""
+        runs = self.runs
+        first = len(runs)
+        while first and runs[first - 1].count < LONG:
+            first -= 1
+        if len(runs) - first <= SHORT_RUNS:
+            return
+        at = len(runs) - 1
+        count = runs[at].count
+        while at > first and (runs[at - 1].count <= 2 * count or at == len(runs) - 1):
+            at -= 1
+            count += runs[at].count
+        merged = runs[at:]
+        batch = Batch.concat([piece for run in merged for piece in run.prefix(MAX_TIME, run.count)])
+        del runs[at:], self._ends[at:]
+        ages = {run.age for run in merged}
+        self._heads = [entry for entry in self._heads if entry[1] not in ages]
+        heapify(self._heads)
+        self._add(batch.take(np.argsort(batch.ts, kind="stable")))
 
     def head_us(self) -> int | None:
         """The least time that waits."""
