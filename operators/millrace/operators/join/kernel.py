@@ -101,8 +101,8 @@ class Finder:
                    segments that share one are in bucket 0
     """
 
-    keys: cython.longlong[::1]
-    ts: cython.longlong[::1]
+    keys: cython.longlong[:]
+    ts: cython.longlong[:]
     table: cython.int[::1]
     sieve: cython.uchar[::1]
     links: cython.int[::1]
@@ -111,8 +111,8 @@ class Finder:
 
     def __init__(
         self,
-        keys: cython.longlong[::1],
-        ts: cython.longlong[::1],
+        keys: cython.longlong[:],
+        ts: cython.longlong[:],
         table: cython.int[::1],
         sieve: cython.uchar[::1],
         links: cython.int[::1],

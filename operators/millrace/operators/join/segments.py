@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 import numpy as np
 
 from millrace.operators.join import kernel as joining
 from millrace.protocol import Type
-from millrace.values.batch import DTYPES, Bools, Int64s, Values, cells, cells_of, take_arrival
+from millrace.values.batch import DTYPES, TEXTS, Bools, Int64s, Values, cells, cells_of, take_arrival
 from millrace.values.eventtime import MAX_TIME, MIN_TIME
 from millrace.values.text_cells import are_cells
 from millrace.values.texts import as_texts
@@ -44,6 +44,10 @@ PART: Final = 512
 FEW_PAIRS: Final = 256
 # What an unlimited store's segment, and one of a one-sided band, spans if nothing else says so.
 SOME_TIME_US: Final = 1_000_000
+
+# Places in a stored row: its time and its arrival come first.
+TIME: Final = 0
+ARRIVAL: Final = 1
 
 NOTHING: Final = np.empty(0)
 NONE_UNLINKED: Final = np.empty(0, np.uint8)
@@ -148,6 +152,28 @@ class Shape:
     shift: int
     newest: int | None = None
     watched: bool = False
+    # Where a segment's rows have the columns of eight bytes (None for others) and the keys, and how wide they are.
+    places: tuple[int | None, ...] = field(init=False)
+    keys: tuple[int, ...] = field(init=False)
+    width: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        width = ARRIVAL + 1
+        places: list[int | None] = []
+        for type in self.types:
+            packed = DTYPES[type].itemsize == 8 and type not in TEXTS
+            places.append(width if packed else None)
+            width += packed
+        keys = []
+        for columns in self.indexes:
+            types = [self.types[at] for at in columns]
+            place = places[columns[0]] if columns else None
+            if place is None or not identity_of(types)[1] or DTYPES[types[0]] != np.int64:
+                place, width = width, width + 1
+            keys.append(place)
+        object.__setattr__(self, "places", tuple(places))
+        object.__setattr__(self, "keys", tuple(keys))
+        object.__setattr__(self, "width", width)
 
 
 class Sieve:
@@ -172,6 +198,8 @@ class Sieve:
 class Segment:
     """The tuples of a span of time, `start` <= time < `end`, in order of arrival.
 
+    rows      a row per tuple with its time, arrival, columns of eight bytes and keys next to each other, because the
+              processor waits for each line of memory. `ts`, `arrival`, `keys` and most `columns` are views into it
     number    of the segment, and `first_row` that of its first row in its store
     shift     its buckets are 2 ** shift microseconds
     least     the least time in it, `greatest` the greatest
@@ -195,6 +223,7 @@ class Segment:
         "matched",
         "number",
         "room",
+        "rows",
         "shape",
         "shared",
         "shift",
@@ -225,8 +254,7 @@ class Segment:
         self.shift = shift
         self.count = self.room = 0
         self.least, self.greatest = MAX_TIME, MIN_TIME
-        self.ts = self.arrival = np.empty(0, np.int64)
-        self.keys = [np.empty(0, np.int64) for _ in shape.indexes]
+        self.rows: Int64s = np.empty((0, shape.width), np.int64)
         self.columns: list[Values] = [cells(type) for type in shape.types]
         self.valid: list[Bools | None] = [None] * len(shape.types)
         self.masked = False
@@ -242,10 +270,13 @@ class Segment:
         """Have room for so many tuples, rounded up. A segment that shares a sieve leaves it if it needs more room."""
         room = max(SMALLEST, 1 << (room - 1).bit_length())
         count = self.room = room
-        self.ts = self._longer(self.ts, count)
-        self.arrival = self._longer(self.arrival, count)
-        self.keys = [self._longer(keys, count) for keys in self.keys]
-        self.columns = [self._longer(column, count) for column in self.columns]
+        self.rows = rows = self._longer(self.rows, count)
+        self.ts, self.arrival = rows[:, TIME], rows[:, ARRIVAL]
+        self.keys = [rows[:, place] for place in self.shape.keys]
+        self.columns = [
+            self._longer(column, count) if place is None else rows[:, place].view(DTYPES[type])
+            for type, place, column in zip(self.shape.types, self.shape.places, self.columns, strict=True)
+        ]
         self.valid = [None if mask is None else self._longer(mask, count) for mask in self.valid]
         if self.unlinked is not None:
             self.unlinked = self._longer(self.unlinked, count)
@@ -271,7 +302,7 @@ class Segment:
     def _longer(self, array: Values, room: int) -> Values:
         if are_cells(array):
             return cast(Values, array.resize(room))
-        longer = np.empty(room, array.dtype)
+        longer = np.empty((room, *array.shape[1:]), array.dtype)
         longer[: self.count] = array[: self.count]
         return longer
 
@@ -321,20 +352,21 @@ class Segment:
     def keep(self, rows: Int64s) -> None:
         """Forget all rows but these."""
         count = len(rows)
-        self.ts, self.arrival = self.ts[rows], self.arrival[rows]
-        self.keys = [keys[rows] for keys in self.keys]
+        self.rows = self.rows[rows]
         self.columns = [
-            cells_of(type, column[rows]) for type, column in zip(self.shape.types, self.columns, strict=True)
+            cells_of(type, column[rows]) if place is None else column
+            for type, place, column in zip(self.shape.types, self.shape.places, self.columns, strict=True)
         ]
         self.valid = [None if mask is None else mask[rows] for mask in self.valid]
         self.unlinked = None if self.unlinked is None else self.unlinked[rows]
         self.count = count
-        self.least = int(self.ts.min()) if count else MAX_TIME
+        self.least = int(self.rows[:, TIME].min()) if count else MAX_TIME
         self.reserve(count)
 
     @property
     def nbytes(self) -> int:
-        arrays = [self.ts, self.arrival, *self.keys, *self.columns, *self.tables, *self.links]
+        arrays = [self.rows, *self.tables, *self.links]
+        arrays += [column for column, place in zip(self.columns, self.shape.places, strict=True) if place is None]
         arrays += self.sieves if self.shared is None else []
         arrays += [array for array in (*self.valid, self.unlinked, self.matched) if array is not None]
         return sum(array.nbytes for array in arrays)
@@ -361,17 +393,30 @@ class Found:
     parts   per segment the slots of its tuples; `rows` has the rows of all parts
     """
 
-    __slots__ = ("parts", "rows", "stop")
+    __slots__ = ("_stored", "parts", "rows", "stop")
 
     def __init__(self, rows: Int64s, parts: list[tuple[Segment, Int64s]], stop: int) -> None:
         self.rows = rows
         self.parts = parts
         self.stop = stop
+        self._stored: Int64s | None = None
 
     def _gather(self, pieces: list[Values]) -> Values:
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
+    def _place(self, place: int) -> Int64s:
+        """What the stored rows have at a place."""
+        if self._stored is None:
+            pieces = [segment.rows.take(slots, 0) for segment, slots in self.parts]
+            self._stored = np.ascontiguousarray(self._gather(pieces).T)
+        stored: Int64s = self._stored[place]
+        return stored
+
     def column(self, at: int) -> Values:
+        shape = self.parts[0][0].shape
+        place = shape.places[at]
+        if place is not None:
+            return self._place(place).view(DTYPES[shape.types[at]])
         return self._gather([segment.columns[at][slots] for segment, slots in self.parts])
 
     def mask(self, at: int) -> Bools | None:
@@ -389,12 +434,7 @@ class Found:
         valid: list[Bools | None] = [None] * width
         for at in columns:
             taken[at], valid[at] = self.column(at), self.mask(at)
-        return Strip(
-            self._gather([segment.ts[slots] for segment, slots in self.parts]),
-            self._gather([segment.arrival[slots] for segment, slots in self.parts]),
-            taken,
-            valid,
-        )
+        return Strip(self._place(TIME), self._place(ARRIVAL), taken, valid)
 
     def keep(self, kept: Bools) -> None:
         """Forget the other pairs."""
@@ -405,6 +445,7 @@ class Found:
             at += len(slots)
         self.parts = parts
         self.rows = self.rows[kept]
+        self._stored = None if self._stored is None else self._stored[:, kept]
 
     def mark(self, kept: Bools | None) -> None:
         """The stored tuples of these pairs have matched."""
