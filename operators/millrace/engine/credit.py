@@ -1,6 +1,6 @@
 """Credit: how many tuples feeds may send. A feed gets back what it has used, unless the stream has to wait.
 
-A stream waits while its component holds too much, while its history is too far behind, and while a query that it
+A stream waits while its component holds too much, while its history lags too far, and while a query that it
 feeds has a slow reader. Nothing inside the engine stops: operators work off what has arrived, and every other reader
 gets its rows. Only feeds wait, for new credit. What a query emits meanwhile is bounded by the credit that they have.
 

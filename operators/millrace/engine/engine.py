@@ -61,7 +61,7 @@ class Engine:
 
     costs         by operator, the tuples and microseconds of its measured executions
     owing         streams with a feed that has used so much credit that it is owed more
-    history_held  streams whose history is too far behind
+    history_held  streams whose history lags too far
     slow          queries, and streams of late tuples, with a slow reader; true: no operator's wait is an exception
     remembering   the queries with a state that can grow
     alike         by definition and inputs: the operators that have them
@@ -337,7 +337,7 @@ class Engine:
         return why(self, query, now_us)
 
     def staleness(self, operator: str, position: int = 0, worst: int = 10) -> dict[str, Any]:
-        """How far behind the results of an operator's update queue are, with the keys that wait longest."""
+        """How stale the results of an operator's update queue are, with the keys that wait longest."""
         return edges.staleness(self, operator, position, worst)
 
     def stale(self, stream: str, worst: int = 10) -> list[dict[str, Any]]:

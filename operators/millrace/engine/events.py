@@ -101,7 +101,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class HistoryHeld:
-    """Whether the stream's history is too far behind: while it is, the stream's feeds get no new credit."""
+    """Whether the stream's history lags too far: while it does, the stream's feeds get no new credit."""
 
     stream: str
     held: bool
@@ -134,7 +134,7 @@ class AddStream:
 
 @dataclass(frozen=True, slots=True)
 class AlterStream:
-    """Change policies of a stream (POLICIES of plan.py), or give it more fields, while feeds are connected.
+    """Change policies of a stream (POLICIES of plan.py), or add fields, while feeds are connected.
 
     `sql` is the statement that would have created it so; without it the stream keeps the one that it has. `fields` are
     nullable. `texts` are the statements of queries that read the stream, which still read the same fields.
@@ -200,7 +200,7 @@ class DropQuery:
 
 @dataclass(frozen=True, slots=True)
 class UnshareQuery:
-    """Give a query separate copies of the operators that it shares: of these, or of all. `lasting`: they stay separate,
+    """Separate a query from the operators that it shares: of these, or of all. `lasting`: they stay separate,
     even when their states are equal."""
 
     name: str
@@ -436,7 +436,7 @@ class Grant:
 class Archived:
     """Tuples that a stream with history has taken in, late ones too, as they were judged.
 
-    Behind them `mark_us` is the stream's mark: no tuple that comes later is on time below it.
+    After them `mark_us` is the stream's mark: no tuple that comes later is on time below it.
     """
 
     stream: str

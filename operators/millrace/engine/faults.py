@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class OperatorError(Exception):
-    """An operator raised when it was asked, rather than executed."""
+    """An operator raised when it was queried, rather than executed."""
 
     def __init__(self, operator: Operator, error: Exception) -> None:
         super().__init__(str(error))

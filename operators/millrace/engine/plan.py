@@ -38,7 +38,7 @@ POLICIES = frozenset(
     }
 )
 
-# What a late tuple is told beside its own fields.
+# The fields that a late tuple gets in addition to its own.
 LATE_FIELDS = (
     ("late_by_us", Type.BIGINT),
     ("mark", Type.TIMESTAMP),
@@ -58,11 +58,11 @@ class StreamDefinition(Definition):
     """A stream and its policies. Times are microseconds.
 
     `time` names the field that carries the time of an external stream; other streams have an implicit column `ts`.
-    `disorder_us` is how far behind its newest tuple a feed may still be in time; `max_skew_us` (the papers' delta)
+    `disorder_us` is how much older than its newest tuple a tuple of a feed may be; `max_skew_us` (the papers' delta)
     bounds the clock's guess. `progress` says whether tuples move the mark or punctuation alone. `grace_us` is how
     long a feed that lost its connection still counts, `ahead_us` how far above the clock a tuple's time may lie,
     `propagation` how a timestamp made on demand travels: past the operators that do not need it, or through them, and
-    `lull_us` how far the stream's time is behind the clock at the most: its user's promise. `time_unit` is the unit of
+    `lull_us` the most by which the stream's time lags the clock: its user's promise. `time_unit` is the unit of
     numbers in the time field at the ways in; the engine knows microseconds alone. `punctuation_key` names the columns
     whose values name a group, about which a feed may promise more than about the stream.
     """
@@ -113,7 +113,7 @@ class StreamDefinition(Definition):
         return StreamDefinition(f"{self.name}{LATE}", Schema((*self.schema, *own)))
 
     def with_fields(self, fields: Iterable[Field]) -> StreamDefinition:
-        """The stream with more fields behind its own."""
+        """The stream with more fields after its own."""
         return replace(self, schema=Schema((*self.schema, *fields)))
 
     @property
@@ -145,11 +145,11 @@ class StreamDefinition(Definition):
 class QueryOptions(Definition):
     """What WITH says of a query. `order` is the architecture: out of order, or in order.
 
-    `max_state` is how many tuples its operators may remember together, and `on_max_state` what happens above: it stops,
-    or the streams that are ahead get no more credit until the others have freed it. `emit` is about running totals;
-    `flush`, `max_delay_us` and `partial` about windows (see AggregateSpec), `join` and `alpha` about joins in order of
-    time (see JoinSpec). `start` says from when on it reads streams that have tuples already: above the newest
-    of them, or from their marks on.
+    `max_state` is how many tuples the states of its operators may contain together, and `on_max_state` what happens
+    above: it stops, or the streams that are ahead get no more credit until the others have freed it. `emit` is about
+    running totals; `flush`, `max_delay_us` and `partial` about windows (see AggregateSpec), `join` and `alpha` about
+    joins in order of time (see JoinSpec). `start` says from when on it reads streams that have tuples already: above
+    the newest of them, or from their marks on.
     """
 
     order: Order = "arrival"
@@ -261,7 +261,7 @@ class QueryPlan(Definition):
         return replace(self, nodes=nodes)
 
     def reading_of(self, operator: str, before: Schema, after: Schema) -> QueryPlan:
-        """The same plan, reading the same fields of an operator outside of it that gives more now."""
+        """The same plan, reading the same fields of an operator outside of it that has more fields now."""
         nodes = list(self.nodes)
         for number, node in enumerate(nodes):
             for position, name in enumerate(node.inputs):
@@ -290,7 +290,7 @@ class QueryPlan(Definition):
 
 
 def moved_name(operator: str, before: str, after: str) -> str:
-    """An operator's name when its query has another; those of others stay."""
+    """An operator's name when its query has another; other queries' operators keep theirs."""
     return after + operator[len(before) :] if operator.startswith(f"{before}.") else operator
 
 

@@ -3,7 +3,7 @@
 Definitions are saved as they are, and operators are built from them again; buffers, readers and operators return their
 states by `save`.
 The form is msgpack with a few extensions, never pickle: reading a file must not be able to run anything. `VERSION`
-changes with the form of the whole; what one kind of operator saves has a version of its own (`Layout`), and the version
+changes with the form of the whole; what one kind of operator saves has its own version (`Layout`), and the version
 before it is read, too.
 """
 
@@ -252,7 +252,7 @@ def _restore_graph(engine: Engine, saved: dict[str, Any]) -> None:
     for operator in graph.operators.values():
         operator.output.release()
     for component, state in zip(graph.divided(), saved["components"], strict=True):
-        component.strategy = Strategy.parse(state[1])  # rows without one of their own have it
+        component.strategy = Strategy.parse(state[1])  # rows that lack one have it
     for component, state in zip(graph.components, saved["components"], strict=True):
         _restore_component(component, graph.operator, state)
     for name, reason in saved.get("faults", ()):

@@ -9,7 +9,7 @@ waits for a watermark: it is as if the query had been saved in one engine and re
 
 The seam is a time. The twin has promised to emit no more rows earlier than it, so the earlier rows are complete: they
 are history's part. Rows at or after it that the twin has emitted already (a plain SELECT emits its rows as they arrive,
-however far the mark is behind) are the first ones of the live query.
+however old the mark is) are the first ones of the live query.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def _restore(query: Query, saved: dict[str, Any], now_us: int) -> int:
         operator.output.restore(output)
         restore_state(operator, state)
         if isinstance(operator, IdleWaiting):
-            operator.reset_idle_timer(now_us)  # the past had a clock of its own
+            operator.reset_idle_timer(now_us)  # the past had another clock
         if not isinstance(operator, Gate):
             for reader, data in zip(operator.inputs, readers, strict=True):
                 reader.restore(data)

@@ -1,7 +1,7 @@
 """What a list of commands would do, found out on an engine that holds the same definitions and decisions and no tuple.
 
 The shadow obeys them as the engine itself would, so a plan is never another opinion: what it refuses, the engine would
-refuse, and the engine does the same afterwards. Its operators are those of the engine one by one, in the same places.
+refuse, and the engine does the same afterwards. Its operators are copies of the engine's, in the same places.
 
 It is built from a snapshot, which holds values only: a driver may build it, and plan on it, while the engine runs.
 """

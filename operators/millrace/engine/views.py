@@ -147,7 +147,7 @@ def query(engine: Engine, found: Query) -> dict[str, Any]:
 
 
 def indexed(engine: Engine, found: Query) -> list[str]:
-    """The filters of a query that are looked up together with those of others."""
+    """The filters of a query that are looked up together with filters of others."""
     lines = []
     for reader in engine.entries(found):
         routing = reader.arc.routing
@@ -270,7 +270,7 @@ def operator_named(engine: Engine, name: str) -> dict[str, Any]:
 
 
 class _Unknown:
-    """Answers in the place of an operator that raises when it is asked."""
+    """Answers in the place of an operator that raises when it is queried."""
 
     superseded = shed = state_tuples = state_bytes = 0
 

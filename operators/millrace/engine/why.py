@@ -74,7 +74,7 @@ def why(engine: Engine, name: str, now_us: int | None = None) -> dict[str, Any]:
 
 
 def _unknown(name: str, error: Exception) -> Why:
-    """An operator of the query, or one that it reads from, raised when it was asked."""
+    """An operator of the query, or one that it reads from, raised when it was queried."""
     fault = error.error if isinstance(error, OperatorError) else error
     at = f" {error.operator.name}" if isinstance(error, OperatorError) else ""
     text = f"{name} cannot be examined, because an operator failed:{at} {type(fault).__name__}: {fault}."
@@ -193,7 +193,7 @@ def _holds(waiter: IdleWaiting, held: int) -> str:
 
 
 def _gathering(engine: Engine, query: Query) -> Why | None:
-    """No input is behind: a window is still open, or a row may still match. Of several such operators the answer names
+    """No input lags: a window is still open, or a row may still match. Of several such operators the answer names
     the one whose input has the earliest time, because the others are ahead of it."""
     gathering = [
         (waiter.inputs[waiter.holding()[0]].promise, waiter, need)

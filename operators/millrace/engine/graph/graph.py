@@ -720,7 +720,7 @@ class Graph:
         return routing.can_sleep(reader) and not chained
 
     def settle(self) -> None:
-        """Count the tuples that filters have slept through, for whoever looks at operators or changes them."""
+        """Count the tuples that filters have slept through, before someone looks at operators or changes them."""
         for operator in self._forks:
             operator.output.settle()
 

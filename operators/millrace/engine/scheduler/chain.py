@@ -87,7 +87,7 @@ class Chains:
         self.estimates: dict[str, Estimate] = {}
 
     def move(self, names_after: Mapping[str, str | None]) -> None:
-        """Estimates follow the operators' names; those of None are deleted."""
+        """Estimates follow the operators' names; estimates of None are deleted."""
         known = {name: self.estimates.pop(name) for name in names_after if name in self.estimates}
         self.estimates |= {after: known[name] for name, after in names_after.items() if after and name in known}
 

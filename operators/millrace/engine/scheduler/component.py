@@ -355,7 +355,7 @@ class Component:
 
 
 def _slopes(table: Mapping[Operator, Row]) -> Iterator[tuple[Operator, float]]:
-    """Of the rows under `chain`; sources and forks have that of the steepest that they lead to, the undecided none."""
+    """Of the rows under `chain`. Sources and forks have the slope of their steepest successor, undecided ones 0."""
     for operator, row in table.items():
         if row.strategy.kind is not StrategyKind.CHAIN:
             continue

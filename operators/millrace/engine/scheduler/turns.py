@@ -21,7 +21,7 @@ QUANTUM: Final = 16_384
 
 
 def work(engine: Engine, effects: Effects, budget: int, executions: int) -> None:
-    """Give the components their turns until the budget is used or nothing is left to do."""
+    """Let the components take turns until the budget is used or nothing is left to do."""
     components = engine.graph.components
     worked = [component for component in components if component.busy()]
     while worked and budget > 0 and executions > 0:
@@ -66,7 +66,7 @@ def work(engine: Engine, effects: Effects, budget: int, executions: int) -> None
 
 
 def _demand_nevertheless(engine: Engine, component: Component, effects: Effects) -> None:
-    """Ask clients although work is left: under load it always is, and they would be asked too late, or never."""
+    """Request timestamps although work is left: under load it always is, and requests would be late or never sent."""
     try:
         engine.time.demand(component, effects, busy=True)
     except OperatorError as raised:

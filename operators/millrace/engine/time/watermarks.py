@@ -5,11 +5,11 @@ the least promise that would let it act is carried to the sources that hold it b
 answers with the clock. An external one asks its feeds when the step ends: the clients that can answer get a request, at
 most one under way for each; for the others the clock guesses, newest time + time passed - declared skew, if a skew is
 declared. A guess never makes an honest tuple late, so time in which something of a feed's may lie unread does not count
-as passed. A stream with a lull has promised never to be further behind the clock than that, whoever feeds it and
+as passed. A stream with a lull has promised never to lag the clock by more than that, whichever client feeds it and
 whatever its policy: the clock less the lull answers for it, as soon as that is enough.
 
-What cannot be answered yet is tried again at a time that is known: every wait in here has a timer, and nothing is asked
-and no timer is set while nobody waits.
+What cannot be answered yet is tried again at a time that is known: every wait in here has a timer, and no request is
+sent and no timer is set while no operator waits.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class WatermarkCoordinator:
             return False
         helped = False
         self._again = {}
-        # The least need first: a feed is asked for one thing at a time, and no rule may change who is served by that.
+        # The least need first: a feed has one request at a time, and no rule may change who is served by that.
         needs = [(need, waiter) for waiter in component.waiters if (need := _need(waiter)) is not None]
         if not needs and not self.timers.at:
             return False
@@ -156,7 +156,7 @@ class WatermarkCoordinator:
     def propagate_demand(self, waiter: IdleWaiting) -> None:
         """Carry the need of an operator at which a cycle has ended while other work is left, to the clock alone.
 
-        It answers at once, and the same whoever asks first. Clients are asked when the step ends, for the least need.
+        It answers at once, and the same for every operator. Clients are asked when the step ends, for the least need.
         """
         need = waiter.need()
         if need is not None:

@@ -137,7 +137,7 @@ def fail(engine: Engine, query: Query, reason: str, effects: Effects, detail: st
 
 
 def stand_still(engine: Engine, query: Query) -> None:
-    """Give a failed query's operators no turn, whatever is queued. Its sink still delivers earlier rows."""
+    """Let a failed query's operators have no turn, whatever is queued. Its sink still delivers earlier rows."""
     engine.graph.stopped |= dict.fromkeys(query.operators)
 
 

@@ -93,7 +93,7 @@ def _leave(gone: Sequence[Operator]) -> None:
 
 
 def _move_costs(engine: Engine, names_after: Mapping[str, str | None]) -> None:
-    """Costs follow the operators' names; those of None are deleted."""
+    """Costs follow the operators' names; costs of None are deleted."""
     engine.chains.move(names_after)
     costs = {name: engine.costs.pop(name) for name in names_after if name in engine.costs}
     engine.costs |= {after: costs[name] for name, after in names_after.items() if after and name in costs}

@@ -206,8 +206,8 @@ def apart(engine: Engine) -> dict[str, list[str]]:
 
 
 def unshare(engine: Engine, query: Query, nodes: Sequence[str] | None = None, *, remembering: bool = True) -> None:
-    """Give a query separate operators, with the state of the shared ones and all queued tuples: for all that it shares,
-    or for those of these names and all that read them.
+    """Build separate operators for a query, with the state of the shared ones and all queued tuples: for all shared
+    ones, or for the ones with these names and all that read them.
 
     No row is lost or repeated: the query's readers find the rows that they have not taken. The other queries keep the
     operators, which are named after the next of them. A query that is about to be dropped needs no state.
