@@ -51,7 +51,7 @@ def grant(engine: Engine, effects: Effects) -> None:
 
     A stream that a blocked operator waits for gets credit nevertheless: its tuples free the others.
     """
-    kept: dict[str, None] = {}
+    held: dict[str, None] = {}
     withheld = failing.withheld(engine) if engine.remembering else {}
     slow = sources(engine) if engine.slow else {}
     for name in engine.owing:
@@ -65,7 +65,7 @@ def grant(engine: Engine, effects: Effects) -> None:
             or (full and not _awaited(engine, component, stream.source))
             or (stream.source in slow and withholds(engine, stream.source, slow))
         ):
-            kept[name] = None
+            held[name] = None
             continue
         for feed in stream.source.feeds:
             if feed.owed * 4 >= engine.credit or feed.owed_bytes * 4 >= engine.credit_bytes:
@@ -73,7 +73,7 @@ def grant(engine: Engine, effects: Effects) -> None:
                 feed.owed = feed.owed_bytes = 0
                 component.has_work |= feed.held_since is not None  # its silence means something again
                 feed.release(engine.time.heard_us)
-    engine.owing = kept
+    engine.owing = held
 
 
 def _full(engine: Engine, component: Component) -> bool:
@@ -109,11 +109,11 @@ def withhold(engine: Engine, command: WithholdCredit) -> dict[str, Any]:
 
 def sources(engine: Engine) -> dict[Source, bool]:
     """The sources that feed queries with slow readers; true: without an exception. A paused query takes nothing."""
-    found: dict[Source, bool] = {}
+    sources: dict[Source, bool] = {}
     for name, strict in engine.slow.items():
         for source in _feeding(engine, name):
-            found[source] = found.get(source, False) or strict
-    return found
+            sources[source] = sources.get(source, False) or strict
+    return sources
 
 
 def _feeding(engine: Engine, name: str) -> list[Source]:
@@ -146,9 +146,9 @@ def _awaited_by_others(engine: Engine, source: Source) -> bool:
 def by_stream(engine: Engine) -> dict[str, list[str]]:
     """By stream that gets no credit, the queries and streams of late tuples whose readers are slow."""
     slow = sources(engine)
-    found: dict[str, list[str]] = {}
+    reasons: dict[str, list[str]] = {}
     for name in engine.slow:
         for source in _feeding(engine, name):
-            if withholds(engine, source, slow) and name not in found.setdefault(source.stream, []):
-                found[source.stream].append(name)
-    return {stream: names for stream, names in found.items() if names}
+            if withholds(engine, source, slow) and name not in reasons.setdefault(source.stream, []):
+                reasons[source.stream].append(name)
+    return {stream: names for stream, names in reasons.items() if names}

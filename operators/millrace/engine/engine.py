@@ -227,19 +227,19 @@ class Engine:
             raise Refuse(f"query {name} already exists", code="exists")
 
     def stream(self, name: str) -> Stream:
-        found = self.streams_by_name.get(name)
-        if found is None:
+        stream = self.streams_by_name.get(name)
+        if stream is None:
             raise Refuse(f"stream {name} does not exist", code="unknown_stream")
-        return found
+        return stream
 
     def source(self, name: str) -> Source:
         return self.stream(name).source
 
     def query(self, name: str) -> Query:
-        found = self.queries_by_name.get(name)
-        if found is None:
+        query = self.queries_by_name.get(name)
+        if query is None:
             raise Refuse(f"query {name} does not exist", code="unknown_query")
-        return found
+        return query
 
     def queries_changed(self) -> None:
         """Queries or their operators have changed: indexes of them are built again."""
@@ -284,8 +284,8 @@ class Engine:
     def named(self, name: str) -> Operator:
         """The operator that a plan calls so; a shared one has a name in the plan of each of its queries."""
         self._owned()
-        found = self._nodes.get(name)
-        return self.graph.operators[name] if found is None else found
+        operator = self._nodes.get(name)
+        return self.graph.operators[name] if operator is None else operator
 
     def knows(self, name: str) -> bool:
         """Whether there is an operator of this name."""
@@ -309,7 +309,7 @@ class Engine:
     # -- views, between steps ------------------------------------------------------------------------------------------
 
     def streams(self) -> list[dict[str, Any]]:
-        return [views.stream(self, found) for found in self.streams_by_name.values()]
+        return [views.stream(self, stream) for stream in self.streams_by_name.values()]
 
     def punctuations(self) -> dict[str, dict[str, int]]:
         """By stream and cause, the promises that told anything new."""

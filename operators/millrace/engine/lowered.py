@@ -61,7 +61,7 @@ def _data(value: Any) -> Any:
         return {_CLASS: "bytes", "value": b64encode(value).decode()}
     if is_dataclass(value):
         return {_CLASS: type(value).__name__} | {
-            one.name: _data(getattr(value, one.name)) for one in fields(value) if one.init
+            field.name: _data(getattr(value, field.name)) for field in fields(value) if field.init
         }
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -73,7 +73,7 @@ def _value(data: Any) -> Any:
         return tuple(_value(item) for item in data)
     if not isinstance(data, dict):
         return data
-    given = {name: _value(value) for name, value in data.items() if name != _CLASS}
+    arguments = {name: _value(value) for name, value in data.items() if name != _CLASS}
     if data[_CLASS] == "bytes":
-        return b64decode(given["value"])
-    return CLASSES[data[_CLASS]](**given)
+        return b64decode(arguments["value"])
+    return CLASSES[data[_CLASS]](**arguments)

@@ -41,9 +41,9 @@ class Query:
     def become(self, plan: QueryPlan, operators: list[Operator]) -> None:
         self.plan, self.operators = plan, operators
         self.separate = {node.name: None for node in plan.nodes if node.name in self.separate}
-        self.switches = next((one for one in operators if isinstance(one, OrderSwitching)), None)
+        self.switches = next((operator for operator in operators if isinstance(operator, OrderSwitching)), None)
         self.requeued = any(node.edges for node in plan.nodes)
-        self.remembers = any(type(one).state_tuples is not Operator.state_tuples for one in operators)
+        self.remembers = any(type(operator).state_tuples is not Operator.state_tuples for operator in operators)
 
     @property
     def gates(self) -> list[Gate]:

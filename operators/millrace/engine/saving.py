@@ -149,13 +149,13 @@ def save(engine: Engine) -> bytes:
 
 def definitions(engine: Engine) -> list[StreamDefinition | QueryPlan]:
     """Streams and queries in the order of their creation."""
-    found: list[StreamDefinition | QueryPlan] = []
+    definitions: list[StreamDefinition | QueryPlan] = []
     for operator in engine.graph.operators.values():
         if isinstance(operator, Source):
-            found.append(engine.streams_by_name[operator.stream].definition)
+            definitions.append(engine.streams_by_name[operator.stream].definition)
         elif isinstance(operator, Sink):
-            found.append(engine.queries_by_name[operator.query].plan)
-    return found
+            definitions.append(engine.queries_by_name[operator.query].plan)
+    return definitions
 
 
 def _operators(operators: Mapping[str, Operator]) -> tuple[list[list[Any]], list[list[str]]]:

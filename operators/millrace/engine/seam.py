@@ -122,16 +122,16 @@ def adopt(engine: Engine, command: AdoptBootstrap) -> dict[str, Any]:
         raise Refuse(
             f"query {name} is not waiting for its history, or is not buffering live input yet", code="not_held"
         )
-    given = 0
+    emitted = 0
     if past is not None:
         saved = saving.unpack(past)
         if saved["version"] != saving.VERSION or saved["plan"] != query.plan:
             raise Refuse(f"query {name}: the state is from another query, or from another version", code="bad_state")
-        given = _restore(query, saved, engine.clock.now_us)
+        emitted = _restore(query, saved, engine.clock.now_us)
     for gate in query.gates:
         gate.open()
     engine.graph.rewire()
-    return {"query": name, "rows": given}
+    return {"query": name, "rows": emitted}
 
 
 def _restore(query: Query, saved: dict[str, Any], now_us: int) -> int:
@@ -230,14 +230,14 @@ class Bootstrap:
         query = self.engine.query(self.plan.name)
         self._forget()
         rows = Batch.concat(self._kept).save() if self._kept else None
-        kept = sum(map(len, self._kept))
+        held = sum(map(len, self._kept))
         state = {
             "version": saving.VERSION,
             "plan": query.plan,
             "operators": {operator.name: saving.save_operator(operator) for operator in query.operators},
             "rows": rows,
         }
-        return BootstrapState(saving.pack(state), self.seam_us, self._given - kept, kept)
+        return BootstrapState(saving.pack(state), self.seam_us, self._given - held, held)
 
     def _obey(self, body: CommandBody) -> None:
         self._step([Command(0, body)], self._now_us)

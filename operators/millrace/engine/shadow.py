@@ -79,27 +79,27 @@ class Snapshot:
 
     def shadow(self) -> Engine:
         """An engine with the same streams, queries, strategies, break points, weights and pauses, and no tuple."""
-        made = self.empty()
+        engine = self.empty()
         for definition in self.definitions:
             if isinstance(definition, StreamDefinition):
-                streams.make(made, definition)
+                streams.make(engine, definition)
             else:
-                adding.make(made, definition, saved=self.shared[definition.name])
-        made.fresh.clear()
-        made.tried = True
-        made.last_id = self.last_id
-        for operator, (decision, standing) in zip(made.graph.operators.values(), self.operators, strict=True):
+                adding.make(engine, definition, saved=self.shared[definition.name])
+        engine.fresh.clear()
+        engine.tried = True
+        engine.last_id = self.last_id
+        for operator, (decision, standing) in zip(engine.graph.operators.values(), self.operators, strict=True):
             if decision is not None:
                 operator.decide(decision)
             if standing is not None:
                 operator.output.inherit_progress(*standing)
         for name, (paused, failed) in self.pauses.items():
-            query = made.queries_by_name[name]
+            query = engine.queries_by_name[name]
             if paused is not None:
-                pausing.leave(made, query, paused)
+                pausing.leave(engine, query, paused)
             query.failed = failed
-        made.graph.decide(self.graph)
-        return made
+        engine.graph.decide(self.graph)
+        return engine
 
 
 def shadow_of(engine: Engine) -> Engine:
@@ -229,28 +229,28 @@ def _fate(name: str, before: Mapping[str, object], after: Mapping[str, object]) 
 
 
 def _queries(states: Mapping[str, int], before: _Picture, after: _Picture) -> list[dict[str, Any]]:
-    found = []
+    entries = []
     for old, name in _pairs(before, after):
         was, now = before.queries.get(old or ""), after.queries.get(name or "")
         operators = [*(() if was is None else was[1]), *(() if now is None else now[1])]
-        parts = [_operator(states, one, before, after) for one in dict.fromkeys(operators)]
+        parts = [_operator(states, operator, before, after) for operator in dict.fromkeys(operators)]
         fate: Fate = "goes" if now is None else "appears" if was is None else "stays"
         if was is not None and now is not None and (was[0] != now[0] or any(p["change"] != "stays" for p in parts)):
             fate = "changes"
         renamed = old if name is not None and old != name else None
         shared = after.shared.get(name or "", [])
-        found.append({"name": name or old, "was": renamed, "change": fate, "operators": parts, "shared": shared})
-    return found
+        entries.append({"name": name or old, "was": renamed, "change": fate, "operators": parts, "shared": shared})
+    return entries
 
 
 def _pairs(before: _Picture, after: _Picture) -> Iterator[tuple[str | None, str | None]]:
     """Each query's name before and after; a query keeps its sink."""
     names = {operators[-1]: name for name, (_, operators) in after.queries.items()}
-    kept = {operators[-1]: name for name, (_, operators) in before.queries.items()}
-    for sink, name in kept.items():
+    outputs = {operators[-1]: name for name, (_, operators) in before.queries.items()}
+    for sink, name in outputs.items():
         yield name, names.get(sink)
     for sink, name in names.items():
-        if sink not in kept:
+        if sink not in outputs:
             yield None, name
 
 
@@ -284,17 +284,17 @@ def _components(before: _Picture, after: _Picture) -> list[dict[str, Any]]:
 
 
 def _named(picture: _Picture, members: Iterable[Operator]) -> list[str]:
-    return [picture.names[one] for one in members]
+    return [picture.names[member] for member in members]
 
 
 def _many(whole: Mapping[str, tuple[Operator, ...]], part_of: Mapping[Operator, str]) -> list[dict[str, Any]]:
     """The components whose operators are in several on the other side."""
-    found = []
+    entries = []
     for name, members in whole.items():
-        parts = list(dict.fromkeys(part_of[one] for one in members if one in part_of))
+        parts = list(dict.fromkeys(part_of[member] for member in members if member in part_of))
         if len(parts) > 1:
-            found.append({"component": name, "parts": parts})
-    return found
+            entries.append({"component": name, "parts": parts})
+    return entries
 
 
 def _tables(before: _Picture, after: _Picture) -> dict[str, list[dict[str, Any]]]:

@@ -219,12 +219,12 @@ def alter(engine: Engine, command: AlterStream) -> dict[str, Any]:
     if unknown:
         raise Refuse(f"stream {name}: {names(unknown)} cannot be changed while it runs", code="not_a_policy")
     widening.check(stream.definition, command.fields)
-    kept = stream.definition.sql if command.sql is None else command.sql
+    text = stream.definition.sql if command.sql is None else command.sql
     if command.fields:
         widening.widen(engine, stream, command.fields, dict(command.texts))
         engine.queries_changed()
     before_us = stream.definition.disorder_us
-    stream.definition = definition = replace(stream.definition, **changes, sql=kept)
+    stream.definition = definition = replace(stream.definition, **changes, sql=text)
     if definition.disorder_us != before_us:
         # The lateness under another disorder does not show which one is needed now.
         stream.source.late_by_max_us = 0
@@ -244,15 +244,15 @@ def drop(engine: Engine, command: DropStream) -> dict[str, Any]:
     readers = [
         query.plan.name
         for query in engine.queries_by_name.values()
-        if any(one in query.plan.reads_streams for one in both)
+        if any(stream in query.plan.reads_streams for stream in both)
     ]
     if readers:
         raise Refuse(f"stream {name} is read by {names(readers)}: drop them first", code="in_use")
-    for one in both:
-        gone = engine.streams_by_name.pop(one, None)
-        engine.slow.pop(one, None)
+    for stream in both:
+        gone = engine.streams_by_name.pop(stream, None)
+        engine.slow.pop(stream, None)
         if gone is not None:
-            engine.history_held.pop(one, None)
-            engine.time.timers.forget(one)
+            engine.history_held.pop(stream, None)
+            engine.time.timers.forget(stream)
     carry_out(engine, Rewiring())
     return {"stream": name}

@@ -41,8 +41,8 @@ def time_or_none(value_us: int) -> int | None:
     return value_us if is_time(value_us) else None
 
 
-def stream(engine: Engine, found: Stream) -> dict[str, Any]:
-    source, definition = found.source, found.definition
+def stream(engine: Engine, entry: Stream) -> dict[str, Any]:
+    source, definition = entry.source, entry.definition
     view = {
         "name": definition.name,
         "fields": definition.schema.to_data(),
@@ -75,7 +75,7 @@ def stream(engine: Engine, found: Stream) -> dict[str, Any]:
         "ended": source.mark == MAX_TIME,
         "newest_us": time_or_none(source.newest),
         "groups_ahead": source.groups.ahead,
-        "groups": groups(found),
+        "groups": groups(entry),
         "group_promises_ignored": source.groups.ignored,
         "feeds": [
             with_old_names(
@@ -114,42 +114,42 @@ def groups(found: Stream) -> list[dict[str, Any]]:
     ]
 
 
-def query(engine: Engine, found: Query) -> dict[str, Any]:
+def query(engine: Engine, query: Query) -> dict[str, Any]:
     engine.graph.settle()
-    plan = found.plan
+    plan = query.plan
     return {
         "name": plan.name,
         "fields": plan.schema.to_data(),
-        "component": engine.graph.component_of(found.operators[0]).name,
-        "operators": [operator.name for operator in found.operators],
-        "shared": sharing.told(engine, found),
+        "component": engine.graph.component_of(query.operators[0]).name,
+        "operators": [operator.name for operator in query.operators],
+        "shared": sharing.told(engine, query),
         "order": plan.options.order,
         "joins": {
             operator.name: {"order": operator.order, "alpha": operator.pacing.alpha}
-            for operator in found.operators
+            for operator in query.operators
             if isinstance(operator, OrderSwitching)
         },
         "update_key": None if plan.update_key is None else list(plan.update_key),
-        "state": _state(found),
-        "reason": found.paused,
-        "rows": found.sink.sequence,
-        "skipped": sum(reader.missed for reader in engine.entries(found)),
+        "state": _state(query),
+        "reason": query.paused,
+        "rows": query.sink.sequence,
+        "skipped": sum(reader.missed for reader in engine.entries(query)),
         "start": plan.options.start,
-        "ignored": ignored(engine, found),
-        "lost": found.lost,
-        "state_tuples": ask_quietly(partial(state_tuples, found), 0),
+        "ignored": ignored(engine, query),
+        "lost": query.lost,
+        "state_tuples": ask_quietly(partial(state_tuples, query), 0),
         "max_state": plan.options.max_state,
-        "progress_us": time_or_none(found.sink.progress_us),
+        "progress_us": time_or_none(query.sink.progress_us),
         "reads_streams": list(plan.reads_streams),
         "reads_queries": list(plan.reads_queries),
         "sql": plan.sql,
     }
 
 
-def indexed(engine: Engine, found: Query) -> list[str]:
+def indexed(engine: Engine, query: Query) -> list[str]:
     """The filters of a query that are looked up together with filters of others."""
     lines = []
-    for reader in engine.entries(found):
+    for reader in engine.entries(query):
         routing = reader.arc.routing
         if routing is not None and reader.consumer is not None and (sizes := routing.describe(reader)) is not None:
             lines.append(
@@ -159,50 +159,50 @@ def indexed(engine: Engine, found: Query) -> list[str]:
     return lines
 
 
-def ignored(engine: Engine, found: Query) -> dict[str, int]:
+def ignored(engine: Engine, query: Query) -> dict[str, int]:
     """By stream, the tuples that have come since the query was made and are older than where it starts to read."""
     counts: dict[str, int] = {}
-    for reader in engine.entries(found):
+    for reader in engine.entries(query):
         if reader.ignored:
             for source in engine.graph.sources(engine.graph.producer(reader)):
                 counts[source.stream] = max(counts.get(source.stream, 0), reader.ignored)
     return counts
 
 
-def _state(found: Query) -> str:
-    if found.catching_up:
+def _state(query: Query) -> str:
+    if query.catching_up:
         return "catching up"
-    return "failed" if found.failed else "running" if found.paused is None else "paused"
+    return "failed" if query.failed else "running" if query.paused is None else "paused"
 
 
-def component(engine: Engine, found: Component) -> dict[str, Any]:
+def component(engine: Engine, component: Component) -> dict[str, Any]:
     return {
-        "name": found.name,
-        "strategy": str(found.strategy),
-        "strategies": {row.operator.name: str(row.strategy) for row in found.table.values()},
-        "weight": found.weight,
-        "steps": found.steps,
-        "queued": ask_quietly(found.queued, 0),
-        "queued_bytes": ask_quietly(partial(found.queued_bytes, SHOWN_BYTES), 0),
-        "ready": found.busy(),
-        "chain": _chain(found),
-        "operators": [operator.name for operator in found.table] + [sink.name for sink in found.sinks],
+        "name": component.name,
+        "strategy": str(component.strategy),
+        "strategies": {row.operator.name: str(row.strategy) for row in component.table.values()},
+        "weight": component.weight,
+        "steps": component.steps,
+        "queued": ask_quietly(component.queued, 0),
+        "queued_bytes": ask_quietly(partial(component.queued_bytes, SHOWN_BYTES), 0),
+        "ready": component.busy(),
+        "chain": _chain(component),
+        "operators": [operator.name for operator in component.table] + [sink.name for sink in component.sinks],
         "breaks": {
             operator.name: why
-            for operator in found.table
+            for operator in component.table
             if not isinstance(operator, Fork) and (why := engine.graph.broken(operator))
         },
     }
 
 
-def _chain(found: Component) -> dict[str, Any] | None:
+def _chain(component: Component) -> dict[str, Any] | None:
     """What `chain` has decided of a component's operators, the steepest first, and from which numbers."""
-    if not found.ready.slopes:
+    if not component.ready.slopes:
         return None
-    links = [(row.operator.name, row.link) for row in found.table.values() if row.link is not None]
+    links = [(row.operator.name, row.link) for row in component.table.values() if row.link is not None]
     links.sort(key=lambda item: -item[1].slope)
     operators = [{"operator": name, **link.describe()} for name, link in links]
-    return {"decisions": found.decisions, "operators": operators}
+    return {"decisions": component.decisions, "operators": operators}
 
 
 def decisions(engine: Engine) -> list[dict[str, Any]]:
@@ -215,28 +215,28 @@ def decisions(engine: Engine) -> list[dict[str, Any]]:
     origins: dict[Operator, str] = {fork: operator.name for operator, fork in graph.all_forks().items()}
     return [
         {
-            "component": found.name,
-            "first": next(operator.name for operator in found.table),
-            "strategy": str(found.strategy),
-            "weight": found.weight,
+            "component": component.name,
+            "first": next(operator.name for operator in component.table),
+            "strategy": str(component.strategy),
+            "weight": component.weight,
             "operators": [
                 {
                     "operator": row.operator.name,
                     "fork_of": origins.get(row.operator),
                     "strategy": str(row.strategy),
                 }
-                for row in found.table.values()
-                if row.strategy is not found.strategy and row.strategy != found.strategy
+                for row in component.table.values()
+                if row.strategy is not component.strategy and row.strategy != component.strategy
             ]
             + [
                 {"operator": fork.name, "fork_of": operator.name, "strategy": str(graph.strategies[fork.name])}
                 for operator, fork in graph.resting.items()
-                if graph.component_of(operator) is found
-                and graph.strategies.get(fork.name, found.strategy) != found.strategy
+                if graph.component_of(operator) is component
+                and graph.strategies.get(fork.name, component.strategy) != component.strategy
             ],
-            "breaks": [operator.name for operator in found.table if operator.name in graph.breaks],
+            "breaks": [operator.name for operator in component.table if operator.name in graph.breaks],
         }
-        for found in graph.components
+        for component in graph.components
     ]
 
 
@@ -256,17 +256,17 @@ def operators_in_pieces(engine: Engine, size: int) -> Iterator[list[dict[str, An
     everything = engine.graph.all_operators()
     for start in range(0, len(everything), size):
         yield [
-            operator(engine, found, readers.get(found) or [query.plan.name for query in engine.owners(found)])
-            for found in everything[start : start + size]
-            if engine.graph.has(found)
+            operator(engine, listed, readers.get(listed) or [query.plan.name for query in engine.owners(listed)])
+            for listed in everything[start : start + size]
+            if engine.graph.has(listed)
         ]
 
 
 def operator_named(engine: Engine, name: str) -> dict[str, Any]:
     """One operator, or a fork, without a look at all the others; a shared one by any of its names."""
-    found = engine.named(name) if engine.knows(name) else engine.graph.operator(name)
-    readers = _readers_by_source(engine).get(found) if isinstance(found, Source) else None
-    return operator(engine, found, readers or [query.plan.name for query in engine.owners(found)])
+    named = engine.named(name) if engine.knows(name) else engine.graph.operator(name)
+    readers = _readers_by_source(engine).get(named) if isinstance(named, Source) else None
+    return operator(engine, named, readers or [query.plan.name for query in engine.owners(named)])
 
 
 class _Unknown:
@@ -287,66 +287,68 @@ class _Unknown:
         return None
 
 
-def operator(engine: Engine, found: Operator, queries: list[str]) -> dict[str, Any]:
+def operator(engine: Engine, subject: Operator, queries: list[str]) -> dict[str, Any]:
     engine.graph.settle()
-    return ask_quietly(partial(_operator, engine, found, queries, found), None) or _operator(
-        engine, found, queries, _Unknown()
+    return ask_quietly(partial(_operator, engine, subject, queries, subject), None) or _operator(
+        engine, subject, queries, _Unknown()
     )
 
 
-def _operator(engine: Engine, found: Operator, queries: list[str], asked: Any) -> dict[str, Any]:
-    waiting = isinstance(found, IdleWaiting)
-    registers = asked.registers() if waiting else None
+def _operator(engine: Engine, operator: Operator, queries: list[str], answers: Any) -> dict[str, Any]:
+    waiting = isinstance(operator, IdleWaiting)
+    registers = answers.registers() if waiting else None
     now_us = engine.clock.now_us
-    busy = engine.costs.get(found.name, (0, 0.0))
-    plans = [query.plan for query in engine.owners(found)]
-    edit = next((edit for plan in plans if (edit := editing.edited(plan, found.name)) is not None), None)
+    busy = engine.costs.get(operator.name, (0, 0.0))
+    plans = [query.plan for query in engine.owners(operator)]
+    edit = next((edit for plan in plans if (edit := editing.edited(plan, operator.name)) is not None), None)
     view = {
-        "name": found.name,
-        "kind": found.kind,
+        "name": operator.name,
+        "kind": operator.kind,
         "queries": queries,
-        "component": engine.graph.component_of(found).name,
-        "strategy": None if isinstance(found, Sink) else str(engine.graph.component_of(found).table[found].strategy),
-        "break": None if isinstance(found, Fork | Sink) else engine.graph.broken(found),
-        "chain": _link(engine, found),
-        "reads": [engine.graph.producer(reader).name for reader in found.inputs],
-        "queues": [reader.edge.kind if isinstance(reader, QueueInlet) else "append" for reader in found.inputs],
-        "input_tuples": found.counts.input_tuples,
-        "output_tuples": found.counts.output_tuples,
-        "executions": found.counts.executions,
-        "superseded": asked.superseded,
-        "shed": asked.shed,
+        "component": engine.graph.component_of(operator).name,
+        "strategy": None
+        if isinstance(operator, Sink)
+        else str(engine.graph.component_of(operator).table[operator].strategy),
+        "break": None if isinstance(operator, Fork | Sink) else engine.graph.broken(operator),
+        "chain": _link(engine, operator),
+        "reads": [engine.graph.producer(reader).name for reader in operator.inputs],
+        "queues": [reader.edge.kind if isinstance(reader, QueueInlet) else "append" for reader in operator.inputs],
+        "input_tuples": operator.counts.input_tuples,
+        "output_tuples": operator.counts.output_tuples,
+        "executions": operator.counts.executions,
+        "superseded": answers.superseded,
+        "shed": answers.shed,
         "inserted": edit is not None and edit.change == "insert",
         "where": None if edit is None else edit.where,
         "sample": None if edit is None or edit.spec is None else edit.spec.edits().share,
-        "filtered": 0 if isinstance(found, Sink) else found.output.left_out,
-        "errors": found.counts.errors,
-        "last_error": found.counts.last_error,
+        "filtered": 0 if isinstance(operator, Sink) else operator.output.left_out,
+        "errors": operator.counts.errors,
+        "last_error": operator.counts.last_error,
         "busy_us": busy[1],
         "inputs": [
             {
                 "from": engine.graph.producer(reader).name,
-                "queue_tuples": asked.queue_tuples(position),
+                "queue_tuples": answers.queue_tuples(position),
                 "peak_queue_tuples": reader.peak,
                 "skipped": reader.missed,
-                "idle_wait_us": idle_us(found, position, now_us) if waiting else 0,
+                "idle_wait_us": idle_us(operator, position, now_us) if waiting else 0,
                 "register_us": time_or_none(registers[position]) if registers is not None else None,
-                "queue": queue_of(reader, now_us) if asked is found else None,
+                "queue": queue_of(reader, now_us) if answers is operator else None,
             }
-            for position, reader in enumerate(found.inputs)
+            for position, reader in enumerate(operator.inputs)
         ],
         "waits": waiting,
-        "blocked": isinstance(found, IdleWaiting) and asked.blocked(),
-        "state_tuples": asked.state_tuples,
-        "state_bytes": asked.state_bytes,
-        "join": asked.numbers() if isinstance(found, OrderSwitching) else None,
-        "low_water_us": time_or_none(found.output.promise),
+        "blocked": isinstance(operator, IdleWaiting) and answers.blocked(),
+        "state_tuples": answers.state_tuples,
+        "state_bytes": answers.state_bytes,
+        "join": answers.numbers() if isinstance(operator, OrderSwitching) else None,
+        "low_water_us": time_or_none(operator.output.promise),
     }
     return with_old_names(view)
 
 
-def _link(engine: Engine, found: Operator) -> dict[str, Any] | None:
-    row = engine.graph.component_of(found).table.get(found)
+def _link(engine: Engine, operator: Operator) -> dict[str, Any] | None:
+    row = engine.graph.component_of(operator).table.get(operator)
     return None if row is None or row.link is None else row.link.describe()
 
 
@@ -358,34 +360,34 @@ def counters(engine: Engine, now_us: int) -> dict[str, tuple[int, int, int, floa
     engine.graph.settle()
     now_us = max(now_us, engine.clock.now_us)
     return {
-        found.name: (
-            found.counts.input_tuples,
-            found.counts.output_tuples,
-            found.counts.executions,
-            engine.costs.get(found.name, (0, 0.0))[1],
-            tuple(idle_us(found, at, now_us) for at in range(len(found.inputs)))
-            if isinstance(found, IdleWaiting)
+        operator.name: (
+            operator.counts.input_tuples,
+            operator.counts.output_tuples,
+            operator.counts.executions,
+            engine.costs.get(operator.name, (0, 0.0))[1],
+            tuple(idle_us(operator, at, now_us) for at in range(len(operator.inputs)))
+            if isinstance(operator, IdleWaiting)
             else (),
         )
-        for found in engine.graph.operators.values()
+        for operator in engine.graph.operators.values()
     }
 
 
 def _readers_by_source(engine: Engine) -> dict[Operator, list[str]]:
     """The queries that read each stream, in the order of their making."""
-    found: dict[Operator, list[str]] = {}
+    readers: dict[Operator, list[str]] = {}
     for query in engine.queries_by_name.values():
         for stream in query.plan.reads_streams:
             if stream in engine.streams_by_name:
-                found.setdefault(engine.source(stream), []).append(query.plan.name)
-    return found
+                readers.setdefault(engine.source(stream), []).append(query.plan.name)
+    return readers
 
 
-def idle_us(found: Operator, position: int, now_us: int) -> int:
+def idle_us(operator: Operator, position: int, now_us: int) -> int:
     """How long an input has held its operator's tuples back, until now."""
-    assert isinstance(found, IdleWaiting)
-    since = found.idle_since[position]
-    return found.idle_us[position] + (0 if since is None else now_us - since)
+    assert isinstance(operator, IdleWaiting)
+    since = operator.idle_since[position]
+    return operator.idle_us[position] + (0 if since is None else now_us - since)
 
 
 def join_orders(engine: Engine) -> list[dict[str, Any]]:

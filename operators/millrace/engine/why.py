@@ -51,9 +51,9 @@ class Why:
     try_: str | None = None
 
     def to_data(self) -> dict[str, Any]:
-        found = asdict(self)
-        found["try"] = found.pop("try_")
-        return found
+        data = asdict(self)
+        data["try"] = data.pop("try_")
+        return data
 
 
 def why(engine: Engine, name: str, now_us: int | None = None) -> dict[str, Any]:
@@ -63,13 +63,13 @@ def why(engine: Engine, name: str, now_us: int | None = None) -> dict[str, Any]:
     kept, waiting = partial(_kept_waiting, now_us=now_us), partial(_waiting, now_us=now_us)
     for look in (_catching_up, _paused, kept, _working, waiting, _nothing_came, _gathering, _last_tuple):
         try:
-            found = look(engine, query)
+            reason = look(engine, query)
         except Refuse:
             raise
         except Exception as error:
             return _unknown(name, error).to_data()
-        if found is not None:
-            return replace(found, text=found.text + _ahead(engine, query) + _ignored(engine, query)).to_data()
+        if reason is not None:
+            return replace(reason, text=reason.text + _ahead(engine, query) + _ignored(engine, query)).to_data()
     raise AssertionError(f"nothing is known of {name}")
 
 
@@ -122,14 +122,14 @@ def _ignored(engine: Engine, query: Query) -> str:
 def _catching_up(engine: Engine, query: Query) -> Why | None:
     if not query.catching_up:
         return None
-    kept = sum(reader.waiting for reader in engine.entries(query))
+    queued = sum(reader.waiting for reader in engine.entries(query))
     doing = (
         "is processing the history of its streams"
         if query.paused is not None
-        else f"is switching from history to live input, with {counted(kept, 'tuple')} queued"
+        else f"is switching from history to live input, with {counted(queued, 'tuple')} queued"
     )
     text = f"Catching up: {query.plan.name} {doing}."
-    return Why(text, "catching_up", held=kept, try_=f"millrace query show {query.plan.name}")
+    return Why(text, "catching_up", held=queued, try_=f"millrace query show {query.plan.name}")
 
 
 def _paused(engine: Engine, query: Query) -> Why | None:
@@ -152,10 +152,10 @@ def _paused(engine: Engine, query: Query) -> Why | None:
 
 def _kept_waiting(engine: Engine, query: Query, now_us: int) -> Why | None:
     """A wait for a silent stream that has lasted: work on what else flows, however much there is, does not end it."""
-    found = _waiting(engine, query, now_us)
-    if found is None or found.stream is None or found.reason in ("clock", "unread") or found.since is None:
+    reason = _waiting(engine, query, now_us)
+    if reason is None or reason.stream is None or reason.reason in ("clock", "unread") or reason.since is None:
         return None
-    return found if now_us - found.since > SILENT_US else None
+    return reason if now_us - reason.since > SILENT_US else None
 
 
 def _working(engine: Engine, query: Query) -> Why | None:
@@ -175,7 +175,7 @@ def _waiting(engine: Engine, query: Query, now_us: int) -> Why | None:
         position = waiter.holding()[0]
         held = sum(waiter.queue_tuples(at) for at in range(len(waiter.inputs)))
         since = waiter.idle_since[position]
-        holder = next((found for found in engine.time.holders(waiter, need) if isinstance(found, Source)), None)
+        holder = next((source for source in engine.time.holders(waiter, need) if isinstance(source, Source)), None)
         blocked = "Blocked" if since is None else f"Blocked since {_time(since)}"
         where = f"{blocked}: {waiter.name} {_holds(waiter, held)}"
         if holder is None:

@@ -61,7 +61,7 @@ class Alike:
 
     def members(self, node: Node, inputs: Sequence[Operator]) -> Iterator[Member]:
         """The operators with a node's definition over these inputs."""
-        return (one for one in self._members.get(_key(node, inputs), ()) if one.node.spec == node.spec)
+        return (member for member in self._members.get(_key(node, inputs), ()) if member.node.spec == node.spec)
 
     def groups(self) -> Iterator[Sequence[Member]]:
         """The operators that may have equal definitions, where there are several."""

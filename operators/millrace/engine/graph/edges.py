@@ -152,7 +152,7 @@ def staleness(engine: Engine, name: str, position: int, worst: int) -> dict[str,
     reader = operator.inputs[position]
     if not isinstance(reader, QueueInlet) or not reader.edge.updates:
         raise Refuse(f"operator {name}, input {position}: it is not an update queue", code="no_update_queue")
-    found = reader.queue.staleness(engine.clock.now_us, worst)
+    staleness = reader.queue.staleness(engine.clock.now_us, worst)
     fields = [reader.schema.fields[at].name for at in reader.edge.key]
     return {
         "operator": name,
@@ -162,27 +162,27 @@ def staleness(engine: Engine, name: str, position: int, worst: int) -> dict[str,
         "superseded": reader.superseded,
         "paused": reader.away,
         "skipped": reader.missed,
-        "keys": found.keys,
-        "queue_mean_us": found.queue_mean_us,
-        "application_mean_us": found.application_mean_us,
-        "queue_histogram": _buckets(found.queue_histogram),
-        "application_histogram": _buckets(found.application_histogram),
-        "oldest_us": found.oldest_us,
-        "worst": [{"key": dict(zip(fields, key, strict=True)), "stale_us": age} for key, age in found.worst],
+        "keys": staleness.keys,
+        "queue_mean_us": staleness.queue_mean_us,
+        "application_mean_us": staleness.application_mean_us,
+        "queue_histogram": _buckets(staleness.queue_histogram),
+        "application_histogram": _buckets(staleness.application_histogram),
+        "oldest_us": staleness.oldest_us,
+        "worst": [{"key": dict(zip(fields, key, strict=True)), "stale_us": age} for key, age in staleness.worst],
     }
 
 
 def older(engine: Engine, query: str, now_us: int, than_us: int) -> list[tuple[tuple[tuple[str, Any], ...], int]]:
     """What has waited in a query for longer, by update key where an edge knows it: the age of the oldest."""
     running = engine.queries_by_name.get(query)
-    found = []
+    rows = []
     for operator in () if running is None else running.operators:
         for reader in operator.inputs:
             edge = reader.edge if isinstance(reader, QueueInlet) else None
             names = [reader.schema.fields[at].name for at in edge.key] if edge is not None else []
             for key, age in ask_quietly(partial(reader.older, now_us, than_us), list[tuple[tuple[Any, ...], int]]()):
-                found.append((tuple(zip(names, key, strict=False)), age))
-    return found
+                rows.append((tuple(zip(names, key, strict=False)), age))
+    return rows
 
 
 def _buckets(counts: Any) -> list[dict[str, int]]:

@@ -186,7 +186,7 @@ class Graph:
             for operator in (*self._members(component), *self._resting_in(component)):
                 self.strategies[operator.name] = strategy
         else:
-            resting: list[Operator] = [one for one in self._resting_in(component) if one.name == operator_name]
+            resting: list[Operator] = [fork for fork in self._resting_in(component) if fork.name == operator_name]
             operator = resting[0] if resting else self._row_operator(operator_name)
             if self._component_of.get(operator, component) is not component:
                 raise Refuse(
@@ -236,7 +236,10 @@ class Graph:
         return GraphDecisions(
             {operator.name: fork.name for operator, fork in self.forks.items()},
             {operator.name: (fork.name, fork.turn) for operator, fork in self.resting.items()},
-            {next(iter(one.table)).name: (one.name, one.strategy, one.weight) for one in self.components},
+            {
+                next(iter(component.table)).name: (component.name, component.strategy, component.weight)
+                for component in self.components
+            },
             dict(self.strategies),
             dict(self.breaks),
             dict(self.links),
@@ -328,28 +331,28 @@ class Graph:
         ]
 
     def operator(self, name: str) -> Operator:
-        found = self.operators.get(name) or next((fork for fork in self.forks.values() if fork.name == name), None)
-        if found is None:
+        operator = self.operators.get(name) or next((fork for fork in self.forks.values() if fork.name == name), None)
+        if operator is None:
             raise Refuse(f"operator {name} does not exist", code="unknown_operator")
-        return found
+        return operator
 
     def sources(self, *operators: Operator) -> list[Source]:
         """The sources above operators, each once."""
-        found: dict[Source, None] = {}
+        sources: dict[Source, None] = {}
         todo, seen = [*operators], set[Operator]()
         while todo:
-            one = todo.pop()
-            if one in seen:
+            operator = todo.pop()
+            if operator in seen:
                 continue
-            seen.add(one)
-            if isinstance(one, Source):
-                found[one] = None
-            todo.extend(self.producer(reader) for reader in one.inputs)
-        return list(found)
+            seen.add(operator)
+            if isinstance(operator, Source):
+                sources[operator] = None
+            todo.extend(self.producer(reader) for reader in operator.inputs)
+        return list(sources)
 
     def beginning(self, operator: Operator) -> int | None:
         """From when on a new reader of the operator reads: above all that its streams had taken in before, if any."""
-        return max((one.newest + 1 for one in self.sources(operator) if one.newest > MIN_TIME), default=None)
+        return max((source.newest + 1 for source in self.sources(operator) if source.newest > MIN_TIME), default=None)
 
     def producer(self, reader: Inlet) -> Operator:
         """The operator that fills what this reader reads."""
@@ -364,7 +367,7 @@ class Graph:
 
     def scheduled(self, operator: Operator) -> list[Operator]:
         """The same, without sinks: they have no turns."""
-        return [one for one in self.readers(operator) if not isinstance(one, Sink)]
+        return [reader for reader in self.readers(operator) if not isinstance(reader, Sink)]
 
     def all_operators(self) -> list[Operator]:
         """Every operator, each fork after the operator whose output it shares."""
@@ -516,17 +519,17 @@ class Graph:
             for reader in operator.inputs:
                 one, other = sorted((find(operator), find(self.producer(reader))), key=age.__getitem__)
                 leader[other] = one
-        made: dict[Operator, Component] = {}
+        components: dict[Operator, Component] = {}
         component_of: dict[Operator, Component] = {}
         for operator in operators:
             first = find(operator)
-            if first not in made:
+            if first not in components:
                 name = first.name.rpartition(".")[0]
                 parent = self._component_of.get(first)
                 strategy = parent.strategy if parent is not None else self.strategies.get(first.name, DEFAULT)
                 # A component of this name with another first operator has gone, with its decisions.
-                made[first] = parent if parent is not None and parent.name == name else Component(name, strategy)
-            component_of[operator] = made[first]
+                components[first] = parent if parent is not None and parent.name == name else Component(name, strategy)
+            component_of[operator] = components[first]
         for operator, fork in self._forks.items():
             component_of[fork] = component_of[operator]
         # Rows that exist keep their rule when components merge; new operators take the strategy of the one they join.
@@ -535,7 +538,7 @@ class Graph:
             if parent is not None and parent is not component:
                 self.strategies.setdefault(operator.name, parent.strategy)
         self._component_of = component_of
-        self._components = list(made.values())
+        self._components = list(components.values())
 
     def _want(self, operators: Sequence[Operator]) -> None:
         """Punctuation is put on an arc only where an operator downstream uses it, and only as far as it is used."""
@@ -696,12 +699,12 @@ class Graph:
         rows[operator] = self._row(operator)
         rows |= {one: self._row(one) for one in (self._consumers[r] for r in self._scheduled(operator)) if one in rows}
         if fork is not None:
-            made = self._row(fork)
+            fork_row = self._row(fork)
             component.table = {}
             for one, row in rows.items():
                 component.table[one] = row
                 if one is operator:
-                    component.table[fork] = made
+                    component.table[fork] = fork_row
 
     def _place(self, operator: Operator, first: int, readers: Sequence[Inlet]) -> None:
         """Number the readers that take turns."""
@@ -729,7 +732,7 @@ class Graph:
         above: dict[Operator, None] = {}
         todo = [*operators]
         while todo:
-            missing = [one for reader in todo[-1].inputs if (one := self.producer(reader)) not in above]
+            missing = [producer for reader in todo[-1].inputs if (producer := self.producer(reader)) not in above]
             if missing:
                 todo += missing
             else:
@@ -770,5 +773,5 @@ class Graph:
 
 def _moved(decisions: Mapping[str, Any], names: Mapping[str, str | None]) -> dict[str, Any]:
     """Decisions by operator under other names; None is gone."""
-    found = ((names.get(before, before), decision) for before, decision in decisions.items())
-    return {name: decision for name, decision in found if name is not None}
+    renamed = ((names.get(before, before), decision) for before, decision in decisions.items())
+    return {name: decision for name, decision in renamed if name is not None}

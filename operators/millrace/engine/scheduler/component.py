@@ -328,14 +328,14 @@ class Component:
 
         Those in line at an operator are estimated by the largest that the sources took of late.
         """
-        found = self._held()
-        found *= max((source.tuple_bytes for source in self.sources), default=0)
+        held = self._held()
+        held *= max((source.tuple_bytes for source in self.sources), default=0)
         for row in self.table.values():
-            if found >= most:
+            if held >= most:
                 break
             if row.role is not Role.FORK:
-                found += row.operator.output.queued_bytes(most - found, pressing=pressing)
-        return found
+                held += row.operator.output.queued_bytes(most - held, pressing=pressing)
+        return held
 
     def save(self) -> list[Any]:
         return [

@@ -59,17 +59,17 @@ class Strategy:
     @staticmethod
     def parse(text: str) -> Strategy:
         """`dfs`, `bfs`, `rr`, `chain`, each also with a number of tuples: `dfs(1)`."""
-        found = re.fullmatch(r"\s*([a-z]+)\s*(?:\(\s*(\d{1,9})\s*\))?\s*", text.lower())
+        match = re.fullmatch(r"\s*([a-z]+)\s*(?:\(\s*(\d{1,9})\s*\))?\s*", text.lower())
         names = [kind.value for kind in StrategyKind]
-        if found is None or found[1] not in names:
+        if match is None or match[1] not in names:
             raise Refuse(
                 f"unknown strategy {text!r}: expected one of {', '.join(names)}, each optionally with the most tuples "
                 "per execution, as in dfs(1)",
                 code="unknown_strategy",
             )
-        if found[2] is not None and int(found[2]) < 1:
+        if match[2] is not None and int(match[2]) < 1:
             raise Refuse(f"strategy {text!r}: an execution takes at least one tuple", code="unknown_strategy")
-        return Strategy(StrategyKind(found[1]), None if found[2] is None else int(found[2]))
+        return Strategy(StrategyKind(match[1]), None if match[2] is None else int(match[2]))
 
     @property
     def limit(self) -> int:

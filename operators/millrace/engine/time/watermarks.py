@@ -189,26 +189,26 @@ class WatermarkCoordinator:
 
         It is a source, or an operator that stamps latent tuples: it promises no more than the clock.
         """
-        asked: Operator = waiter
+        operator: Operator = waiter
         try:
             if waiter.stamps():
                 return {waiter: need_us}
             graph = self._engine.graph
-            found: dict[Source | IdleWaiting, int] = {}
+            needs: dict[Source | IdleWaiting, int] = {}
             todo = [(graph.producer(waiter.inputs[position]), need_us) for position in waiter.holding()]
             while todo:
-                asked, need = todo.pop(0)
-                if isinstance(asked, Source):
-                    found[asked] = max(need, found.get(asked, need))
+                operator, need = todo.pop(0)
+                if isinstance(operator, Source):
+                    needs[operator] = max(need, needs.get(operator, need))
                     continue
-                enough = asked.demand(need)
-                above = [(graph.producer(reader), enough) for reader in asked.lacking(enough)]
-                if not above and isinstance(asked, IdleWaiting):
-                    found[asked] = max(need, enough, found.get(asked, need))
+                enough = operator.demand(need)
+                above = [(graph.producer(reader), enough) for reader in operator.lacking(enough)]
+                if not above and isinstance(operator, IdleWaiting):
+                    needs[operator] = max(need, enough, needs.get(operator, need))
                 todo.extend(above)
-            return found
+            return needs
         except Exception as error:
-            raise OperatorError(asked, error) from error
+            raise OperatorError(operator, error) from error
 
     def _ask_stamper(self, waiter: IdleWaiting, need_us: int) -> bool:
         now_us = self._engine.clock.now_us
@@ -355,8 +355,8 @@ class WatermarkCoordinator:
 
     def keep_beating(self) -> None:
         """Set the heartbeats of periodic streams whose punctuation is used downstream, and of no others."""
-        for found in self._engine.streams_by_name.values():
-            definition, source = found.definition, found.source
+        for stream in self._engine.streams_by_name.values():
+            definition, source = stream.definition, stream.source
             if definition.ets != "periodic" or not source.output.punctuates:
                 self.timers.unset("beat", definition.name)
             elif not self.timers.is_set("beat", definition.name):
@@ -387,9 +387,9 @@ class WatermarkCoordinator:
 
     def step_clock(self, by_us: int) -> None:
         """The clock has jumped by so much, which counts as no silence, request, absence or wait."""
-        for found in self._engine.streams_by_name.values():
-            for feed in found.source.feeds:
-                self._step_feed(found.definition, feed, by_us)
+        for stream in self._engine.streams_by_name.values():
+            for feed in stream.source.feeds:
+                self._step_feed(stream.definition, feed, by_us)
         for component in self._engine.graph.components:
             for waiter in component.waiters:
                 waiter.step_clock(by_us)

@@ -171,10 +171,10 @@ class CurrentTotals(UpdateState):
     # -- taking --------------------------------------------------------------------------------------------------------
 
     def consume(self, batch: Batch) -> Batch | None:
-        kept, slots = self._newest.newest_rows(batch)
-        if not len(kept):
+        newest, slots = self._newest.newest_rows(batch)
+        if not len(newest):
             return None
-        batch = batch.take(kept)
+        batch = batch.take(newest)
         rows, dead = self._evaluated(batch)
         if self._spec.emit == "latest":
             parts = [self._change(rows, slots, dead)]

@@ -85,7 +85,7 @@ class Grouping:
     """
 
     def __init__(
-        self, spec: AggregateSpec, aggregates: Aggregates = AGGREGATES, kept: Sequence[Expression] = ()
+        self, spec: AggregateSpec, aggregates: Aggregates = AGGREGATES, stored: Sequence[Expression] = ()
     ) -> None:
         expressions: dict[Expression, int] = {}
 
@@ -98,7 +98,7 @@ class Grouping:
         self.null_bits = [at for at, (_, key) in enumerate(spec.keys) if key.nullable and key.type not in OBJECTS]
         self.width = len(self.key_types) + bool(self.null_bits)
         self.calls = [self._call(call, place, aggregates) for _, call in spec.calls]
-        self.kept_columns = [place(column) for column in kept]
+        self.kept_columns = [place(column) for column in stored]
         self._compute: Columns = compile_columns(list(expressions))
 
     def _call(self, call: AggregateCall, place: Callable[[Expression], int], aggregates: Aggregates) -> Call:
@@ -182,9 +182,9 @@ class Distinct:
 
     def clear(self, slots: Int64s) -> None:
         owners, *columns = (values for values, _ in self.seen.decode(0, self.seen.count))
-        kept = np.flatnonzero(~np.isin(owners, slots))
+        others = np.flatnonzero(~np.isin(owners, slots))
         self.seen = Keys([Type.BIGINT, *self._call.types], ())
-        self.update(owners[kept], [column[kept] for column in columns], owners)
+        self.update(owners[others], [column[others] for column in columns], owners)
 
     def save(self, count: int) -> Any:
         return self.seen.save()
@@ -342,7 +342,7 @@ class Keys:
         """Let keys that are outside of the ranges be packed too, or mix all."""
         before = self._packing[1::2].tolist()
         ranges = zip(_ranges(columns), _ranges(self._rows().T), strict=True)
-        self._choose([(min(one[0], two[0]), max(one[1], two[1])) for one, two in ranges])
+        self._choose([(min(before_range[0], two[0]), max(before_range[1], two[1])) for before_range, two in ranges])
         if self._packing[1::2].tolist() != before:
             self._index[:] = 0
             grouping.rebuild(self._stored, self._packing, self.count, self._index)
@@ -380,8 +380,8 @@ class Keys:
         codes = self._codes[at]
         if codes is None:
             if self._types[at] is Type.DOUBLE:
-                found: Int64s = (values + 0.0).view(np.int64)
-                return found
+                bits: Int64s = (values + 0.0).view(np.int64)
+                return bits
             return values.astype(np.int64, copy=False)
         return codes.find(values, mask)
 
@@ -415,11 +415,11 @@ class Keys:
 
     def kept(self, slots: Int64s) -> Keys:
         """A set of these rows alone, numbered in this order: of the others nothing is remembered."""
-        made = Keys(self._types, self._null_bits)
+        keys = Keys(self._types, self._null_bits)
         if len(slots):
             rows = self.decode_at(slots)
-            made.find([values for values, _ in rows], [mask for _, mask in rows])
-        return made
+            keys.find([values for values, _ in rows], [mask for _, mask in rows])
+        return keys
 
     def save(self) -> Any:
         codes = [None if index is None else index.save() for index in self._codes]

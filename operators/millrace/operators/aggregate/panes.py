@@ -388,14 +388,14 @@ class Panes(Windows):
         if self.levels == 1:
             start, stop = bisect_left(self.order, first), bisect_left(self.order, beyond)
             return [(0, number) for number in self.order[start:stop]]
-        found = []
+        blocks = []
         while first < beyond:
             level = (beyond - first).bit_length() - 1
             if first:
                 level = min(level, (first & -first).bit_length() - 1)
-            found.append((level, first >> level))
+            blocks.append((level, first >> level))
             first += 1 << level
-        return [block for block in found if self._holds(block)]
+        return [block for block in blocks if self._holds(block)]
 
     def _holds(self, block: Block) -> bool:
         """Whether there are tuples in a block."""
@@ -445,10 +445,10 @@ class Panes(Windows):
         self._account.changed[block] = None
         return table
 
-    def _give(self, closing: Closing, limit: int, given: list[Batch]) -> int:
+    def _give(self, closing: Closing, limit: int, batches: list[Batch]) -> int:
         table = self._table(closing)
         start, stop = closing.given, min(table.count, closing.given + limit)
-        self._build_window(closing.number, table, np.arange(start, stop), table.keys(start, stop), given)
+        self._build_window(closing.number, table, np.arange(start, stop), table.keys(start, stop), batches)
         closing.given = stop
         if stop == table.count:
             self.closing = None

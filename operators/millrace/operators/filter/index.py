@@ -102,23 +102,23 @@ class PredicateIndex:
 
     def match(self, batch: Batch) -> dict[int, Found]:
         """The predicates for which rows of the batch may be true, or fail; for no others."""
-        found: dict[int, Found] = {}
+        matches: dict[int, Found] = {}
         for compute, equal, ranges, numbers in self._keys:
             computed = compute(batch)
             if computed.error is not None:
-                found.update((number, Found(self._tests[number])) for number in numbers)
+                matches.update((number, Found(self._tests[number])) for number in numbers)
                 continue
             if equal is not None:
                 for number, rows in equal.match(computed):
-                    found[number] = Found(self._tests[number], rows if number in self._exact else None)
+                    matches[number] = Found(self._tests[number], rows if number in self._exact else None)
             if ranges is not None:
                 for number, rows in ranges.match(computed):
-                    found[number] = Found(self._tests[number], rows if number in self._exact else None)
+                    matches[number] = Found(self._tests[number], rows if number in self._exact else None)
         for number in self._alone:
             passing, errors = self._tests[number](batch)
             if errors is not None or passing is None or passing.any():
-                found[number] = Found(_known(passing, errors))
-        return found
+                matches[number] = Found(_known(passing, errors))
+        return matches
 
 
 def _known(passing: Bools | None, errors: Errors | None) -> Predicate:
@@ -161,7 +161,7 @@ def _conditions_of_both(first: Expression, second: Expression) -> list[Condition
     if len(left) == len(right) == 1 and left[0].key == right[0].key and left[0].key.type not in TEXTS:
         (one,), (other,) = left, right
         return [Condition(one.key, max(one.low, other.low), min(one.high, other.high))]
-    return min(left, right, key=lambda found: (any(one.low != one.high for one in found), len(found)))
+    return min(left, right, key=lambda conditions: (any(one.low != one.high for one in conditions), len(conditions)))
 
 
 def _comparison(name: str, key: Expression, constant: Expression) -> Condition | None:
@@ -205,9 +205,9 @@ def _comparison(name: str, key: Expression, constant: Expression) -> Condition |
 def _is_exact(predicate: Expression) -> bool:
     """Whether a predicate with one condition is true wherever that is: nothing else decides."""
     if isinstance(predicate, Call) and _name(predicate) == "and":
-        found = [conditions_of(one) for one in predicate.arguments]
-        keys = {one[0].key for one in found if one is not None and len(one) == 1}
-        return None not in found and len(keys) == 1 and all(map(_is_exact, predicate.arguments))
+        branches = [conditions_of(argument) for argument in predicate.arguments]
+        keys = {argument[0].key for argument in branches if argument is not None and len(argument) == 1}
+        return None not in branches and len(keys) == 1 and all(map(_is_exact, predicate.arguments))
     return isinstance(predicate, Column) or (isinstance(predicate, Call) and _name(predicate) in {*MIRRORED, "in"})
 
 
@@ -290,11 +290,11 @@ class _Ranges:
 Tables = tuple[_Equal | None, _Ranges | None, list[int]]
 
 
-def _tables(type: Type, found: Sequence[tuple[int, Condition]]) -> Tables:
-    equal = [(number, one) for number, one in found if one.low == one.high]
-    ranges = [(number, one) for number, one in found if one.low != one.high]
+def _tables(type: Type, conditions: Sequence[tuple[int, Condition]]) -> Tables:
+    equal = [(number, condition) for number, condition in conditions if condition.low == condition.high]
+    ranges = [(number, condition) for number, condition in conditions if condition.low != condition.high]
     return (
         _Equal(type, equal) if equal else None,
         _Ranges(type, ranges) if ranges else None,
-        [number for number, _ in found],
+        [number for number, _ in conditions],
     )

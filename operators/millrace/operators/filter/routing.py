@@ -69,13 +69,13 @@ class Routing:
         """The readers that are to see a batch, which is put next; the promise does not follow from it yet."""
         assert self._members is not None
         self._let_sleep()
-        for number, found in self.index.match(batch).items():
+        for number, matches in self.index.match(batch).items():
             for reader in self._members[number]:
                 if reader in self.asleep:
                     self._wake(reader)
                 consumer = reader.consumer
                 assert isinstance(consumer, Select)
-                consumer.found = batch, found
+                consumer.found = batch, matches
         self.promised(max(self._buffer.promise, batch.ts.item(-1)) if self._buffer.ordered else self._buffer.promise)
         return [*self.awake, *self.others]
 

@@ -33,9 +33,9 @@ class Select(RowWise):
         self.output.put_clause(clause)
 
     def compute(self, batch: Batch) -> Batch:
-        found, self.found = self.found, None
-        if found is not None and found[0] is batch:
-            rows, errors = found[1].result(batch)
+        matches, self.found = self.found, None
+        if matches is not None and matches[0] is batch:
+            rows, errors = matches[1].result(batch)
             if errors is not None:
                 self.failed(int(errors.rows.sum()), errors.reason)
             return rows

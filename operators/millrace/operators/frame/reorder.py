@@ -174,11 +174,11 @@ class Reorder:
         The caller drops tuples of each, if only none.
         """
         heads = self._heads
-        found: list[Run] = []
-        while heads and heads[0][0] <= through_us and len(found) < limit:
-            found.append(heappop(heads)[2])
-        found.sort(key=attrgetter("age"))
-        return found
+        released: list[Run] = []
+        while heads and heads[0][0] <= through_us and len(released) < limit:
+            released.append(heappop(heads)[2])
+        released.sort(key=attrgetter("age"))
+        return released
 
     def drop(self, run: Run, count: int) -> None:
         """Forget the first tuples of a run that has been released."""
@@ -197,10 +197,10 @@ class Reorder:
     def times(self, through_us: int, limit: int) -> Int64s:
         """The least times that wait, up to one, at most `limit`."""
         pieces = [piece.ts for run in self.runs for piece in run.prefix(through_us, limit)]
-        found = np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
+        times = np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
         if len(self.runs) > 1:
-            found.sort()
-        return found[:limit]
+            times.sort()
+        return times[:limit]
 
     def save(self) -> list[Any]:
         return [[run.offset, [batch.save() for batch in run.batches]] for run in self.runs]
@@ -221,26 +221,26 @@ def merge_by_time(waiting: Sequence[Reorder], through_us: int, limit: int) -> Ba
 
     Equal times: in order of the inputs, then of arrival.
     """
-    found = [
+    taken = [
         (reorder, run, run.prefix(through_us, limit))
         for reorder in waiting
         for run in reorder.release(through_us, limit)
     ]
-    if not found:
+    if not taken:
         return None
-    if len(found) == 1:
-        reorder, run, pieces = found[0]
+    if len(taken) == 1:
+        reorder, run, pieces = taken[0]
         batch = Batch.concat(pieces)
         reorder.drop(run, len(batch))
         return batch
-    lengths = [sum(map(len, pieces)) for _, _, pieces in found]
-    batch = Batch.concat([piece for _, _, pieces in found for piece in pieces])
+    lengths = [sum(map(len, pieces)) for _, _, pieces in taken]
+    batch = Batch.concat([piece for _, _, pieces in taken for piece in pieces])
     order = np.argsort(batch.ts, kind="stable")
     if len(order) > limit:
         order = order[:limit]
-        origins = np.repeat(np.arange(len(found)), lengths)[order]
-        lengths = np.bincount(origins, minlength=len(found)).tolist()
-    for (reorder, run, _), count in zip(found, lengths, strict=True):
+        origins = np.repeat(np.arange(len(taken)), lengths)[order]
+        lengths = np.bincount(origins, minlength=len(taken)).tolist()
+    for (reorder, run, _), count in zip(taken, lengths, strict=True):
         reorder.drop(run, count)
     return batch.take(order)
 
@@ -269,15 +269,15 @@ def shares(waiting: Sequence[Reorder], through_us: int, limit: int) -> list[int]
     """
     if sum(reorder.count for reorder in waiting) <= limit:
         return [limit] * len(waiting)
-    found = [
+    taken = [
         (position, piece.ts)
         for position, reorder in enumerate(waiting)
         for run in reorder.runs
         for piece in run.prefix(through_us, limit)
     ]
-    if not found:
+    if not taken:
         return [0] * len(waiting)
-    order = np.argsort(np.concatenate([ts for _, ts in found]), kind="stable")[:limit]
-    owners = np.repeat([position for position, _ in found], [len(ts) for _, ts in found])[order]
+    order = np.argsort(np.concatenate([ts for _, ts in taken]), kind="stable")[:limit]
+    owners = np.repeat([position for position, _ in taken], [len(ts) for _, ts in taken])[order]
     counted: list[int] = np.bincount(owners, minlength=len(waiting)).tolist()
     return counted

@@ -257,7 +257,7 @@ class Join(LinedInputs, OrderSwitching):
             mine = first.waiting
             if mine + second.waiting == 1 and not self._standing():
                 return self._run_row(*((0, first, second) if mine else (1, second, first)))
-        given: list[Batch] = []
+        batches: list[Batch] = []
         self.settle()
         # What may leave leaves before anything more is taken.
         works = not self.hold.count or not self._may_leave(self._lows())
@@ -271,16 +271,16 @@ class Join(LinedInputs, OrderSwitching):
         lows = self._outside()
         if self.rest:
             if works:
-                self._work(lows, given)
+                self._work(lows, batches)
             self._account(1)
             lows = self._with_rest(lows)
         for pending in self.pending:
             if pending.count:
-                pending.give_up(lows, given)
+                pending.give_up(lows, batches)
                 pending.forget()
         self._expire(lows)
-        if given or self.hold.count:
-            self._release(lows, given)
+        if batches or self.hold.count:
+            self._release(lows, batches)
         self.paced = not works or bool(self.rest) or self._may_leave(lows) or self._may_give_up(lows)
         self.paced = self.paced or (resumes and self.more())  # then it has taken none of the queued rows
         return self._close(lows)
@@ -310,13 +310,13 @@ class Join(LinedInputs, OrderSwitching):
         lows = [self._promise(0), self._promise(1)]
         # What Bands.floor says of two inputs: Python's integers do not overflow.
         floor = max(lows[beside] - reach[position][beside], MIN_TIME)
-        given: list[Batch] = []
+        batches: list[Batch] = []
         over = False
         if batch is not None:
-            looked = matcher.match_row(position, batch, time, floor, given)
+            looked = matcher.match_row(position, batch, time, floor, batches)
             if looked is None:
                 self._prepare(position, batch)
-                self._work(lows, given)
+                self._work(lows, batches)
                 over = True
             else:
                 self.state_scanned = looked
@@ -327,8 +327,8 @@ class Join(LinedInputs, OrderSwitching):
         floor = max(lows[position] - reach[beside][position], MIN_TIME)
         if floor != theirs.floor:
             theirs.expire(floor)
-        if given:
-            self._release(lows, given)
+        if batches:
+            self._release(lows, batches)
         self.paced = False
         if over or matcher.failed or self.output.punctuates:
             return self._close(lows)
@@ -381,14 +381,14 @@ class Join(LinedInputs, OrderSwitching):
         self.pacing.took(position, len(batch), rows.least, rows.greatest)
         self.rest.append(rows)
 
-    def _work(self, outside: list[int], given: list[Batch]) -> None:
+    def _work(self, outside: list[int], batches: list[Batch]) -> None:
         """Let the rows look for matches, and store them. `outside`: per input the least time of rows not taken."""
         rest = self.rest
         matcher = self.matcher
         lows = self._with_rest(outside)
         while rest and self.state_scanned <= MOST_LOOKED:
             rows = rest.popleft()
-            done, looked = matcher.match(rows, MOST_LOOKED - self.state_scanned, given)
+            done, looked = matcher.match(rows, MOST_LOOKED - self.state_scanned, batches)
             self.state_scanned += looked
             if done < rows.count:
                 rest.appendleft(rows.part(done, rows.count))
@@ -410,12 +410,12 @@ class Join(LinedInputs, OrderSwitching):
                     floor = min(floor, pending.head_us())
             store.expire(floor)
 
-    def _release(self, lows: Sequence[int], given: list[Batch]) -> None:
+    def _release(self, lows: Sequence[int], batches: list[Batch]) -> None:
         """Emit what may leave."""
         if self.order == "arrival" and not self.hold.count:
-            out = Batch.concat(given) if given else None
+            out = Batch.concat(batches) if batches else None
         else:
-            for batch in given:
+            for batch in batches:
                 self.hold.put(batch)
             low = MAX_TIME if self.order == "arrival" else self._lowest(lows)
             out = merge_by_time([self.hold], low, MOST_LOOKED) if self.hold.count else None
@@ -532,8 +532,8 @@ def in_turns(rows: Sequence[Incoming]) -> list[Incoming]:
 
     Equal times: in order of the inputs.
     """
-    order = np.argsort(np.concatenate([one.strip.ts for one in rows]), kind="stable")
-    owners = np.repeat(np.arange(len(rows)), [one.count for one in rows])[order]
+    order = np.argsort(np.concatenate([incoming.strip.ts for incoming in rows]), kind="stable")
+    owners = np.repeat(np.arange(len(rows)), [incoming.count for incoming in rows])[order]
     cuts = np.flatnonzero(owners[1:] != owners[:-1]) + 1
     taken = [0] * len(rows)
     turns = []

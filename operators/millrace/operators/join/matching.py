@@ -111,10 +111,10 @@ class Incoming:
 
     def identity(self, columns: tuple[int, ...], identify: Identify) -> Int64s:
         """The identities of the rows' keys over these columns."""
-        found = self._identities.get(columns)
-        if found is None:
-            found = self._identities[columns] = identify([self.strip.columns[at] for at in columns], self.count)
-        return found
+        numbers = self._identities.get(columns)
+        if numbers is None:
+            numbers = self._identities[columns] = identify([self.strip.columns[at] for at in columns], self.count)
+        return numbers
 
     def part(self, start: int, stop: int) -> Incoming:
         """Rows from one to another."""
@@ -130,14 +130,14 @@ class Incoming:
         return part
 
     def take(self, rows: Int64s) -> Incoming:
-        taken = Incoming(
+        incoming = Incoming(
             self.position,
             self.strip.take(rows, range(len(self.strip.columns))),
             self.unlinked[rows] if len(self.unlinked) else NONE_UNLINKED,
             None if self.matched is None else self.matched[rows],
         )
-        taken._identities = {columns: keys[rows] for columns, keys in self._identities.items()}
-        return taken
+        incoming._identities = {columns: keys[rows] for columns, keys in self._identities.items()}
+        return incoming
 
     def save(self) -> list[Any]:
         strip = self.strip
@@ -179,10 +179,10 @@ class Side:
 
     def index(self, columns: Sequence[int]) -> int:
         """The number of the index over these columns."""
-        wanted = tuple(columns)
-        if wanted not in self.indexes:
-            self.indexes.append(wanted)
-        return self.indexes.index(wanted)
+        key = tuple(columns)
+        if key not in self.indexes:
+            self.indexes.append(key)
+        return self.indexes.index(key)
 
     @property
     def types(self) -> tuple[Type, ...]:
@@ -190,8 +190,10 @@ class Side:
 
     def plain(self) -> list[int] | None:
         """The positions of its columns, if they are nothing but columns."""
-        found = [column.position for column in self.columns if isinstance(column, Column) and column.position != TIME]
-        return found if len(found) == len(self.columns) else None
+        positions = [
+            column.position for column in self.columns if isinstance(column, Column) and column.position != TIME
+        ]
+        return positions if len(positions) == len(self.columns) else None
 
 
 class Matcher:
@@ -230,10 +232,10 @@ class Matcher:
         field = schema.fields[position]
         return self.sides[at].place(Column(field.type, field.nullable, position, field.name))
 
-    def _equality(self, one: Equal) -> Equality:
-        left, right = one.left_key, one.right_key
+    def _equality(self, equal: Equal) -> Equality:
+        left, right = equal.left_key, equal.right_key
         assert left.type is right.type, f"{left} and {right} are compared, but have different types"
-        return (one.left, self.sides[one.left].key(left)), (one.right, self.sides[one.right].key(right))
+        return (equal.left, self.sides[equal.left].key(left)), (equal.right, self.sides[equal.right].key(right))
 
     def _plan(self, position: int, equal: Sequence[Equality]) -> tuple[Step, ...]:
         """The order in which a new row of an input looks through the others."""
@@ -275,7 +277,7 @@ class Matcher:
         return tuple(dict.fromkeys(checks))
 
     def _nearest(self, bound: Iterable[int], target: int) -> int:
-        return min(self.bands.width(one, target) for one in bound)
+        return min(self.bands.width(side, target) for side in bound)
 
     def _needed(self, one: int, later: Iterable[Check]) -> tuple[int, ...]:
         picked = {at for side, at in self._picked if side == one and at != TIME}
@@ -359,9 +361,9 @@ class Matcher:
             own.put(self._strip(batch, kept), time, time, [np.array((key,), np.int64)])
         return looked
 
-    def _give_pair(self, step: Step, position: int, row: Strip, found: Found, given: list[Batch]) -> None:
+    def _give_pair(self, step: Step, position: int, row: Strip, pairs: Found, batches: list[Batch]) -> None:
         """What `_verify`, `_bind` and `_give` do, for one row and the one that it found."""
-        ((segment, slots),) = found.parts
+        ((segment, slots),) = pairs.parts
         slot = slots.item(0)
         if not step.exact:
             for check in step.checks:
@@ -371,15 +373,15 @@ class Matcher:
         arrival = constant_int64(max(row.arrival.item(0), segment.arrival.item(slot)), 1)
         columns: list[Values] = []
         valid: list[Bools | None] = []
-        for one, at in self._picked:
-            if one == position:
+        for side, at in self._picked:
+            if side == position:
                 columns.append(row.ts if at == TIME else row.columns[at])
                 valid.append(None)
             else:
                 mask = None if at == TIME else segment.valid[at]
                 columns.append((segment.ts if at == TIME else segment.columns[at])[slots])
                 valid.append(None if mask is None else mask[slots])
-        given.append(Batch(self.output, ts, columns, valid, arrival))
+        batches.append(Batch(self.output, ts, columns, valid, arrival))
 
     @staticmethod
     def _strip(batch: Batch, columns: Sequence[int]) -> Strip:
@@ -406,24 +408,24 @@ class Matcher:
 
     # -- matching ------------------------------------------------------------------------------------------------------
 
-    def match(self, rows: Incoming, most: int, given: list[Batch]) -> tuple[int, int]:
+    def match(self, rows: Incoming, most: int, batches: list[Batch]) -> tuple[int, int]:
         """Find what new rows make with what is remembered; how many rows have looked, and at how many others.
 
         It stops between two rows once they have looked at more than `most`. Rows that have matched are marked, the new
         ones and those remembered, if that is to be known.
         """
         if not len(rows.unlinked) or not rows.unlinked.any():
-            return self._match(rows, most, given)
+            return self._match(rows, most, batches)
         origins = np.flatnonzero(rows.unlinked == 0)
         if not len(origins):
             return rows.count, 0
         linked = rows.take(origins)
-        done, looked = self._match(linked, most, given)
+        done, looked = self._match(linked, most, batches)
         if rows.matched is not None:
             rows.matched[origins] = linked.matched
         return (rows.count if done == linked.count else int(origins[done])), looked
 
-    def _match(self, rows: Incoming, most: int, given: list[Batch]) -> tuple[int, int]:
+    def _match(self, rows: Incoming, most: int, batches: list[Batch]) -> tuple[int, int]:
         first, *deeper = self.steps[rows.position]
         bound = {rows.position: rows.strip}
         keys = rows.identity(first.own, first.identify)
@@ -439,21 +441,21 @@ class Matcher:
                 if self._verify(first, bound, pairs):
                     wider = self._bind(first, bound, pairs)
                     if deeper:
-                        looked += self._deepen(deeper, wider, pairs.rows, given)
+                        looked += self._deepen(deeper, wider, pairs.rows, batches)
                     else:
-                        self._mark(rows, pairs, self._give(wider, pairs.rows, given))
+                        self._mark(rows, pairs, self._give(wider, pairs.rows, batches))
                 if looked > most:
                     return pairs.stop, looked
             chunk = 2 * (pairs.stop - start)
             start = pairs.stop
         return count, looked
 
-    def _deepen(self, steps: Sequence[Step], bound: dict[int, Strip], origins: Int64s, given: list[Batch]) -> int:
+    def _deepen(self, steps: Sequence[Step], bound: dict[int, Strip], origins: Int64s, batches: list[Batch]) -> int:
         """Go on from combinations of some inputs to those of all; `origins` are the new rows that they come from."""
         first, *deeper = steps
         keys = first.identify([bound[check.bound].columns[check.bound_column] for check in first.checks], len(origins))
-        low = np.maximum.reduce([bound[one].ts - before for one, before, _ in first.around])
-        high = np.minimum.reduce([bound[one].ts + after for one, _, after in first.around])
+        low = np.maximum.reduce([bound[side].ts - before for side, before, _ in first.around])
+        high = np.minimum.reduce([bound[side].ts + after for side, _, after in first.around])
         store = self.stores[first.target]
         looked = start = 0
         chunk = count = len(origins)
@@ -464,9 +466,9 @@ class Matcher:
                 if self._verify(first, bound, pairs):
                     wider = self._bind(first, bound, pairs)
                     if deeper:
-                        looked += self._deepen(deeper, wider, origins[pairs.rows], given)
+                        looked += self._deepen(deeper, wider, origins[pairs.rows], batches)
                     else:
-                        self._give(wider, origins[pairs.rows], given)
+                        self._give(wider, origins[pairs.rows], batches)
             chunk = 2 * (pairs.stop - start)
             start = pairs.stop
         return looked
@@ -486,48 +488,48 @@ class Matcher:
 
     def _bind(self, step: Step, bound: dict[int, Strip], pairs: Found) -> dict[int, Strip]:
         """The rows of the pairs, each input's with the columns that are needed further on."""
-        wider = {one: bound[one].take(pairs.rows, columns) for one, columns in step.carry[:-1]}
+        wider = {side: bound[side].take(pairs.rows, columns) for side, columns in step.carry[:-1]}
         target, columns = step.carry[-1]
         wider[target] = pairs.strip(columns, len(self.sides[target].columns))
         return wider
 
-    def _give(self, bound: dict[int, Strip], origins: Int64s, given: list[Batch]) -> Bools | None:
+    def _give(self, bound: dict[int, Strip], origins: Int64s, batches: list[Batch]) -> Bools | None:
         """Add results, in order of the new rows that they come from; which of the combinations are some (None: all)."""
-        strips = [bound[one] for one in range(len(self.sides))]
+        strips = [bound[side] for side in range(len(self.sides))]
         ts = np.maximum(strips[0].ts, strips[1].ts)
         arrival = np.maximum(strips[0].arrival, strips[1].arrival)
         for strip in strips[2:]:
             ts, arrival = np.maximum(ts, strip.ts), np.maximum(arrival, strip.arrival)
-        columns = [strips[one].ts if at == TIME else strips[one].columns[at] for one, at in self._picked]
-        valid = [None if at == TIME else strips[one].valid[at] for one, at in self._picked]
+        columns = [strips[side].ts if at == TIME else strips[side].columns[at] for side, at in self._picked]
+        valid = [None if at == TIME else strips[side].valid[at] for side, at in self._picked]
         batch = Batch(self.output, ts, columns, valid, arrival)
-        kept: Bools | None = None
+        mask: Bools | None = None
         if self._where is not None:
-            kept, errors = self._where(batch)
+            mask, errors = self._where(batch)
             if errors is not None:
                 self.failed.append((int(errors.rows.sum()), errors.reason))
-            if kept is not None:
-                batch, origins = batch.take(kept), origins[kept]
+            if mask is not None:
+                batch, origins = batch.take(mask), origins[mask]
         if len(origins) > 1 and (origins[1:] < origins[:-1]).any():
             batch = batch.take(np.argsort(origins, kind="stable"))
         if len(origins):
-            given.append(batch)
-        return kept
+            batches.append(batch)
+        return mask
 
-    def _mark(self, rows: Incoming, pairs: Found, kept: Bools | None) -> None:
+    def _mark(self, rows: Incoming, pairs: Found, mask: Bools | None) -> None:
         """Note who has matched."""
         if rows.matched is not None:
-            rows.matched[pairs.rows if kept is None else pairs.rows[kept]] = True
+            rows.matched[pairs.rows if mask is None else pairs.rows[mask]] = True
         if self._watches(1 - rows.position):
-            pairs.mark(kept)
+            pairs.mark(mask)
 
     def alone(self, position: int, rows: Strip) -> Batch:
         """Rows of an input that match nothing, with nulls for the other's."""
         nulls = np.zeros(len(rows.ts), np.bool_)
         columns: list[Values] = []
         valid: list[Bools | None] = []
-        for (one, at), field in zip(self._picked, self.output, strict=True):
-            if one != position:
+        for (side, at), field in zip(self._picked, self.output, strict=True):
+            if side != position:
                 columns.append(constant_column(field.type, FILLERS[field.type], len(nulls)))
                 valid.append(nulls)
             else:

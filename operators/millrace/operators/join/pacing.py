@@ -169,16 +169,16 @@ class JoinPacing:
         """Measurements, and NILE's predictions: response times (equations 3 and 5) and gain (7)."""
         rates = self.rates()
         slow, fast = min(rates), max(rates)
-        told: dict[str, Any] = {"rates": rates, "cost_us": self.cost_us(), "window_s": self.window_s}
+        report: dict[str, Any] = {"rates": rates, "cost_us": self.cost_us(), "window_s": self.window_s}
         value = self.value()
-        told |= {"value": value, "alpha": self.alpha, "gain": value / (1 + value)}
-        told |= {"sync_response_s": None, "filter_response_s": None}
+        report |= {"value": value, "alpha": self.alpha, "gain": value / (1 + value)}
+        report |= {"sync_response_s": None, "filter_response_s": None}
         if slow > 0:
             share = fast / slow
             waiting = 1 / slow - (share - 1) / (2 * fast)
             cost_s = self.cost_us() / 1e6 * self.window_s * slow
-            told |= {"sync_response_s": waiting + (share + 1) / 2 * cost_s, "filter_response_s": waiting}
-        return told
+            report |= {"sync_response_s": waiting + (share + 1) / 2 * cost_s, "filter_response_s": waiting}
+        return report
 
     # -- saving --------------------------------------------------------------------------------------------------------
 

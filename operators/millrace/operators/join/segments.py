@@ -68,8 +68,8 @@ def bits(type: Type, values: Values) -> Int64s:
     No result of a join depends on the numbers of texts: they are compared, never stored or sorted by.
     """
     if type is Type.DOUBLE:
-        found: Int64s = (values + 0.0).view(np.int64)
-        return found
+        numbers: Int64s = (values + 0.0).view(np.int64)
+        return numbers
     if values.dtype.hasobject:
         return as_texts(values, type is Type.BYTES).hashes()
     return values.astype(np.int64, copy=False)
@@ -447,12 +447,12 @@ class Found:
         self.rows = self.rows[kept]
         self._stored = None if self._stored is None else self._stored[:, kept]
 
-    def mark(self, kept: Bools | None) -> None:
+    def mark(self, mask: Bools | None) -> None:
         """The stored tuples of these pairs have matched."""
         at = 0
         for segment, slots in self.parts:
             assert segment.matched is not None
-            segment.matched[slots if kept is None else slots[kept[at : at + len(slots)]]] = True
+            segment.matched[slots if mask is None else slots[mask[at : at + len(slots)]]] = True
             at += len(slots)
 
 
@@ -499,7 +499,7 @@ class SegmentStore:
             last = self._open_at(len(self.segments), MIN_TIME, MAX_TIME, len(rows.ts))
         return [self._append(last, rows, least, greatest, keys, unlinked, matched)]
 
-    def put_row(self, time: int, arrival: int, columns: Sequence[Values], kept: Sequence[int], key: int) -> bool:
+    def put_row(self, time: int, arrival: int, columns: Sequence[Values], stored: Sequence[int], key: int) -> bool:
         """Add a row, the first of those columns that are kept, if the last segment is its own and has room. None of its
         columns is null, and there is one index."""
         segments = self.segments
@@ -515,7 +515,7 @@ class SegmentStore:
         if time > last.greatest:
             last.greatest = time
         last.arrival[slot] = arrival
-        for column, at in zip(last.columns, kept):  # noqa: B905 (both are the shape's)
+        for column, at in zip(last.columns, stored):  # noqa: B905 (both are the shape's)
             column[slot] = columns[at][0]
         last.finders[0].put(slot, key, time)
         self.tuples += 1
@@ -641,10 +641,10 @@ class SegmentStore:
         # Within a segment that is no longer than a few intervals, one bucket finds as much as several.
         shift = 63 if span is None or end - start <= 2 * span else self.shape.shift
         shared = self._sieve_for(at, start, room, shift)
-        made = Segment(self.shape, self._numbers, self.rows, start, end, room, shift, shared)
+        segment = Segment(self.shape, self._numbers, self.rows, start, end, room, shift, shared)
         self._numbers += 1
-        self.segments.insert(at, made)
-        return made
+        self.segments.insert(at, segment)
+        return segment
 
     def _sieve_for(self, at: int, start: int, room: int, shift: int) -> Sieve | None:
         """The sieve for a segment to share, if it is large and all its tuples are in bucket 0."""

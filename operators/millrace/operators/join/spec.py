@@ -108,7 +108,7 @@ class JoinSpec(Spec):
         return position >= 0 and (source, position)
 
     def used_columns(self, wanted: Positions, widths: Sequence[int]) -> list[Positions]:
-        keys = [side for one in self.equal for side in ((one.left, one.left_key), (one.right, one.right_key))]
+        keys = [side for equal in self.equal for side in ((equal.left, equal.left_key), (equal.right, equal.right_key))]
         return picked_positions(self.columns, keys, len(widths))
 
     def state_keys(self, schemas: Sequence[Schema]) -> Sequence[Shared] | str:
@@ -118,10 +118,10 @@ class JoinSpec(Spec):
         if not self.equal:
             return "it has no equality condition"
         chains: list[dict[int, e.Expression]] = []
-        for one in self.equal:
-            if one.left_key.type != one.right_key.type:
+        for equal in self.equal:
+            if equal.left_key.type != equal.right_key.type:
                 continue
-            pair = {one.left: e.anonymous(one.left_key), one.right: e.anonymous(one.right_key)}
+            pair = {equal.left: e.anonymous(equal.left_key), equal.right: e.anonymous(equal.right_key)}
             for chain in [chain for chain in chains if any(chain.get(at) == key for at, key in pair.items())]:
                 chains.remove(chain)
                 pair = {**pair, **chain}
@@ -129,7 +129,7 @@ class JoinSpec(Spec):
         return [sorted(chain.items()) for chain in chains if len(chain) == len(schemas)]
 
     def origins(self, key: e.Expression, schemas: Sequence[Schema]) -> list[Origin]:
-        equal = [(one.left, one.left_key, one.right, one.right_key) for one in self.equal]
+        equal = [(condition.left, condition.left_key, condition.right, condition.right_key) for condition in self.equal]
         return picked_origins(key, self.columns, equal, schemas, self.missing)
 
     def reaches(self, lags: Sequence[Lags]) -> Reaches:

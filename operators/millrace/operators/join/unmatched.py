@@ -76,19 +76,19 @@ class Unmatched:
     def may_give_up(self, lows: Sequence[int]) -> bool:
         return self._pending.count > 0 and self.head_us() < self._matcher.bands.floor(self.position, lows)
 
-    def give_up(self, lows: Sequence[int], given: list[Batch]) -> None:
+    def give_up(self, lows: Sequence[int], batches: list[Batch]) -> None:
         """Emit the rows that nothing can match any more, without a partner."""
         pending = self._pending
         floor = self._matcher.bands.floor(self.position, lows)
         batch = merge_by_time([pending], floor - 1, self._most) if floor > MIN_TIME else None
         if batch is not None:
-            self._give_alone(batch, given)
+            self._give_alone(batch, batches)
         while self._store.shape.newest is not None and (head := pending.head_us()) is not None:
             # All rows of one time together, because rows of equal times may be in any order.
             batch = merge_by_time([pending], head, pending.count)
             assert batch is not None
             behind = self._left_behind(batch)
-            self._give_alone(batch.take(behind), given)
+            self._give_alone(batch.take(behind), batches)
             if not behind.all():
                 pending.put(batch.take(~behind))
                 break
@@ -104,12 +104,12 @@ class Unmatched:
             behind[numbers == segment.number] = segment.first_row + slots < oldest
         return behind
 
-    def _give_alone(self, batch: Batch, given: list[Batch]) -> None:
+    def _give_alone(self, batch: Batch, batches: list[Batch]) -> None:
         for segment, slots in self._places(batch):
             assert segment.matched is not None
             slots = slots[~segment.matched[slots]]
             if len(slots):
-                given.append(self._matcher.alone(self.position, segment.strip(slots)))
+                batches.append(self._matcher.alone(self.position, segment.strip(slots)))
 
     def _matched(self, batch: Batch) -> Bools:
         """Which rows have matched after all."""

@@ -90,20 +90,20 @@ class Pages:
 
     def allocate(self, count: int) -> Int64s:
         """Reserve empty slots."""
-        found = np.empty(count, np.int64)
+        locations = np.empty(count, np.int64)
         done = 0
         while True:
-            done += updating.allocate(found[done:] if done else found, self.slots, self.books, self.following)
+            done += updating.allocate(locations[done:] if done else locations, self.slots, self.books, self.following)
             if done == count:
-                return found
+                return locations
             self.grow(count - done)
 
     def allocate_one(self) -> int:
         """Reserve an empty slot."""
-        one = self._one
-        while not updating.allocate(one, self.slots, self.books, self.following):
+        location = self._one
+        while not updating.allocate(location, self.slots, self.books, self.following):
             self.grow(1)
-        return int(one.item(0))
+        return int(location.item(0))
 
     def release(self, locations: Int64s) -> None:
         """Free these slots."""
@@ -124,9 +124,9 @@ class Pages:
     def grow(self, slots: int) -> None:
         """Double the pages, or add enough for this many slots."""
         before = self._count
-        wanted = before + max(FEWEST, before, -(-slots // self.slots))
-        self._resize(wanted)
-        self._fill_pool(np.arange(wanted - 1, before - 1, -1))  # it was empty
+        pages = before + max(FEWEST, before, -(-slots // self.slots))
+        self._resize(pages)
+        self._fill_pool(np.arange(pages - 1, before - 1, -1))  # it was empty
 
     def _fill_pool(self, pages: Int64s) -> None:
         """Make these pages the pool; the last one is used first."""
@@ -139,11 +139,11 @@ class Pages:
         Afterwards the pool hands out the lowest pages first, so that the last ones become empty in time.
         """
         held = np.flatnonzero(self._held())
-        wanted = max(FEWEST, int(held[-1]) + 1 if len(held) else 0)
+        pages = max(FEWEST, int(held[-1]) + 1 if len(held) else 0)
         pool = self._by_page()[: self.free, FREE_PAGE].copy()
-        if wanted * 2 <= self._count:
-            pool = pool[pool < wanted]
-            self._resize(wanted)
+        if pages * 2 <= self._count:
+            pool = pool[pool < pages]
+            self._resize(pages)
         self._fill_pool(np.sort(pool)[::-1])
 
     def _resize(self, pages: int) -> None:

@@ -67,7 +67,7 @@ class SequenceStore:
         self.slots = resized(slots, room)
         self.following = np.zeros(room, np.int64)
         self.alive: Marks = np.ones(room, np.uint8)
-        self._columns = [cells_of(type, one, room) for type, one in zip(self._types, columns, strict=True)]
+        self._columns = [cells_of(type, column, room) for type, column in zip(self._types, columns, strict=True)]
         self._valid = [None if mask is None else resized(mask, room) for mask in valid]
         keys = max(SMALLEST, 2 * self._key_count)
         self.head = np.full(keys, -1, np.int64)
@@ -183,10 +183,10 @@ class SequenceStore:
         slots = self.slots[cells]
         if keys and self._key_types:
             there = slots >= 0
-            kept, first, numbers = np.unique(slots[there], return_index=True, return_inverse=True)
+            used, first, numbers = np.unique(slots[there], return_index=True, return_inverse=True)
             order = np.argsort(first)
             slots[there] = np.argsort(order)[numbers]
-            self._keys = self._keys.kept(kept[order])
+            self._keys = self._keys.kept(used[order])
         self._begin(
             self.times[cells],
             self.arrivals[cells],

@@ -258,24 +258,24 @@ class PlacedRows(UpdateState):
         return pool, contest
 
     def _ranked(
-        self, kept: Int64s, rows: RankedRows, slots: Int64s, owners: Int64s, touched: Int64s
+        self, places: Int64s, rows: RankedRows, slots: Int64s, owners: Int64s, touched: Int64s
     ) -> tuple[Pool, Contest]:
         """Stored rows and those of a batch, in order."""
-        pool, count = Pool(kept, rows), len(kept)
+        pool, count = Pool(places, rows), len(places)
         members = np.concatenate([np.arange(count), count + np.flatnonzero(owners >= 0)])
-        local = np.searchsorted(touched, np.concatenate([self._members.owner[kept], owners])[members])
-        arrival = np.concatenate([self._order[kept], self._taken + np.arange(len(owners))])[members]
+        local = np.searchsorted(touched, np.concatenate([self._members.owner[places], owners])[members])
+        arrival = np.concatenate([self._order[places], self._taken + np.arange(len(owners))])[members]
         columns = [self._column(pool, self._width + at, members) for at in range(len(self._spec.order))]
         place = np.lexsort([arrival, *self._ranking.keys(columns), local])
-        leaves, enters = self._events(kept, slots, owners)
+        leaves, enters = self._events(places, slots, owners)
         return pool, Contest(members[place], local[place], len(touched), count, leaves, enters, self._spec.most)
 
-    def _events(self, kept: Int64s, slots: Int64s, owners: Int64s) -> tuple[Int64s, Int64s]:
+    def _events(self, places: Int64s, slots: Int64s, owners: Int64s) -> tuple[Int64s, Int64s]:
         """Which member of the pool each row sends away, and which it is itself, if it is alive.
 
         A row replaces its key's: the previous one in the batch, or the stored one.
         """
-        count = len(kept)
+        count = len(places)
         enters = np.where(owners >= 0, count + np.arange(len(owners)), -1)
         leaves = np.full(len(owners), -1, np.int64)
         if self._newest is None:
@@ -285,8 +285,8 @@ class PlacedRows(UpdateState):
         leaves[order[1:][again]] = enters[order[:-1][again]]
         if count:
             first = order[np.concatenate([[True], ~again])]
-            at = np.minimum(np.searchsorted(kept, slots[first]), count - 1)
-            leaves[first] = np.where(kept[at] == slots[first], at, -1)
+            at = np.minimum(np.searchsorted(places, slots[first]), count - 1)
+            leaves[first] = np.where(places[at] == slots[first], at, -1)
         return leaves, enters
 
     def _column(self, pool: Pool, at: int, members: Int64s) -> Column:

@@ -56,15 +56,15 @@ def make(
     engine: Engine, plan: QueryPlan, chosen: Strategy | None = None, saved: Mapping[str, str] | None = None
 ) -> Query:
     """A query over what is there, with operators of others where it can have them, or has `saved` that it had."""
-    found = sharing.Common()
+    common = sharing.Common()
     if saved is not None:
-        found = sharing.known(engine, saved)
+        common = sharing.known(engine, saved)
     elif engine.share and chosen is None:
-        found = sharing.common(engine, plan)
-    operators = build_nodes(engine, plan, found.operators, found.since)
-    result = Inlet(operators[plan.output].output, found.since.get(plan.output))
-    query = Query(engine.number(plan), list(operators.values()), Sink(plan.sink, plan.name, result), apart=found.apart)
-    own = [operator for name, operator in operators.items() if name not in found.operators]
+        common = sharing.common(engine, plan)
+    operators = build_nodes(engine, plan, common.operators, common.since)
+    result = Inlet(operators[plan.output].output, common.since.get(plan.output))
+    query = Query(engine.number(plan), list(operators.values()), Sink(plan.sink, plan.name, result), apart=common.apart)
+    own = [operator for name, operator in operators.items() if name not in common.operators]
     connect([*own, query.sink])
     engine.queries_by_name[plan.name] = query
     engine.fresh |= dict.fromkeys(own)
@@ -74,7 +74,7 @@ def make(
 
 
 def build_nodes(
-    engine: Engine, plan: QueryPlan, kept: Mapping[str, Operator], shared: Mapping[str, int | None] | None = None
+    engine: Engine, plan: QueryPlan, continued: Mapping[str, Operator], shared: Mapping[str, int | None] | None = None
 ) -> dict[str, Operator]:
     """The operators of a plan, in its order: those that are kept, and new ones, which no arc knows yet.
 
@@ -85,9 +85,9 @@ def build_nodes(
     operators: dict[str, Operator] = {}
     since: dict[str, int | None] = {}
     for node in plan.nodes:
-        if node.name in kept:
-            operators[node.name] = kept[node.name]
-            since[node.name] = engine.graph.beginning(kept[node.name])
+        if node.name in continued:
+            operators[node.name] = continued[node.name]
+            since[node.name] = engine.graph.beginning(continued[node.name])
             continue
         inlets = []
         for position, name in enumerate(node.inputs):

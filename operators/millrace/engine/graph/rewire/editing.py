@@ -91,7 +91,7 @@ def _free_name(engine: Engine, query: Query, word: str, chosen: str | None) -> s
             raise Refuse(f"an operator of query {name} is called {prefix}1 or another number, not {chosen}")
         return chosen
     used = [node.name for node in query.plan.nodes] + [edit.operator for edit in query.plan.edits]
-    numbers = [int(one.removeprefix(prefix)) for one in used if one.removeprefix(prefix).isdecimal()]
+    numbers = [int(operator.removeprefix(prefix)) for operator in used if operator.removeprefix(prefix).isdecimal()]
     return f"{prefix}{max(numbers, default=0) + 1}"
 
 
@@ -108,19 +108,19 @@ def insert(engine: Engine, command: InsertOperator) -> dict[str, Any]:
     if _is_sample_of_newest(command.spec, node, position) or takes_updates(engine, query.plan, node, position):
         raise _replacing(command.before, position)
     name = _free_name(engine, query, command.spec.word, command.name)
-    made = build(name, command.spec, [Inlet(home, reader.since_us)], engine.gauge, engine.clock)
-    made.output.keep_above(reader.promise)
+    operator = build(name, command.spec, [Inlet(home, reader.since_us)], engine.gauge, engine.clock)
+    operator.output.keep_above(reader.promise)
     number = command.id or engine.last_id + 1
     engine.last_id = max(engine.last_id, number)
     inserted = Node(name, command.spec, (node.inputs[position],), id=number)
     behind_it = replace(node, inputs=_with(node.inputs, position, name))
     edit = Edit("insert", name, command.spec, command.where, command.before, position, number)
     at = query.operators.index(behind)
-    nodes = [behind_it if one is node else one for one in query.plan.nodes]
+    nodes = [behind_it if other is node else other for other in query.plan.nodes]
     nodes.insert(at, inserted)
-    operators = [*query.operators[:at], made, *query.operators[at:]]
+    operators = [*query.operators[:at], operator, *query.operators[at:]]
     change = _edited(query, nodes, operators, edit)
-    change.handed.append((home, made.output, [reader]))
+    change.handed.append((home, operator.output, [reader]))
     carry_out(engine, change)
     return {"operator": name, "before": command.before, "input": position}
 
@@ -144,9 +144,11 @@ def takes_updates(engine: Engine, plan: QueryPlan, node: Node, position: int) ->
 
 def _replace_each_other(engine: Engine, plan: QueryPlan, name: str) -> bool:
     """Whether a plan's input is an update stream. A stream with an update key is one only with LATEST."""
-    node = next((one for one in plan.nodes if one.name == name), None)
+    node = next((candidate for candidate in plan.nodes if candidate.name == name), None)
     if node is None:
-        other = next((one.plan for one in engine.queries_by_name.values() if one.plan.output == name), None)
+        other = next(
+            (candidate.plan for candidate in engine.queries_by_name.values() if candidate.plan.output == name), None
+        )
         return other is not None and other.update_key is not None
     emits = node.spec.updates().emits
     if emits == "input":
@@ -155,7 +157,7 @@ def _replace_each_other(engine: Engine, plan: QueryPlan, name: str) -> bool:
 
 
 def _with(inputs: Sequence[str], position: int, name: str) -> tuple[str, ...]:
-    return tuple(name if at == position else one for at, one in enumerate(inputs))
+    return tuple(name if at == position else before for at, before in enumerate(inputs))
 
 
 def _edited(query: Query, nodes: Sequence[Node], operators: list[Operator], edit: Edit) -> Rewiring:
@@ -166,13 +168,13 @@ def _edited(query: Query, nodes: Sequence[Node], operators: list[Operator], edit
 
 def _logged(edits: tuple[Edit, ...], edit: Edit) -> tuple[Edit, ...]:
     """The edits with one more; what they make of the plan takes no more of them than it must."""
-    mine = next((one for one in edits if one.operator == edit.operator and one.change == "insert"), None)
+    mine = next((other for other in edits if other.operator == edit.operator and other.change == "insert"), None)
     if edit.change == "replace" and mine is not None:
-        return tuple(replace(one, spec=edit.spec, where=edit.where) if one is mine else one for one in edits)
-    kept = tuple(one for one in edits if one.operator != edit.operator or one.change == "insert")
-    if edit.change == "remove" and mine is not None and all(one.before != edit.operator for one in edits):
-        return tuple(one for one in kept if one is not mine)
-    return (*kept, edit)
+        return tuple(replace(other, spec=edit.spec, where=edit.where) if other is mine else other for other in edits)
+    others = tuple(other for other in edits if other.operator != edit.operator or other.change == "insert")
+    if edit.change == "remove" and mine is not None and all(other.before != edit.operator for other in edits):
+        return tuple(other for other in others if other is not mine)
+    return (*others, edit)
 
 
 # -- removing ----------------------------------------------------------------------------------------------------------
@@ -206,9 +208,9 @@ def remove(engine: Engine, command: RemoveOperator) -> dict[str, Any]:
     for other in query.operators:
         other.inputs = [edges.get(reader, reader) for reader in other.inputs]
     nodes = [
-        _reading(one, name, node.inputs[0], other)
-        for one, other in zip(query.plan.nodes, query.operators, strict=True)
-        if one is not node
+        _reading(reading, name, node.inputs[0], other)
+        for reading, other in zip(query.plan.nodes, query.operators, strict=True)
+        if reading is not node
     ]
     operators = [other for other in query.operators if other is not operator]
     carry_out(engine, _edited(query, nodes, operators, Edit("remove", name)))
@@ -281,14 +283,14 @@ def exchange(engine: Engine, command: ReplaceOperator) -> dict[str, Any]:
     if _is_sample_of_newest(spec, node, 0):
         raise _replacing(node.name, 0)
     forgotten = operator.state_tuples
-    made = build(node.name, spec, operator.inputs, engine.gauge, engine.clock, engine.graph.beginning(operator))
-    made.output, made.counts = operator.output, operator.counts
+    after = build(node.name, spec, operator.inputs, engine.gauge, engine.clock, engine.graph.beginning(operator))
+    after.output, after.counts = operator.output, operator.counts
     if isinstance(operator, IdleWaiting):
         operator.clear()
-    nodes = [replace(one, spec=spec) if one is node else one for one in query.plan.nodes]
-    operators = [made if one is operator else one for one in query.operators]
+    nodes = [replace(other, spec=spec) if other is node else other for other in query.plan.nodes]
+    operators = [after if other is operator else other for other in query.operators]
     change = _edited(query, nodes, operators, Edit("replace", node.name, command.spec, command.where))
-    change.instead = {operator: made}
+    change.instead = {operator: after}
     carry_out(engine, change)
     return {"operator": node.name, "forgotten": forgotten}
 

@@ -78,7 +78,7 @@ class _Search:
         self._engine = engine
         paused = [query for query in engine.queries_by_name.values() if query.paused is not None]
         self._missed = {
-            inlet.arc for query in paused for one in (*query.operators, query.sink) for inlet in one.inputs
+            inlet.arc for query in paused for operator in (*query.operators, query.sink) for inlet in operator.inputs
         }  # arcs with a reader that is away
         self.merged: dict[Operator, Operator] = {}
         self.work = len(engine.queries_by_name) // 16
@@ -145,14 +145,14 @@ def _agree(engine: Engine, first: Operator, other: Operator) -> bool:
     )
 
 
-def _read_the_same(engine: Engine, one: Inlet, other: Inlet) -> bool:
+def _read_the_same(engine: Engine, first: Inlet, other: Inlet) -> bool:
     """Whether two inlets have taken the same tuples of an arc, and will both accept whatever arrives there."""
-    if any(inlet.away or inlet.waiting or inlet.unseen for inlet in (one, other)):
+    if any(inlet.away or inlet.waiting or inlet.unseen for inlet in (first, other)):
         return False
-    if one.promise != other.promise and one.arc.punctuates:
+    if first.promise != other.promise and first.arc.punctuates:
         return False
-    starts = [inlet.since_us for inlet in (one, other) if inlet.since_us is not None]
-    return one.since_us == other.since_us or (not one.latent and max(starts) <= _least(engine, one))
+    starts = [inlet.since_us for inlet in (first, other) if inlet.since_us is not None]
+    return first.since_us == other.since_us or (not first.latent and max(starts) <= _least(engine, first))
 
 
 def _least(engine: Engine, inlet: Inlet) -> int:

@@ -100,18 +100,18 @@ def _is_output(engine: Engine, operator: Operator) -> bool:
 
 def _disordered(engine: Engine, changed: Operator) -> list[Operator]:
     """The operators whose output is in order of time, and no more when this one's input is not."""
-    found: list[Operator] = []
+    disordered: list[Operator] = []
     for query in engine.queries_by_name.values():
         for node, operator in zip(query.plan.nodes, query.operators, strict=True):
             if not operator.output.ordered:
                 continue
             inputs = [
-                reader.ordered and operator is not changed and engine.graph.producer(reader) not in found
+                reader.ordered and operator is not changed and engine.graph.producer(reader) not in disordered
                 for reader in operator.inputs
             ]
             if not node.spec.gives_order(inputs):
-                found.append(operator)
-    return found
+                disordered.append(operator)
+    return disordered
 
 
 def _refuse_disorder(engine: Engine, disordered: list[Operator]) -> None:

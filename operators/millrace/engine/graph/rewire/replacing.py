@@ -36,23 +36,23 @@ def unchanged(before: QueryPlan, after: QueryPlan, *, read: bool) -> dict[str, s
     Of several that could continue as one operator, the one of the same name does. If other queries read the result, an
     inner operator does not become the output: they still have to read what is queued on their arc.
     """
-    found: dict[str, str] = {}
-    taken: set[str] = set()
+    names: dict[str, str] = {}
+    used: set[str] = set()
     inside = {node.name for node in after.nodes}
     for node in after.nodes:
-        inputs = tuple(found.get(name, "") if name in inside else name for name in node.inputs)
-        wanted = replace(node, inputs=inputs)
+        inputs = tuple(names.get(name, "") if name in inside else name for name in node.inputs)
+        renamed = replace(node, inputs=inputs)
         same = [
-            one.name
-            for one in before.nodes
-            if one.name not in taken
-            and _alike(one, wanted, _reading(before, one), _reading(after, node))
-            and not (read and node.name == after.output and one.name != before.output)
+            candidate.name
+            for candidate in before.nodes
+            if candidate.name not in used
+            and _alike(candidate, renamed, _reading(before, candidate), _reading(after, node))
+            and not (read and node.name == after.output and candidate.name != before.output)
         ]
         if same:
-            found[node.name] = node.name if node.name in same else same[0]
-            taken.add(found[node.name])
-    return found
+            names[node.name] = node.name if node.name in same else same[0]
+            used.add(names[node.name])
+    return names
 
 
 def _reading(plan: QueryPlan, node: Node) -> list[Spec]:
@@ -60,13 +60,13 @@ def _reading(plan: QueryPlan, node: Node) -> list[Spec]:
     return [other.spec for other in plan.nodes if node.name in other.inputs]
 
 
-def _alike(one: Node, other: Node, readers: list[Spec], other_readers: list[Spec]) -> bool:
+def _alike(first: Node, other: Node, readers: list[Spec], other_readers: list[Spec]) -> bool:
     """Whether two nodes are the same operator. Fields that were added to a stream since do not matter to operators that
     make separate columns, nor to one that passes rows to such operators alone."""
-    indifferent = one.spec.derivation() == "made"
-    if one.spec.derivation() == "passed":
+    indifferent = first.spec.derivation() == "made"
+    if first.spec.derivation() == "passed":
         indifferent = readers == other_readers != [] and all(reader.derivation() == "made" for reader in readers)
-    return _definition(one, indifferent) == _definition(other, indifferent)
+    return _definition(first, indifferent) == _definition(other, indifferent)
 
 
 def _definition(node: Node, indifferent: bool) -> Node:
@@ -83,9 +83,9 @@ def _keeps(edge: EdgeSpec) -> EdgeSpec:
 def _continued(plan: QueryPlan, before: QueryPlan, same: Mapping[str, str]) -> QueryPlan:
     """The new plan, in which continued operators keep their ids and queues."""
     old = {node.name: node for node in before.nodes}
-    kept = {name: old[was] for name, was in same.items()}
+    continued = {name: old[was] for name, was in same.items()}
     nodes = tuple(
-        replace(node, id=kept[node.name].id, edges=kept[node.name].edges) if node.name in kept else node
+        replace(node, id=continued[node.name].id, edges=continued[node.name].edges) if node.name in continued else node
         for node in plan.nodes
     )
     return replace(plan, nodes=nodes)
@@ -102,16 +102,16 @@ def replace_query(engine: Engine, command: ReplaceQuery) -> dict[str, Any]:
     same = {} if query.failed else unchanged(query.plan, plan, read=bool(inlets))
     plan = _continued(plan, query.plan, same)
     old = dict(zip((node.name for node in query.plan.nodes), query.operators, strict=True))
-    kept = {name: old[before] for name, before in same.items()}
+    continued = {name: old[before] for name, before in same.items()}
     with late_streams(engine, plan):
-        made = build_nodes(engine, plan, kept)
+        operators = build_nodes(engine, plan, continued)
         if inlets:
-            _check_readers(query, plan, old[query.plan.output], made[plan.output], inlets)
-    _exchange(engine, query, engine.number(plan), kept, made, list(inlets))
+            _check_readers(query, plan, old[query.plan.output], operators[plan.output], inlets)
+    _exchange(engine, query, engine.number(plan), continued, operators, list(inlets))
     return {
         "query": plan.name,
-        "kept": list(kept),
-        "new": [name for name in made if name not in kept],
+        "kept": list(continued),
+        "new": [name for name in operators if name not in continued],
         "gone": [name for name in old if name not in same.values()],
     }
 
@@ -180,18 +180,18 @@ def _exchange(
     engine: Engine,
     query: Query,
     plan: QueryPlan,
-    kept: Mapping[str, Operator],
-    made: Mapping[str, Operator],
+    continued: Mapping[str, Operator],
+    operators: Mapping[str, Operator],
     inlets: list[Inlet],
 ) -> None:
     left_at = [(entry.arc, entry.position) for entry in engine.entries(query)]
-    before, after = engine.named(query.plan.output), made[plan.output]
-    change = Rewiring([(query, plan, list(made.values()))])
+    before, after = engine.named(query.plan.output), operators[plan.output]
+    change = Rewiring([(query, plan, list(operators.values()))])
     for other in engine.queries_by_name.values():
         if plan.name in other.plan.reads_queries:
             change.after.append((other, other.plan.reading(query.plan.output, plan.output), other.operators))
     if before is not after:
-        _hand_over(query, plan, before, after, inlets, change, fresh=after not in kept.values())
+        _hand_over(query, plan, before, after, inlets, change, fresh=after not in continued.values())
     engine.graph.forget_links(query.operators)
     carry_out(engine, change)
     query.apart, query.separate = {}, {}

@@ -55,25 +55,25 @@ class Common:
 
 def common(engine: Engine, plan: QueryPlan) -> Common:
     """The operators of other queries that a new one can share, from the streams downwards as far as all is equal."""
-    found = Common()
+    common = Common()
     for node in plan.nodes:
-        same = _same(engine, plan, node, found.operators)
+        same = _same(engine, plan, node, common.operators)
         if same is None:
             continue
         operator = same.operator
         why = _why_apart(engine, same.query, plan, operator)
         if why is not None:
-            found.apart[node.name] = f"equal to {operator.name}, but {why}"
+            common.apart[node.name] = f"equal to {operator.name}, but {why}"
             continue
-        found.operators[node.name] = operator
-        found.since[node.name] = None if _nothing_went_by(engine, operator) else engine.graph.beginning(operator)
-    return found
+        common.operators[node.name] = operator
+        common.since[node.name] = None if _nothing_went_by(engine, operator) else engine.graph.beginning(operator)
+    return common
 
 
 def known(engine: Engine, operators: Mapping[str, str]) -> Common:
     """The operators that a query shared when it was saved."""
-    found = {node: engine.graph.operators[name] for node, name in operators.items()}
-    return Common(found, dict.fromkeys(found))
+    known = {node: engine.graph.operators[name] for node, name in operators.items()}
+    return Common(known, dict.fromkeys(known))
 
 
 def saved(engine: Engine, query: Query) -> dict[str, str]:
@@ -130,7 +130,7 @@ def _remembers_nothing(engine: Engine, operator: Operator) -> bool:
         return operator.clocking.timestamps != "latent"
     owners = engine.owners(operator)
     spec = next(
-        node.spec for node, one in zip(owners[0].plan.nodes, owners[0].operators, strict=True) if one is operator
+        node.spec for node, other in zip(owners[0].plan.nodes, owners[0].operators, strict=True) if other is operator
     )
     return spec.state().shared == "always" and all(
         _remembers_nothing(engine, engine.graph.producer(reader)) for reader in operator.inputs
@@ -161,7 +161,8 @@ def concerned(engine: Engine, body: e.CommandBody) -> Query | None:
 def _of(engine: Engine, node: str) -> Query | None:
     """The query whose plan has an operator of this name."""
     return next(
-        (query for query in engine.queries_by_name.values() if any(one.name == node for one in query.plan.nodes)), None
+        (query for query in engine.queries_by_name.values() if any(other.name == node for other in query.plan.nodes)),
+        None,
     )
 
 
@@ -176,11 +177,11 @@ def part(engine: Engine, command: e.UnshareQuery) -> dict[str, Any]:
     unknown = [name for name in command.operators if name not in own]
     if unknown:
         raise Refuse(f"query {query.plan.name} has no operator {unknown[0]}", code="unknown_operator")
-    before = {one["node"] for one in told(engine, query) if one["with"]}
+    before = {entry["node"] for entry in told(engine, query) if entry["with"]}
     if command.lasting:
         query.separate |= dict.fromkeys(_and_readers(query, command.operators or own))
     unshare(engine, query, command.operators or own)
-    after = {one["node"] for one in told(engine, query) if one["with"]}
+    after = {entry["node"] for entry in told(engine, query) if entry["with"]}
     return {"query": query.plan.name, "operators": [name for name in own if name in before - after]}
 
 
@@ -274,23 +275,23 @@ def tighten(engine: Engine, operators: Sequence[Operator]) -> None:
 
 def _inlets(engine: Engine, query: Query, name: str, twins: Mapping[Operator, Operator]) -> list[Inlet]:
     """The inlets that read an operator by its name in the query's plan: the query's, and those of its readers."""
-    found: dict[Inlet, None] = {}
+    inlets: dict[Inlet, None] = {}
     for other in engine.queries_by_name.values():
         for node, operator in zip(other.plan.nodes, other.operators, strict=True):
             own = twins.get(operator, operator) if other is query else operator
-            found |= {own.inputs[at]: None for at, read in enumerate(node.inputs) if read == name}
+            inlets |= {own.inputs[at]: None for at, read in enumerate(node.inputs) if read == name}
     if query.plan.output == name:
-        found[query.sink.inputs[0]] = None
-    return list(found)
+        inlets[query.sink.inputs[0]] = None
+    return list(inlets)
 
 
 def told(engine: Engine, query: Query) -> list[dict[str, object]]:
     """The operators that a query shares, and those that it could share, for people."""
-    found: list[dict[str, object]] = []
+    entries: list[dict[str, object]] = []
     for node, operator in zip(query.plan.nodes, query.operators, strict=True):
-        others = [one.plan.name for one in engine.owners(operator) if one is not query]
+        others = [owner.plan.name for owner in engine.owners(operator) if owner is not query]
         if others:
-            found.append({"node": node.name, "operator": operator.name, "with": others, "apart": None})
+            entries.append({"node": node.name, "operator": operator.name, "with": others, "apart": None})
         elif node.name in query.apart:
-            found.append({"node": node.name, "operator": operator.name, "with": [], "apart": query.apart[node.name]})
-    return found
+            entries.append({"node": node.name, "operator": operator.name, "with": [], "apart": query.apart[node.name]})
+    return entries

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 def check(stream: StreamDefinition, fields: Sequence[Field]) -> None:
     """Refuse fields that the stream cannot get."""
-    taken = set(stream.late.schema.names)
+    used = set(stream.late.schema.names)
     for field in fields:
-        if field.name in taken:
+        if field.name in used:
             own = field.name in stream.schema.names
             where = f"a field {field.name}" if own else f"a side stream whose late tuples have a {field.name}"
             raise Refuse(f"stream {stream.name} already has {where}", code="exists")
@@ -32,18 +32,18 @@ def check(stream: StreamDefinition, fields: Sequence[Field]) -> None:
                 f"no {field.name}",
                 code="not_nullable",
             )
-        taken.add(field.name)
+        used.add(field.name)
 
 
 def widen(engine: Engine, stream: Stream, fields: Sequence[Field], texts: Mapping[str, str]) -> None:
     """Add fields to a stream, and to its side stream if that runs."""
-    told = [(engine.query(name), sql) for name, sql in texts.items()]
+    readers = [(engine.query(name), sql) for name, sql in texts.items()]
     after = stream.definition.with_fields(fields)
     aside = engine.streams_by_name.get(after.late.name)
     _widen(engine, stream, after)
     if aside is not None:
         _widen(engine, aside, after.late)
-    for query, sql in told:
+    for query, sql in readers:
         query.plan = replace(query.plan, sql=sql)
 
 

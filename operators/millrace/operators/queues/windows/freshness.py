@@ -100,7 +100,7 @@ class StalenessLedger:
         lasted = self._key_time
         if self._known_us is not None:
             lasted += len(keys) * max(0, now_us - self._known_us)
-        oldest = sorted(ages, key=lambda one: -one[1])
+        oldest = sorted(ages, key=lambda entry: -entry[1])
         return Staleness(
             len(keys),
             queue / lasted if lasted else 0.0,
