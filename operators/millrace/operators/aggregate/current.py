@@ -215,7 +215,7 @@ class CurrentTotals(UpdateState):
         groups = self._groups_of(rows, dead)
         keys, count = self._newest.count, self._groups.count
         self._reserve(keys, count)
-        # A row is the cause of what it leaves and of what it joins.
+        # A row is the cause of the change in the group that it leaves, and in the group that it joins.
         owners = np.stack([before_each(slots, groups, self._members.owner), groups], axis=1).reshape(-1)
         causes = np.repeat(np.arange(len(slots)), 2)[owners >= 0]
         owners = owners[owners >= 0]

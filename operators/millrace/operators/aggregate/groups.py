@@ -81,7 +81,7 @@ class Grouping:
     """What a spec says of groups, ready to compute: shared by all tables of an operator.
 
     A FILTER becomes part of the arguments: where it is not true they are null, and nulls do not count. `kept` are
-    columns that are computed beside, and `kept_columns` says where.
+    columns that are computed in addition, and `kept_columns` has their positions.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Grouping:
 
         self.key_types = [key.type for _, key in spec.keys]
         self.key_columns = [place(key) for _, key in spec.keys]
-        # Bits for the nullable keys that have no code of their own for null.
+        # Bits for the nullable keys that have no code for null.
         self.null_bits = [at for at, (_, key) in enumerate(spec.keys) if key.nullable and key.type not in OBJECTS]
         self.width = len(self.key_types) + bool(self.null_bits)
         self.calls = [self._call(call, place, aggregates) for _, call in spec.calls]
@@ -117,7 +117,7 @@ class Grouping:
             arguments = [Case(one.type, True, ((call.filter, one),), Constant(one.type, True, None)) for one in shown]
         columns = tuple(map(place, arguments))
         made = row.make(constants, True)
-        del made  # a mistake in the constants is told now, not when the first row comes
+        del made  # an error in the constants is reported now, not when the first row arrives
         return Call(
             lambda whole: row.make(constants, whole),
             columns,
@@ -266,7 +266,7 @@ class Keys:
                 self._include(keys[done:].T)
 
     def find_one(self, columns: Sequence[Values], valid: Sequence[Bools | None], positions: Sequence[int]) -> int:
-        """What `find` gives for a single row whose key stands at these positions, for those in a hurry with each."""
+        """The same as `find` for a single row whose key is at these positions, in fewer steps."""
         if self._text is not None:
             number: int = self._text.find(columns[positions[0]], valid[positions[0]]).item(0)
             self.count = self._text.count
@@ -414,7 +414,7 @@ class Keys:
         return column.astype(DTYPES[type], copy=False), mask
 
     def kept(self, slots: Int64s) -> Keys:
-        """A set of these rows alone, numbered in this order: of the others nothing is remembered."""
+        """A set of these rows alone, numbered in this order: the others are dropped."""
         keys = Keys(self._types, self._null_bits)
         if len(slots):
             rows = self.decode_at(slots)
@@ -527,7 +527,7 @@ class Table:
         return slots
 
     def groups_of(self, rows: ComputedRows) -> Int64s:
-        """The groups that rows are in; those that are new begin."""
+        """The groups that rows are in; new ones are added."""
         keys = self._grouping.key_columns
         return self.find([rows.columns[at] for at in keys], [rows.valid[at] for at in keys], len(rows.ts))
 
@@ -580,7 +580,7 @@ class Table:
         self.merge_into(other, slots, start, stop)
 
     def merge_into(self, other: Table, slots: Int64s, start: int, stop: int) -> None:
-        """Take in another's groups, each into the slot given for it."""
+        """Take in another's groups, each into its slot here."""
         self.newest = max(self.newest, other.newest)
         accumulating.raise_to(slots, other.arrived[start:stop], self.arrived)
         for own, theirs in zip(self.calls, other.calls, strict=True):
@@ -607,7 +607,7 @@ class Table:
         return columns, valid, faults
 
     def clear(self, slots: Int64s) -> None:
-        """Begin these groups anew."""
+        """Reset these groups."""
         self.arrived[slots] = UNTOUCHED
         for call in self.calls:
             call.clear(slots)

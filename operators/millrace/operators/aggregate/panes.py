@@ -61,15 +61,15 @@ class Windows(ABC):
 
     @abstractmethod
     def next_end(self) -> int | None:
-        """Where the earliest window that has tuples and is not given yet ends."""
+        """The end of the earliest window that has tuples and has not been emitted."""
 
     @abstractmethod
     def flush(self, limit: int) -> tuple[Batch | None, int]:
-        """Give rows of windows that may close; handle at most so many groups, and say how many."""
+        """Emit rows of windows that may close; handle at most so many groups, and say how many."""
 
     @abstractmethod
     def low_water(self) -> int:
-        """The least time that a row still to be given may have."""
+        """The least time of rows that have not been emitted."""
 
     def grain(self) -> PunctuationGrain:
         """At which times windows may close, or become urgent."""
@@ -124,7 +124,7 @@ class Windows(ABC):
 
 
 class Closing:
-    """A window on its way out: merges are done one after the other, then its rows are given.
+    """A window on its way out: merges are done one after the other, then its rows are emitted.
 
     merges   what goes into which block, or, where that is None, into the window; a half without tuples is None
     alone    the one block that is the whole window, if it is one: then there is nothing `merged`
@@ -141,7 +141,7 @@ class Closing:
 
 
 class Account:
-    """Groups and bytes of all tables together. It is asked after every step of a run, where most of thousands of tables
+    """Groups and bytes of all tables together. It is read after every step of a run, where most of thousands of tables
     are as they were: only those that were `changed` are looked at again."""
 
     def __init__(self, tables: Mapping[Block, Table]) -> None:
@@ -167,12 +167,12 @@ class Account:
 class Ages:
     """The times of windows of rows: the newest time among all tuples at a window's positions, counted or not.
 
-    The tuple that completes a window is no older than what its stream had promised, although a WHERE may leave it out.
+    The tuple that completes a window is not older than its stream had promised, although a WHERE may leave it out.
     So a complete window is never older than a promise made before it was complete.
 
     line      of the windows that are not complete yet: panes and the newest time in each, only those that no later pane
               outdoes, so the first that is in a window has its newest
-    times     of complete windows that have not been given
+    times     of complete windows that have not been emitted
     next      the number of the first window that is not complete
     promised  what has been promised of the windows to come
     """
@@ -210,7 +210,7 @@ class Ages:
             self.next = window + 1
 
     def of(self, window: int) -> int:
-        """The time of the rows of a window that is given now."""
+        """The time of the rows of a window that is emitted now."""
         time = self.times.get(window)
         if time is None:  # the stream has ended inside it, or a pause has passed its end
             start = window * self._slide
@@ -218,11 +218,11 @@ class Ages:
         return time if time == MIN_TIME else max(time, self.promised)
 
     def floor(self) -> int:
-        """No row of the windows that may be given now is below this."""
+        """No row of the windows that may be emitted now is earlier."""
         return min(self.times.values(), default=self.promised)
 
     def drop(self, window: int | None) -> None:
-        """Windows before this have been given, or have no rows; if it is None, all that are complete."""
+        """Earlier windows have been emitted, or have no rows; if it is None, all that are complete."""
         if window is None:
             self.times.clear()
             return
@@ -242,10 +242,10 @@ class Ages:
 class Panes(Windows):
     """Windows of equal size at equal distances.
 
-    panes   tables of blocks, a pane beginning at number * width on the axis without its offset
+    panes   tables of blocks, a pane starts at number * width on the axis without its offset
     order   the numbers of the panes that have tuples, sorted, also of those that are part of a block by now
     levels  how many levels of blocks there may be
-    opened  the number of the earliest window that has not been given
+    opened  the number of the earliest window that has not been emitted
     """
 
     def __init__(self, spec: AggregateSpec, schema: Schema, grouping: Grouping, since: int | None) -> None:
@@ -472,7 +472,7 @@ class Panes(Windows):
             given.append(batch)
 
     def _forget(self, pane: int) -> None:
-        """Drop a pane and the blocks that it is part of: no window begins before its end."""
+        """Drop a pane and the blocks that it is part of: no window starts before its end."""
         for level in range(self.levels):
             if self.panes.pop((level, pane >> level), None) is not None:
                 self._account.changed[level, pane >> level] = None

@@ -119,7 +119,7 @@ class Totals(UpdateState):
         return [self.table.save(), self._times, self.owes]
 
     def essence(self) -> Any:
-        """The groups in an order of their own: their rows leave in the order of the causing tuples."""
+        """The groups by key: their rows leave in the order of the causing tuples."""
         slots = np.arange(self.table.count)
         keys = listed(self.table.keys_of(slots))
         if keys:

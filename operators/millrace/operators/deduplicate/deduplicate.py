@@ -80,7 +80,7 @@ class Deduplicate(RowWise):
         return [self._keys.save(), self._last[: self._keys.count].copy(), self._swept_us]
 
     def essence(self) -> Any:
-        """Its keys in an order of their own, whatever their numbers."""
+        """Its keys by value, whatever their numbers."""
         keys = self._keys.rows(np.arange(self._keys.count))
         return sorted(zip(keys, self._last[: self._keys.count].tolist(), strict=True), key=repr)
 

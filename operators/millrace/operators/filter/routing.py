@@ -2,8 +2,8 @@
 
 A filter that has taken all that lies on its arc reads nothing until the predicate index finds a row that it may keep,
 or until its reader is to know a new promise. Meanwhile the tuples pass it at no cost: they are counted as taken by it
-when it reads again, or when anyone looks (`settle`). Whoever is awake is scheduled as without an index, so rows, their
-order and their numbers are the same, and nothing of this is saved.
+when it reads again, or when anyone looks (`settle`). Readers that are awake are scheduled as without an index, so rows,
+their order and their numbers are the same, and nothing of this is saved.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Routing:
 
     asleep   those that read nothing, and how many tuples had been put when they fell asleep
     awake    those that read
-    others   the arc's readers that are no filters, or are not in the index
+    others   the arc's readers that are not filters, or are not in the index
     due      by promise: the filters asleep whose readers are to know it
     quiet    an arc on which nothing is ever put, which they read meanwhile
     """
@@ -102,7 +102,7 @@ class Routing:
         self.quiet.promise = promise
 
     def settle(self) -> None:
-        """Wake all: for whoever looks at readers, or changes them."""
+        """Wake all, before readers are looked at or changed."""
         for reader in list(self.asleep):
             self._wake(reader)
             assert reader.consumer is not None

@@ -63,7 +63,7 @@ class Buffer:
     routing    lets filters among the readers sleep until there is a row for them (filter/routing.py)
     end        how many tuples have ever been put
     promise    no tuple put from now on is below it
-    width      bytes of a tuple, without those of its `texts`, if it has any
+    width      bytes of a tuple, without its `texts`, if it has any
     punctuates whether any reader has a use for punctuation: if none has, none is put
     grain      for which punctuation: none is put that repeats a promise or rounds to an earlier one
     held       how many tuples the operator that fills it holds in line (only a sort sets it)

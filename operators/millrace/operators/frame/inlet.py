@@ -88,7 +88,7 @@ class Inlet:
         self.width = tuple_width(len(self.schema))
 
     def move_to_end(self) -> None:
-        """Read nothing of what the buffer holds now; its promise stays."""
+        """Read none of the tuples in the buffer; its promise stays."""
         self.position = self.buffer.end
         self._segment = self.buffer.first + len(self.buffer.segments)
         self._offset = 0
@@ -218,7 +218,7 @@ class Inlet:
         self.position = self._segment = self._offset = 0
 
     def read_on(self) -> None:
-        """Go on at the end of the arc, having taken all that is before it."""
+        """Continue at the end of the arc, having taken all earlier tuples."""
         self.buffer = self.arc
         self.position = self.buffer.end
         self._segment = self.buffer.first + len(self.buffer.segments)

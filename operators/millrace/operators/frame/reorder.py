@@ -1,6 +1,6 @@
 """Tuples that wait for their time, kept so that the least can be taken first.
 
-Patience sorting: a tuple joins the oldest run whose last one is not above it, or begins a new run. An input in order
+Patience sorting: a tuple joins the oldest run whose last one is not above it, or starts a new run. An input in order
 is one run and costs nothing; disorder costs a run per level of it. The ends of the runs fall from the oldest to the
 newest run and only ever rise, so of two tuples of equal time the later can never be in an older run: a stable sort over
 the runs in order of their age keeps the order of arrival.
@@ -53,7 +53,7 @@ class Run:
         return int(self.batches[0].ts[self.offset])
 
     def least_timed(self) -> int | None:
-        """The first time behind the tuples that have none."""
+        """The first time after the tuples that have none."""
         offset = self.offset
         for batch in self.batches:
             at = max(offset, untimed(batch.ts))
@@ -81,7 +81,7 @@ class Run:
         return pieces
 
     def drop(self, count: int) -> None:
-        """Forget the first tuples."""
+        """Drop the first tuples."""
         self.count -= count
         self.offset += count
         while self.batches and self.offset >= len(self.batches[0]):
@@ -181,7 +181,7 @@ class Reorder:
         return released
 
     def drop(self, run: Run, count: int) -> None:
-        """Forget the first tuples of a run that has been released."""
+        """Drop the first tuples of a run that has been released."""
         self.count -= count
         run.drop(count)
         if run.batches:

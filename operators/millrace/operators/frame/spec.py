@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 Positions = set[int]
 # Expressions over inputs: pairs of (input, expression) whose values agree in all rows of one state.
 Shared = Sequence[tuple[int, e.Expression]]
-# When a row leaves: `at once` with the newest tuple in it, or when the mark (watermark) of all streams behind it has
+# When a row leaves: `at once` with the newest tuple in it, or when the mark (watermark) of all its streams has
 # reached its time plus so many microseconds.
 Leaving = int | Literal["at once", "unknown"]
-# How its rows relate to those of its input. `passed`: the same, at their own times. `extended`: the same, with more
+# How its rows relate to the input's. `passed`: the same, at their own times. `extended`: the same, with more
 # columns at the end. `made`: separate columns; fields that an input gains do not show in them.
 Derivation = Literal["passed", "extended", "made", "other"]
 # An expression in an input; None if it is not known there.
@@ -112,7 +112,7 @@ class Spec(Definition, ABC):
 
     @abstractmethod
     def derivation(self) -> Derivation:
-        """How its rows relate to those of its input."""
+        """How its rows relate to the input's."""
 
     @abstractmethod
     def gives_order(self, inputs: Sequence[bool]) -> bool:
@@ -146,7 +146,7 @@ class Spec(Definition, ABC):
 
     @abstractmethod
     def leaving(self, inputs: Sequence[Leaving]) -> Leaving:
-        """When its rows leave, if those of its inputs leave so. A report in slices relies on it."""
+        """When its rows leave, if the inputs' rows leave so. A report in slices relies on it."""
 
     @abstractmethod
     def updates(self) -> Updates:

@@ -19,7 +19,7 @@ from millrace.values.lags import Lag
 class Band(Definition):
     """How far apart rows of two inputs may be: low_us <= right's time - left's time <= high_us.
 
-    None is no bound. Both ends belong to it: times are whole microseconds, so an open end is the closed one beside it.
+    None is no bound. Both ends belong to it: times are whole microseconds, so an open end is the closed one next to it.
     """
 
     left: int

@@ -6,7 +6,7 @@
               Filter-Order)
     adaptive  sync or filter, by the cost and the rate of tuples (NILE, section 6)
 
-An execution takes new rows, lets them look through what the other inputs remember, and remembers them. What it finds
+An execution takes new rows, matches them with the stored rows of the other inputs, and stores them. What it finds
 passes the hold buffer unless the order is `arrival`; under `sync` it leaves in the same execution. So changing the
 order while rows are on their way loses nothing and repeats nothing: it only changes which rows may be taken.
 
@@ -97,11 +97,11 @@ class Join(LinedInputs, OrderSwitching):
         return least - 1 if self._by_rows and least > MIN_TIME else least
 
     def _lows(self) -> list[int]:
-        """Per input a time below which is no row that has still to look for matches."""
+        """Per input the least time of rows that have still to look for matches."""
         return self._with_rest(self._outside())
 
     def _outside(self) -> list[int]:
-        """Per input a time below which is no row that has still to be taken."""
+        """Per input the least time of rows that have still to be taken."""
         lows = []
         for position, reader in enumerate(self.inputs):
             low = self._promise(position) if reader.latent else reader.low_water()

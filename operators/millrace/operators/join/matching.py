@@ -1,6 +1,6 @@
-"""Matching new rows of one input with what the others remember: which columns that takes, and in which order.
+"""Matching new rows of one input with the stored rows of the others: which columns that takes, and in which order.
 
-A new row looks through the other inputs one after the other, first those that equalities tie to what is bound already.
+A new row looks through the other inputs one after the other, first the ones that equalities tie to inputs already bound.
 What is found on the way lives only as long as the execution, a bounded number of combinations at a time: no pair is
 ever remembered. A combination is found once, by its row that is processed last, because a row is remembered only after
 it has looked.
@@ -35,7 +35,7 @@ from millrace.values.evaluate import compile_columns, compile_predicate
 from millrace.values.eventtime import UNBOUNDED_US
 from millrace.values.expression import TIME, Column, Expression
 
-# More inputs than this are more likely a mistake than a wish.
+# More inputs than this are more likely an error than a request.
 MOST_INPUTS: Final = 6
 
 # Two inputs, each with the column of its side that must equal the other's.
@@ -52,7 +52,7 @@ class Check(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Look an input up for what is bound already.
+    """Look an input up for the inputs already bound.
 
     target   the input, and which `index` of its store
     checks   the equalities, `own` their columns in what is bound; `identify` makes keys of such columns, which say all
@@ -72,7 +72,7 @@ class Step:
 
 
 class Way(NamedTuple):
-    """How a row that comes by itself is matched and remembered: which columns of its batch are kept and which are its
+    """How a row that comes by itself is matched and stored: which columns of its batch are stored and which are its
     key, how much earlier and later than it a partner may be, where the partners are and where it goes itself."""
 
     step: Step
@@ -86,7 +86,7 @@ class Way(NamedTuple):
 
 
 class Incoming:
-    """New rows of one input, ready to be matched and remembered: all columns that its store keeps.
+    """New rows of one input, ready to be matched and stored: all columns that its store keeps.
 
     unlinked   which rows can match nothing (a key is null) and are kept for their own sake; empty if none
     matched    which rows have matched something, if that is to be known
@@ -153,7 +153,7 @@ class Incoming:
 
 
 class Side:
-    """What is kept of one input: the columns that are given or compared, each once."""
+    """The stored columns of one input: the ones that are emitted or compared, each once."""
 
     def __init__(self, position: int) -> None:
         self.position = position
@@ -197,7 +197,7 @@ class Side:
 
 
 class Matcher:
-    """The sides of a join, what each remembers, and how a new row finds its combinations."""
+    """The sides of a join, what each stores, and how a new row finds its combinations."""
 
     def __init__(self, spec: JoinSpec, inputs: Sequence[Schema], output: Schema) -> None:
         count = len(inputs)
@@ -296,7 +296,7 @@ class Matcher:
     # -- new rows ------------------------------------------------------------------------------------------------------
 
     def prepare(self, position: int, batch: Batch) -> Incoming | None:
-        """A batch's rows with what the join needs of them. Those that can neither match nor be missed are left out."""
+        """A batch's rows with the columns that the join needs. Rows that can neither match nor be missed are left out."""
         kept: Bools | None = None
         plain = self._plain[position]
         if plain is not None:
@@ -336,7 +336,7 @@ class Matcher:
 
     @property
     def takes_rows(self) -> bool:
-        """Whether `match_row` may be asked."""
+        """Whether `match_row` applies."""
         return None not in self._ways
 
     def match_row(self, position: int, batch: Batch, time: int, floor: int, given: list[Batch]) -> int | None:
@@ -409,10 +409,10 @@ class Matcher:
     # -- matching ------------------------------------------------------------------------------------------------------
 
     def match(self, rows: Incoming, most: int, batches: list[Batch]) -> tuple[int, int]:
-        """Find what new rows make with what is remembered; how many rows have looked, and at how many others.
+        """Find the combinations of new rows with stored rows; how many rows have looked, and at how many others.
 
         It stops between two rows once they have looked at more than `most`. Rows that have matched are marked, the new
-        ones and those remembered, if that is to be known.
+        ones and stored ones, if that is to be known.
         """
         if not len(rows.unlinked) or not rows.unlinked.any():
             return self._match(rows, most, batches)
@@ -451,7 +451,7 @@ class Matcher:
         return count, looked
 
     def _deepen(self, steps: Sequence[Step], bound: dict[int, Strip], origins: Int64s, batches: list[Batch]) -> int:
-        """Go on from combinations of some inputs to those of all; `origins` are the new rows that they come from."""
+        """Extend combinations of some inputs to all inputs; `origins` are the new rows that they come from."""
         first, *deeper = steps
         keys = first.identify([bound[check.bound].columns[check.bound_column] for check in first.checks], len(origins))
         low = np.maximum.reduce([bound[side].ts - before for side, before, _ in first.around])

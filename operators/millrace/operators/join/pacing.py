@@ -5,7 +5,7 @@ in order first (Sync-Filter). c is the time to join two tuples, |w| the window, 
 and the fastest input. Rates are counted in event time. Costs come from the driver's stopwatch, as events, so that a
 replay decides the same.
 
-The paper compares at every tuple. Here rates and costs are those of the last one or two periods, and the comparison is
+The paper compares at every tuple. Here rates and costs cover the last one or two periods, and the comparison is
 made at the end of each: a rate near the border does not make the join change its way at every tuple. And what has gone
 over at alpha goes back below BACK * alpha only: what is measured near the border scatters to both sides of it.
 """

@@ -1,9 +1,9 @@
-"""What one input of a join remembers: tuples in segments of time, found by key and time, forgotten a segment at once.
+"""The stored tuples of one input of a join: in segments of time, found by key and time, dropped a segment at once.
 
 A segment covers a span of time, at least as long as the widest interval that anybody looks at, so that a probe touches
 few of them; longer when few tuples come. It holds arrays only: time, arrival, the columns that the join gives or
 compares, and per index the 64-bit identities of the keys with a hash over (identity, bucket of time). Disorder between
-the inputs or within them makes no probe longer, and nothing is ever moved to forget what is over: a segment goes when
+the inputs or within them makes no probe longer, and nothing is ever moved to drop what is over: a segment goes when
 its newest tuple can match nothing more, and the kernel tests every tuple's time exactly.
 
 A store of the n newest rows has segments by number of tuples instead.
@@ -40,7 +40,7 @@ WORTH_CLEARING: Final = 4096
 MOST_PAIRS: Final = 65_536
 # Rows that look into a segment together.
 PART: Final = 512
-# Room for pairs to begin with.
+# Initial room for pairs.
 FEW_PAIRS: Final = 256
 # What an unlimited store's segment, and one of a one-sided band, spans if nothing else says so.
 SOME_TIME_US: Final = 1_000_000
@@ -107,7 +107,7 @@ def identity_of_row(types: Sequence[Type]) -> IdentifyRow:
 
 
 class Strip:
-    """Rows of one input, by the columns that its store keeps; a column that nobody needs further on is empty."""
+    """Rows of one input, by the columns that its store keeps; a column that is not needed further on is empty."""
 
     __slots__ = ("arrival", "columns", "ts", "valid")
 
@@ -350,7 +350,7 @@ class Segment:
         return Strip(self.ts, self.arrival, self.columns, self.valid).take(slots, range(len(self.columns)))
 
     def keep(self, rows: Int64s) -> None:
-        """Forget all rows but these."""
+        """Drop all rows but these."""
         count = len(rows)
         self.rows = self.rows[rows]
         self.columns = [
@@ -437,7 +437,7 @@ class Found:
         return Strip(self._place(TIME), self._place(ARRIVAL), taken, valid)
 
     def keep(self, kept: Bools) -> None:
-        """Forget the other pairs."""
+        """Drop the other pairs."""
         parts = []
         at = 0
         for segment, slots in self.parts:
@@ -457,7 +457,7 @@ class Found:
 
 
 class SegmentStore:
-    """The tuples that one input remembers, in segments that do not overlap, in order of time.
+    """The stored tuples of one input, in segments that do not overlap, in order of time.
 
     floor    tuples below it can match nothing more
     rows     how many rows were ever put
@@ -658,7 +658,7 @@ class SegmentStore:
     # -- forgetting ----------------------------------------------------------------------------------------------------
 
     def expire(self, floor: int) -> None:
-        """Forget the segments whose tuples are all below the floor, or are not among the newest any more."""
+        """Drop the segments whose tuples are all below the floor, or are not among the newest any more."""
         self.floor = floor
         segments = self.segments
         newest = self.shape.newest

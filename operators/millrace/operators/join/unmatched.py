@@ -1,6 +1,6 @@
 """Rows of one input of an outer join that have matched nothing so far, and may be emitted alone.
 
-They are remembered like all others; here stands only where, in order of time. Whether a row has matched is a mark in
+They are stored like all others; here are only their places, in order of time. Whether a row has matched is a mark in
 its segment, so nothing is looked up when it does.
 """
 

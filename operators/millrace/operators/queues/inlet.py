@@ -1,6 +1,6 @@
 """An input with a separate queue: it takes tuples as soon as they are put, and keeps those that its edge retains.
 
-To its operator it is an inlet like any other, and to the arc a reader that is never behind. `position` follows the
+To its operator it is an inlet like any other, and to the arc a reader that never lags. `position` follows the
 queue, so that `waiting` is right; superseded tuples count as taken. Tuples come out as the queue serves them, in any
 order of time: the low water is the least of the promise and of the queued times.
 """

@@ -12,9 +12,9 @@ import cython
 
 # -- pages -------------------------------------------------------------------------------------------------------------
 
-# The books of a queue's pages: first the numbers of the pool (the first page with room, pages that nobody has, pages in
+# The books of a queue's pages: first the numbers of the pool (the first page with room, pages without owner, pages in
 # use, pages given back since ever), then the numbers of each page. FREE_PAGE is none of the page's own: together they
-# are the stack of the pages that nobody has.
+# are the stack of the pages without owner.
 ROOM = cython.declare(cython.int, 0)
 FREE = cython.declare(cython.int, 1)
 TAKEN = cython.declare(cython.int, 2)
@@ -69,7 +69,7 @@ def pick(slots: cython.Py_ssize_t, books: cython.longlong[:], following: cython.
 def put_back(
     location: cython.longlong, slots: cython.Py_ssize_t, books: cython.longlong[:], following: cython.int[:]
 ) -> cython.void:
-    """Give a location back (MemRem). A page whose last location comes back returns to the pool at once."""
+    """Return a location (MemRem). A page whose last location comes back returns to the pool at once."""
     page: cython.longlong = location // slots
     at: cython.longlong = POOL + page * PAGE
     before: cython.longlong
@@ -120,7 +120,7 @@ def release(
     books: cython.longlong[:],
     following: cython.int[:],
 ) -> None:
-    """Give locations back."""
+    """Return locations."""
     i: cython.Py_ssize_t
     if not cython.compiled:
         locations, books, following = memoryview(locations), memoryview(books), memoryview(following)
@@ -202,7 +202,7 @@ def update(
     """Let a tuple update its key's cell (section 5.2, 5.3).
 
     Returns 1 if the cell has got in line and wants a location, 0 if it stood there already, and -1 if the tuple is
-    older than what came before it, and so superseded at once.
+    older than an earlier row of its key, and so superseded at once.
     """
     at: cython.Py_ssize_t = cell * CELL
     gap: cython.longlong
@@ -314,7 +314,7 @@ def enqueue_one(
 def place(
     entering: cython.const[cython.longlong][:], locations: cython.const[cython.longlong][:], cells: cython.longlong[:]
 ) -> None:
-    """Give the cells that have got in line their locations."""
+    """Assign locations to the cells that have got in line."""
     i: cython.Py_ssize_t
     if not cython.compiled:
         entering, locations, cells = memoryview(entering), memoryview(locations), memoryview(cells)
@@ -432,7 +432,7 @@ def show(
     line: cython.longlong[:],
     areas: cython.double[:],
 ) -> None:
-    """The application has got the results of cells that were served: its staleness ends, or begins anew where an
+    """The application has got the results of cells that were served: its staleness ends, or starts again where an
     update came in the meantime (figure 4; the overlap O counts once)."""
     i: cython.Py_ssize_t
     at: cython.Py_ssize_t

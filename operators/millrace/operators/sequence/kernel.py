@@ -1,8 +1,8 @@
 """Choosing who is followed: the loops of the sequence operators (EQG, figures 12 and 13), over both inputs at once.
 
-Rows of A that may still be followed lie in cells, in order of time; those of B come and go. A key has a slot, -1 is no
-key (something in it is null). `head[slot]` is the cell of a key's first row, `tail[slot]` of its last and
-`following[cell]` the cell behind, -1 where there is none. `alive` says which cells still count.
+Rows of A that may still be followed are in cells, in order of time; rows of B are not stored. A key has a slot, -1 is
+no key (something in it is null). `head[slot]` is the cell of a key's first row, `tail[slot]` of its last and
+`following[cell]` the next cell, -1 where there is none. `alive` says which cells still count.
 
 `within` below zero is no bound. At equal times, A's rows come first.
 """
@@ -196,7 +196,7 @@ def candidates(
 ) -> cython.Py_ssize_t:
     """The pairs of a row of B and a living row of A with its key that it is in time for, in order; how many they are.
 
-    It goes on at `place` (a row of B, and a cell of its chain or -1 for the beginning) and says there where it stopped
+    It continues at `place` (a row of B, and a cell of its chain or -1 for the start) and says there where it stopped
     because `rows` was full.
     """
     j: cython.Py_ssize_t

@@ -138,7 +138,7 @@ class SequenceStore:
         at = self._positions.index(position)
         mask = self._valid[at]
         if mask is not None and (mask := mask[cells]).all():
-            mask = None  # whether earlier rows had nulls, which a sweep forgets, must not show
+            mask = None  # whether earlier rows had nulls, which a sweep drops, must not show
         return self._columns[at][cells], mask
 
     def next_time(self) -> int | None:

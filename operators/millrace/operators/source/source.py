@@ -56,7 +56,7 @@ class Refused:
 @dataclass(frozen=True, slots=True)
 class Judged:
     """Tuples as history keeps them: all that were taken in, in the order of their arrival, with the times that they
-    have (when they came, if the stream gives them none), which of them were late (None: none), and the mark that each
+    have (when they came, if the stream has none), which of them were late (None: none), and the mark that each
     one met."""
 
     batch: Batch

@@ -1,7 +1,7 @@
 """Who has which place of each partition while rows come and go, one after the other.
 
 A batch's rows take effect in the order of their arrival, whatever else is in the batch: so the rows, their times and,
-with `emit = 'every'`, all changes are those of the same rows in any other batches.
+with `emit = 'every'`, all changes equal the changes of the same rows in any other batches.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Contest:
         """The changes that events at these times make, and who has the places then.
 
         `before` says who has them now, and `times` when each changed last, which is raised. Without `every`, a place
-        that changed is named once, in the order of the last changes, unless it had nobody and has nobody again.
+        that changed is named once, in the order of the last changes, unless it was empty and is empty again.
         """
         places = np.where(before >= 0, self._cells[before], -1)
         causes = np.full(len(places), -1, np.int64)

@@ -130,8 +130,8 @@ def put_in(
     most: cython.Py_ssize_t,
     places: cython.longlong[:],
 ) -> cython.Py_ssize_t:
-    """Give a row its place, and those behind it the next; which place it has, or `most` if none. Of `most` rows the
-    last loses its place."""
+    """Insert a row at its place, and shift the following ones; its place, or `most` if none. Of `most` rows the last
+    loses its place."""
     at: cython.Py_ssize_t = lower_bound(places, base, used, cell)
     j: cython.Py_ssize_t
     if at == most:
@@ -154,7 +154,7 @@ def next_present(
     places: cython.const[cython.longlong][:],
     present: cython.const[cython.uchar][:],
 ) -> cython.longlong:
-    """The first row behind those that have a place; there is one."""
+    """The first row after the placed ones; there is one."""
     cell: cython.longlong = first if used == 0 else places[base + used - 1] + 1
     while not present[cell]:
         cell += 1
@@ -185,12 +185,12 @@ def give_places(
     changed_by: cython.longlong[:],
     told: cython.longlong[:],
 ) -> cython.Py_ssize_t:
-    """Let the events from `begin` take place; the first that was not reached, since there was no room to list it.
+    """Let the events from `begin` on take place; the first that was not reached, since there was no room to list it.
 
     By place, `times` has when its row changed last (the newest time of all events that changed it) and `causes` which
     event did: 2 * i where its row left the partition at event i, 2 * i + 1 where it came. With `every`, all changes are
     listed in their order: the place, the cell that has it then (-1: none), its time and its cause; told[0] says how
-    many. Otherwise a change of all places from one to the last is only noted beside the first of them, in the arrays
+    many. Otherwise a change of all places from one to the last is only noted at the first of them, in the arrays
     of suffixes, and `spread` applies it.
     """
     i: cython.Py_ssize_t = begin

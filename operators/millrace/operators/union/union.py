@@ -109,7 +109,7 @@ class Youngest:
         self.superseded = 0
 
     def of(self, batch: Batch, source: int) -> Batch:
-        """The rows that are not older than what has been delivered, nor of the same time from another input."""
+        """The rows that are not older than the last delivered one, nor of the same time from another input."""
         columns = [batch.columns[at] for at in self._key]
         slots = self._key_index.find(columns, [batch.valid[at] for at in self._key], len(batch))
         self._last = grown(self._last, self._key_index.count, MIN_TIME)

@@ -67,7 +67,7 @@ def show(
     shown: cython.uchar[:],
     given: cython.uchar[:],
 ) -> None:
-    """given[i] is 1 where the row is to be given, 2 where its key vanishes, 0 where nothing is to be said."""
+    """given[i] is 1 where the row is emitted, 2 where its key vanishes, 0 where nothing is emitted."""
     i: cython.Py_ssize_t
     slot: cython.longlong
     if not cython.compiled:
@@ -91,7 +91,7 @@ def move(
     following: cython.longlong[:],
     before: cython.longlong[:],
 ) -> None:
-    """Take members out of the chains that they are in, and put them at the beginning of their new owners'."""
+    """Take members out of the chains that they are in, and put them at the start of their new owners'."""
     i: cython.Py_ssize_t
     member: cython.longlong
     old: cython.longlong

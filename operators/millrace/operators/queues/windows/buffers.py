@@ -39,7 +39,7 @@ class Blocks:
 class WindowBuffer:
     """Tuples in order of arrival, in blocks that follow each other.
 
-    Tuples enter at the end and leave at the beginning (the paper's FixedLengthContiguousZone is a block with its two
+    Tuples enter at the end and leave at the start (the paper's FixedLengthContiguousZone is a block with its two
     offsets; only the first block needs an offset to dequeue from, and only the last one to enqueue at).
     """
 
