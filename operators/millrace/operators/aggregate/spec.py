@@ -133,7 +133,7 @@ class AggregateSpec(Spec):
     def window_bound(self, column: int, width: int) -> bool:
         return isinstance(self.window, TimeWindow | SessionWindow) and column >= width - len(self.bounds)
 
-    def used_columns(self, wanted: Positions, widths: Sequence[int]) -> list[Positions]:
+    def used_columns(self, used: Positions, widths: Sequence[int]) -> list[Positions]:
         if self.rows or self.replaces is not None:
             return all_columns(widths)
         return [e.positions_of(self._expressions())]

@@ -39,8 +39,8 @@ class DeduplicateSpec(PassingSpec):
     def gives_order(self, inputs: Sequence[bool]) -> bool:
         return all(inputs)
 
-    def used_columns(self, wanted: Positions, widths: Sequence[int]) -> list[Positions]:
-        return [wanted | e.positions_of(self.keys)]
+    def used_columns(self, used: Positions, widths: Sequence[int]) -> list[Positions]:
+        return [used | e.positions_of(self.keys)]
 
     def state_keys(self, schemas: Sequence[Schema]) -> Sequence[Shared]:
         return [[(0, key)] for key in self.keys]

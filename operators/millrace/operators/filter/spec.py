@@ -40,8 +40,8 @@ class SelectSpec(PassingSpec, RowSpec):
     word: ClassVar[str] = "filter"
     predicate: e.Expression
 
-    def used_columns(self, wanted: Positions, widths: Sequence[int]) -> list[Positions]:
-        return [wanted | e.positions_of([self.predicate])]
+    def used_columns(self, used: Positions, widths: Sequence[int]) -> list[Positions]:
+        return [used | e.positions_of([self.predicate])]
 
     def edits(self) -> Edits:
         return Edits(True, None, lambda spec: spec)
@@ -85,7 +85,7 @@ class FilterSpec(Spec):
     def window_bound(self, column: int, width: int) -> tuple[int, int]:
         return 0, column
 
-    def used_columns(self, wanted: Positions, widths: Sequence[int]) -> list[Positions]:
+    def used_columns(self, used: Positions, widths: Sequence[int]) -> list[Positions]:
         return all_columns(widths)
 
     def state_keys(self, schemas: Sequence[Schema]) -> Sequence[Shared]:

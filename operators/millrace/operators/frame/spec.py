@@ -128,7 +128,7 @@ class Spec(Definition, ABC):
         is how many columns it has."""
 
     @abstractmethod
-    def used_columns(self, wanted: Positions, widths: Sequence[int]) -> list[Positions]:
+    def used_columns(self, used: Positions, widths: Sequence[int]) -> list[Positions]:
         """The positions of each input that it reads, if these of its rows are used."""
 
     @abstractmethod
@@ -217,8 +217,8 @@ class PassingSpec(Spec):
     def window_bound(self, column: int, width: int) -> tuple[int, int]:
         return 0, column
 
-    def used_columns(self, wanted: Positions, widths: Sequence[int]) -> list[Positions]:
-        return [set(wanted)]
+    def used_columns(self, used: Positions, widths: Sequence[int]) -> list[Positions]:
+        return [set(used)]
 
     def origins(self, key: e.Expression, schemas: Sequence[Schema]) -> list[Origin]:
         return [(0, key)]

@@ -42,8 +42,8 @@ class MapSpec(RowSpec):
         copied = self.columns[column][1]
         return (0, copied.position) if isinstance(copied, e.Column) and copied.position >= 0 else False
 
-    def used_columns(self, wanted: Positions, widths: Sequence[int]) -> list[Positions]:
-        return [e.positions_of(self.columns[at][1] for at in wanted)]
+    def used_columns(self, used: Positions, widths: Sequence[int]) -> list[Positions]:
+        return [e.positions_of(self.columns[at][1] for at in used)]
 
     def origins(self, key: e.Expression, schemas: Sequence[Schema]) -> list[Origin]:
         return computed(key, [column for _, column in self.columns])

@@ -52,8 +52,8 @@ class RetimeSpec(PassingSpec, RowSpec):
             for at, lag in inputs[0].items()
         }
 
-    def used_columns(self, wanted: Positions, widths: Sequence[int]) -> list[Positions]:
-        return [wanted | {self.position}]
+    def used_columns(self, used: Positions, widths: Sequence[int]) -> list[Positions]:
+        return [used | {self.position}]
 
     def reaches(self, lags: Sequence[Lags]) -> Reaches:
         low, _ = lags[0].get(self.position, (None, None))

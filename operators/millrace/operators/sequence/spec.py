@@ -88,7 +88,7 @@ class SequenceSpec(Spec):
     def window_bound(self, column: int, width: int) -> bool:
         return False
 
-    def used_columns(self, wanted: Positions, widths: Sequence[int]) -> list[Positions]:
+    def used_columns(self, used: Positions, widths: Sequence[int]) -> list[Positions]:
         keys = [(side, key) for pair in self.keys for side, key in enumerate(pair)]
         return picked_positions([*self.columns, *self.tested], keys, len(widths))
 

@@ -96,7 +96,7 @@ class TopSpec(Spec):
     def window_bound(self, column: int, width: int) -> bool:
         return False
 
-    def used_columns(self, wanted: Positions, widths: Sequence[int]) -> list[Positions]:
+    def used_columns(self, used: Positions, widths: Sequence[int]) -> list[Positions]:
         return all_columns(widths)
 
     def state_keys(self, schemas: Sequence[Schema]) -> Sequence[Shared] | str:

@@ -67,8 +67,8 @@ class UnionSpec(Spec):
     def window_bound(self, column: int, width: int) -> bool:
         return False
 
-    def used_columns(self, wanted: Positions, widths: Sequence[int]) -> list[Positions]:
-        return [set(wanted) for _ in widths] if self.key is None else all_columns(widths)
+    def used_columns(self, used: Positions, widths: Sequence[int]) -> list[Positions]:
+        return [set(used) for _ in widths] if self.key is None else all_columns(widths)
 
     def state_keys(self, schemas: Sequence[Schema]) -> Sequence[Shared] | None:
         if self.key is None:

@@ -72,10 +72,10 @@ class WindowSpec(Spec):
     def window_bound(self, column: int, width: int) -> bool:
         return isinstance(self.window, TimeWindow) and column >= width - len(self.bounds)
 
-    def used_columns(self, wanted: Positions, widths: Sequence[int]) -> list[Positions]:
+    def used_columns(self, used: Positions, widths: Sequence[int]) -> list[Positions]:
         if isinstance(self.window, RowWindow):
             return all_columns(widths)
-        return [{at for at in wanted if at < widths[0]}]
+        return [{at for at in used if at < widths[0]}]
 
     def state_keys(self, schemas: Sequence[Schema]) -> str | None:
         return "it counts all rows" if isinstance(self.window, RowWindow) else None
