@@ -32,7 +32,7 @@ class SessionRows(Sessions):
     def __init__(self, spec: AggregateSpec, schema: Schema, since: int | None) -> None:
         fields = schema.fields[: len(schema) - len(spec.bounds)]
         columns = [Column(field.type, field.nullable, at, field.name) for at, field in enumerate(fields)]
-        super().__init__(spec, schema, Grouping(spec, kept=columns), since)
+        super().__init__(spec, schema, Grouping(spec, stored=columns), since)
         self.store = RowStore(fields)
         self.out: Batch | None = None
         self.emitted = 0

@@ -1,9 +1,9 @@
 """Matching new rows of one input with the stored rows of the others: which columns that takes, and in which order.
 
-A new row looks through the other inputs one after the other, first the ones that equalities tie to inputs already bound.
+A new row looks through the other inputs one after the other, first those that equalities tie to inputs already bound.
 What is found on the way lives only as long as the execution, a bounded number of combinations at a time: no pair is
-ever remembered. A combination is found once, by its row that is processed last, because a row is remembered only after
-it has looked.
+ever stored. A combination is found once, by its row that is processed last, because a row is stored only after it has
+looked.
 """
 
 from __future__ import annotations
@@ -296,7 +296,7 @@ class Matcher:
     # -- new rows ------------------------------------------------------------------------------------------------------
 
     def prepare(self, position: int, batch: Batch) -> Incoming | None:
-        """A batch's rows with the columns that the join needs. Rows that can neither match nor be missed are left out."""
+        """A batch's rows with the columns that the join needs. Rows that cannot match or be missed are left out."""
         kept: Bools | None = None
         plain = self._plain[position]
         if plain is not None:
