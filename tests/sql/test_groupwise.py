@@ -39,6 +39,10 @@ def early(select: str, options: str = "") -> list[bool]:
         ("SELECT x, count(*) FROM TUMBLE(s, ts, '1 s') GROUP BY x", [False]),
         ("SELECT k + 1, count(*) FROM TUMBLE(s, ts, '1 s') GROUP BY k + 1", [False]),
         ("SELECT count(*) FROM TUMBLE(s, ts, '1 s')", [False]),
+        (
+            "SELECT k, count(*) FROM TUMBLE((SELECT ts, k FROM s UNION ALL SELECT ts, k FROM s), ts, '1 s') GROUP BY k",
+            [False],
+        ),
         ("SELECT k, count(*) FROM s GROUP BY k", [False]),
         ("SELECT k, count(*) FROM s [ROWS 3 SLIDE 3] GROUP BY k", [False]),
         ("SELECT k, count(*) FROM TUMBLE(plain, ts, '1 s') GROUP BY k", [False]),

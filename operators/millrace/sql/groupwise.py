@@ -1,7 +1,7 @@
 """Which aggregates may close the windows of single groups: those that group by a stream's punctuation key.
 
-The key may be renamed and pass joins and unions on the way. Each operator decides at run time whether it can pass a
-promise about a group on; here it is only excluded that no promise can arrive.
+The key may be renamed on the way. Each operator decides at run time whether it can pass a promise about a group on;
+here it is only excluded that no promise can arrive.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def _origins(planner: QueryPlanner, name: str, key: e.Expression) -> Iterator[tu
         if isinstance(key, e.Column):
             yield name, key.position
         return
-    origins = node.spec.origins(key, [planner.schemas[one] for one in node.inputs])
-    for at, origin in origins:
-        if isinstance(origin, e.Column):
-            yield from _origins(planner, node.inputs[at], origin)
+    if len(node.inputs) > 1:
+        return  # joins and unions do not pass such promises on
+    ((_, origin),) = node.spec.origins(key, [planner.schemas[one] for one in node.inputs])
+    if isinstance(origin, e.Column):
+        yield from _origins(planner, node.inputs[0], origin)
