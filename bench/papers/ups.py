@@ -337,6 +337,12 @@ def linecutting(updates: int = UPDATES * 3, load: int = 5, speeds: Sequence[int]
             f"{first[10]:.3f} against {first[best]:.3f}",
             first[10] < first[best],
         ),
+        Claim(
+            "LINECUTTING never falls behind IN-PLACE, because keys that cut leave room for the others",
+            ">= 0.95 at every number of slow keys",
+            f"at least {min(map(min, ratios.values())):.3f}",
+            min(map(min, ratios.values())) >= 0.95,
+        ),
     ]
     if len(speeds) > 1:
         low = max(ratios[speeds[1]])
@@ -679,8 +685,9 @@ EXPERIMENTS: Final = (
         "than the others; load factor 5. The queue measures the rates, and the cost is the server's time per update.",
         says="the gain of LINECUTTING grows with the number of slow keys up to 8 of 10, and then shrinks. With no "
         "slow keys, or slow keys only, it equals IN-PLACE.",
-        remark="At 9 slow keys it loses here: nearly all keys cut the line, and the last to arrive is served first. "
-        "With keys 10 times slower than others (the paper's example) the gain is hardly visible.",
+        remark="With keys 10 times slower than others (the paper's example) the gain is hardly visible. The paper's "
+        "condition alone lets such keys cut until they take the whole server: with 8 of 10 staleness nearly doubles "
+        "(0.57). Here a key cuts only within the share of the server that others who cut leave.",
         run=linecutting,
     ),
     Experiment(

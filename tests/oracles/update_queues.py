@@ -34,6 +34,7 @@ class QueueOracle:
     last_arrival: dict[Key, int] = field(default_factory=dict)
     mean_gap: dict[Key, int] = field(default_factory=dict)
     superseded: int = 0
+    cut: int = 0  # a moving mean of the services that went to keys that cut the line, of 2**30
 
     def enqueue(self, key: Key, time: int, value: Any, now: int) -> None:
         if key in self.newest_time and time < self.newest_time[key]:
@@ -47,9 +48,13 @@ class QueueOracle:
             # A moving mean in whole microseconds: a quarter of it is the newest gap.
             self.mean_gap[key] = gap if known is None else (3 * known + gap) // 4
         self.last_arrival[key] = now
+        # Twice its rate, 1 / gap, is below 1 / (c * n) less the share of keys that have cut. In doubles, as measured.
+        free = 1.0 - self.cut / 2**30
         cuts = (
-            self.policy == "linecutting" and self.cost > 0 and self.mean_gap.get(key, -1) > self.cost * residents
-        )  # its rate, 1 / gap, is below 1 / (c * n)
+            self.policy == "linecutting"
+            and self.cost > 0
+            and self.mean_gap.get(key, 0) * max(free, 0.0) > 2.0 * self.cost * (residents + 1)
+        )
         if key in self.pending:
             self.superseded += 1
             self.pending[key].newest = (key, time, value)
@@ -57,13 +62,21 @@ class QueueOracle:
                 self.line.remove(key)
                 self.line.append(key)
             elif cuts:
+                if self.line[0] != key:
+                    self._count_cut()
                 self.line.remove(key)
                 self.line.insert(0, key)
             return
         self.pending[key] = Pending(now, (key, time, value))
         self.line.insert(0 if cuts else len(self.line), key)
+        if cuts:
+            self._count_cut()
+
+    def _count_cut(self) -> None:
+        self.cut += 2**30 // (64 + len(self.line))
 
     def dequeue(self) -> Any:
+        self.cut -= self.cut // (64 + len(self.line))
         key = self.line.pop(0)
         return self.pending.pop(key).newest
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from bench.papers.ups import gain
 from millrace.engine import saving
 from millrace.operators.queues import pages, update
 from millrace.operators.queues.update import SCHEDULERS, UpdateQueue
@@ -82,9 +83,17 @@ def test_a_key_that_updates_seldom_cuts_the_line(kernel: ModuleType) -> None:
         made.enqueue(batch_of([("slow", at, 0)], [at]), at)
         made.dequeue(9, at)
     made.enqueue(batch_of([("a", 1, 1), ("b", 1, 2)], [1001, 1002]), 1002)
-    # 1 / u = 1000: it waits less than the 2 * 10 that serving the others takes.
+    # 1 / u = 1000: more than twice the 3 * 10 that serving the others and one more takes.
     made.enqueue(batch_of([("slow", 2000, 3)], [2000]), 2000)
     assert [row[0] for row in served(made.dequeue(9, 2000))] == ["slow", "a", "b"]
+
+
+@pytest.mark.parametrize("speed", [50, 10])
+def test_keys_that_cut_the_line_leave_room_for_the_others(speed: int) -> None:
+    """Figure 9 (UPS): LINECUTTING gains with slow keys, and is not behind IN-PLACE where most keys are slow either."""
+    gains = {slow: gain(8_000, 5, speed, slow) for slow in (4, 7, 8, 9)}
+    assert min(gains.values()) > 0.95, gains
+    assert speed < 50 or gains[8] > 1.15
 
 
 def test_an_older_tuple_that_comes_later_is_superseded_at_once(kernel: ModuleType) -> None:

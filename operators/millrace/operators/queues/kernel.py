@@ -145,13 +145,16 @@ WRITER = cython.declare(cython.int, 7)
 SHOWN = cython.declare(cython.int, 8)
 CELL = cython.declare(cython.int, 9)
 
-# Numbers of the line, then two histograms: how long updates waited in the queue, and until they were shown.
+# Numbers of the line, then two histograms: how long updates waited in the queue, and until they were shown. After them
+# CUTS, the share of recent services that went to keys that cut the line, of WHOLE.
 FIRST = cython.declare(cython.int, 0)
 END = cython.declare(cython.int, 1)
 COUNT = cython.declare(cython.int, 2)
 SUPERSEDED = cython.declare(cython.int, 3)
 HISTOGRAMS = cython.declare(cython.int, 4)
 BUCKETS = cython.declare(cython.int, 64)
+CUTS = cython.declare(cython.int, 132)
+WHOLE = cython.declare(cython.longlong, 1 << 30)
 
 FIFO = cython.declare(cython.int, 0)
 INPLACE = cython.declare(cython.int, 1)
@@ -207,6 +210,8 @@ def update(
     at: cython.Py_ssize_t = cell * CELL
     gap: cython.longlong
     entered: cython.int
+    free: cython.double
+    needed: cython.double
     cuts: cython.bint
     if ts < cells[at + NEWEST]:
         line[SUPERSEDED] += 1
@@ -220,8 +225,11 @@ def update(
             gap = 0
         cells[at + GAP] = gap if cells[at + GAP] < 0 else (3 * cells[at + GAP] + gap) >> 2
     cells[at + LAST] = arrival
-    # Section 5.3: u_k < 1 / (c * n).
-    cuts = policy == LINECUTTING and cost > 0 and cells[at + GAP] > cost * line[COUNT]
+    # Section 5.3: u_k < 1 / (c * n), less what keys that cut the line have taken of late. n counts the update being
+    # served too; the 2 is because rates and lengths are known only roughly.
+    free = 1.0 - cython.cast(cython.double, line[CUTS]) / WHOLE
+    needed = 2.0 * cost * (line[COUNT] + 1)
+    cuts = policy == LINECUTTING and cost > 0 and cells[at + GAP] > 0 and cells[at + GAP] * free > needed
     entered = cells[at + LOCATION] == -1
     if entered:
         cells[at + LOCATION] = -2
@@ -233,6 +241,7 @@ def update(
             return 0  # it keeps its place
         leave_cell(cells, line, at)
     if cuts:
+        line[CUTS] += WHOLE // (64 + line[COUNT])
         cells[at + AHEAD] = -1
         cells[at + BEHIND] = line[FIRST]
         if line[FIRST] >= 0:
@@ -362,6 +371,8 @@ def serve_first(
     waited: cython.longlong = now - cells[at + SINCE]
     if waited < 0:
         waited = 0
+    if line[CUTS] > 0:
+        line[CUTS] -= line[CUTS] // (64 + line[COUNT])
     area = 0.5 * waited * waited
     areas[0] += area
     areas[2 + cell] += area

@@ -2,7 +2,7 @@
 
 Every key has a cell (see kernel.py); the cells with an update form a line. The key scheduler decides about places: FIFO
 sends an updated key to the end, IN-PLACE keeps its place, LINECUTTING also sends a key that updates seldom to the
-front. Pages store the tuples.
+front, as long as such keys leave room for the others. Pages store the tuples.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ CELL: Final = 9
 LOCATION, SINCE, NEWEST, LAST, GAP, AHEAD, BEHIND, WRITER, SHOWN = range(CELL)
 FIRST, END, COUNT, SUPERSEDED, HISTOGRAMS = range(5)
 BUCKETS: Final = 64
+WHOLE: Final = 1 << 30
+LINE: Final = HISTOGRAMS + 2 * BUCKETS + 1
 BLANK: Final = np.array([-1, 0, MIN_TIME, 0, -2, -1, -1, -1, 0], np.int64)
 # The number of keys up to which none is dropped, and the first number of cells.
 REMEMBERED: Final = 65_536
@@ -51,7 +53,7 @@ class UpdateQueue(TupleQueue):
         self._pages = Pages(schema, slots)
         self._cells = np.zeros(0, np.int64)
         self._areas = np.zeros(2, np.float64)
-        self._line = np.zeros(HISTOGRAMS + 2 * BUCKETS, np.int64)
+        self._line = np.zeros(LINE, np.int64)
         self._line[FIRST] = self._line[END] = -1
         self._room = 0
         self._served: tuple[Int64s, Int64s] | None = None
@@ -300,7 +302,7 @@ class UpdateQueue(TupleQueue):
             queue / lasted if lasted else 0.0,
             application / lasted if lasted else 0.0,
             line[HISTOGRAMS : HISTOGRAMS + BUCKETS],
-            line[HISTOGRAMS + BUCKETS :],
+            line[HISTOGRAMS + BUCKETS : HISTOGRAMS + 2 * BUCKETS],
             int(ages.max()) if len(ages) else 0,
             list(zip(self._keys.rows(slots[order]), ages[order].tolist(), strict=True)),
         )
@@ -356,4 +358,5 @@ class UpdateQueue(TupleQueue):
         self._keys.restore(keys)
         self._pages.restore(pages)
         self._cells, self._areas, self._line = (np.array(array) for array in arrays)
+        self._line = resized(self._line, LINE)  # older states end before the share of keys that cut the line
         self._served = None if served is None else (np.array(served[0]), np.array(served[1]))

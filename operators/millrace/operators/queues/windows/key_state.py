@@ -31,9 +31,9 @@ class Turn:
             self.gap_us = gap_us if self.gap_us is None else (3 * self.gap_us + gap_us) >> 2
         self.last_update_us = arrival_us
 
-    def rarer(self, than_us: float) -> bool:
-        """Whether it is known that updates are further apart, on average."""
-        return self.gap_us is not None and self.gap_us > than_us > 0
+    def rarer(self, than_us: float, share: float) -> bool:
+        """Whether it is known that this share of the mean time between two updates is longer."""
+        return self.gap_us is not None and than_us > 0 and self.gap_us * share > than_us
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ import numpy as np
 from millrace.operators.frame.windows import TimeWindow
 from millrace.operators.queues.pages import Pages
 from millrace.operators.queues.queue import Floor, Key, Paging, Queue, Staleness
-from millrace.operators.queues.update import REMEMBERED, Scheduler
+from millrace.operators.queues.update import REMEMBERED, WHOLE, Scheduler
 from millrace.operators.queues.windows.arrivals import Arrivals, Commit, EagerArrivals, LazyArrivals
 from millrace.operators.queues.windows.buffers import Blocks, WindowBuffer
 from millrace.operators.queues.windows.freshness import StalenessLedger
@@ -83,6 +83,7 @@ class WindowQueue(Queue):
         self._scheduler = scheduler
         self.cost_us = 0.0
         self._line: OrderedDict[Key, KeyState] = OrderedDict()
+        self._cut_share = 0  # the share of recent services that went to keys that cut the line, of WHOLE
         self._servable = 0
         self._ready: deque[Key] = deque()
         # Keys whose windows a later promise may end: their newest tuple is in a window that has not ended.
@@ -177,7 +178,9 @@ class WindowQueue(Queue):
         """Place a key that has a new update. It supersedes the one in line and the older ones that came with it."""
         line, turn = self._line, state.turn
         turn.update(arrival_us)
-        cuts = self._scheduler == "linecutting" and turn.rarer(self.cost_us * len(line))
+        # As in queues/kernel.py: keys that cut the line may take what the others leave.
+        left = WHOLE - self._cut_share
+        cuts = self._scheduler == "linecutting" and turn.rarer(2 * self.cost_us * (len(line) + 1), left / WHOLE)
         in_line = key in line
         self.superseded += older + in_line
         if not in_line:
@@ -185,6 +188,7 @@ class WindowQueue(Queue):
             line[key] = state
             self._servable += state.processing.start_us is None
         if cuts:
+            self._cut_share += WHOLE // (64 + len(line))
             line.move_to_end(key, last=False)
         elif in_line and self._scheduler == "fifo":
             line.move_to_end(key)
@@ -281,6 +285,7 @@ class WindowQueue(Queue):
         if not self._servable:
             return False
         key = next(key for key, state in self._line.items() if state.processing.start_us is None)
+        self._cut_share -= self._cut_share // (64 + len(self._line))
         state = self._line.pop(key)
         self._servable -= 1
         arrivals, processing, start_us = state.arrivals, state.processing, state.arrivals.pending_us
@@ -353,7 +358,7 @@ class WindowQueue(Queue):
             [list(key) for key in self._ready],
             [list(key) for key in self._staleness.due],
             [list(key) for key in self._open],
-            [self._scheduler, self.superseded, self._takeable, self._promise, self.newest_us],
+            [self._scheduler, self.superseded, self._takeable, self._promise, self.newest_us, self._cut_share],
             [*times, self.cost_us, self._forget_at],
             [*sums, self.floor.save()],
             [self.begin_us, self.by_tuples],
@@ -362,7 +367,8 @@ class WindowQueue(Queue):
 
     def restore(self, data: Any) -> None:
         states, line, ready, due, open_, own, times, sums, bounds, pages = data
-        self._scheduler, self.superseded, self._takeable, self._promise, self.newest_us = own
+        self._scheduler, self.superseded, self._takeable, self._promise, self.newest_us, *cuts = own
+        self._cut_share = sum(cuts)  # older states have none
         *times, self.cost_us, self._forget_at = times
         *sums, floor = sums
         self.begin_us, self.by_tuples = bounds
