@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from functools import cache
+from importlib import import_module
 from inspect import isabstract
+from pkgutil import walk_packages
 from typing import Any
 
 import pytest
 
+from millrace import operators
 from millrace.engine import saving
 from millrace.engine.engine import Engine
 from millrace.operators.fork.fork import Fork
@@ -25,6 +28,8 @@ RECORD = "record it: python -m tests.engine.states"
 @cache
 def kinds() -> list[type[Operator]]:
     """The classes of operators that are saved; a fork's turn is saved with the graph."""
+    for module in walk_packages(operators.__path__, "millrace.operators."):
+        import_module(module.name)
     found: dict[type[Operator], None] = {}
     waiting = Operator.__subclasses__()
     while waiting:

@@ -43,6 +43,8 @@ QUERIES: Final = {
     "panes": "AS SELECT k, avg(v) AS n FROM HOP(a, ts, '20 us', '60 us') GROUP BY k",
     "sessions": "AS SELECT k, count(*) AS n FROM SESSION(a, ts, '30 us' PARTITION BY k) GROUP BY k",
     "session_rows": "AS SELECT * FROM SESSION(a, ts, '30 us' PARTITION BY k)",
+    "early_windows": "AS SELECT k, sum(v) AS n FROM TUMBLE(a, ts, '50 us') GROUP BY k",
+    "early_sessions": "AS SELECT k, count(*) AS n FROM SESSION(a, ts, '30 us' PARTITION BY k) GROUP BY k",
     "counted": "AS SELECT k, sum(v) AS n FROM a [ROWS 7 SLIDE 3] GROUP BY k",
     "counted_rows": "AS SELECT * FROM a [ROWS 7 SLIDE 3]",
     "window_rows": f"AS SELECT * FROM TUMBLE({WINDOW})",
@@ -93,7 +95,8 @@ class Play:
         self.engine = Engine()
         self.delivered: list[Any] = []
         self.now_us = 0
-        steps, _ = plan_all(parse(f"{STREAMS} CREATE QUERY q {QUERIES[query]}"), Catalog())
+        streams = STREAMS.replace("')", "', punctuation_key = 'k')", 1) if query.startswith("early") else STREAMS
+        steps, _ = plan_all(parse(f"{streams} CREATE QUERY q {QUERIES[query]}"), Catalog())
         for step in steps:
             if isinstance(step, CreateStream):
                 self.engine.obey(AddStream(step.stream))

@@ -195,6 +195,7 @@ class EarlyAggregate(WindowAggregate):
     """Groups per window; promises about groups close their windows alone. The output is in no order."""
 
     windows: EarlyPanes | EarlySessions
+    layout: ClassVar[Layout] = Layout(1)
 
     def heed(self, reader: Inlet, clause: Clause) -> None:
         self.windows.heard.heed(clause)

@@ -29,7 +29,7 @@ class Sessions(Windows):
     """Open sessions, each with a slot in one table of states.
 
     key, first, last   by slot; key is -1 where the slot is free
-    number             by slot, how many rows had arrived before the session's first one
+    number             by slot, how many rows had arrived before the session's first one; saved as a rank
     head, following    by key the first session of its chain, by slot the next one; -1 ends it
     pending            slots of closed sessions that have not been emitted, in order
     """
@@ -243,9 +243,10 @@ class Sessions(Windows):
         return int(self.keys.nbytes + self.states.nbytes + 5 * self.key.nbytes + self.head.nbytes)
 
     def save(self) -> Any:
-        arrays = [array.copy() for array in (self.key, self.first, self.last, self.number, self.following, self.head)]
-        own = [self.reached, self.since, self.arrived, arrays, self.free, self.pending]
-        return [*own, self.keys.save(), self.states.save()]
+        number = np.zeros(len(self.key), np.int64)
+        number[self._slots_by_arrival()] = np.arange(len(self.key) - len(self.free))
+        arrays = [array.copy() for array in (self.key, self.first, self.last, number, self.following, self.head)]
+        return [self.reached, self.since, arrays, self.free, self.pending, self.keys.save(), self.states.save()]
 
     def essence(self) -> Any:
         """The sessions by the arrival of their first rows, with their keys' values."""
@@ -264,8 +265,9 @@ class Sessions(Windows):
         return slots[np.argsort(self.number[slots])]
 
     def restore(self, data: Any) -> None:
-        self.reached, self.since, self.arrived, arrays, self.free, self.pending, keys, states = data
+        self.reached, self.since, arrays, self.free, self.pending, keys, states = data
         self.key, self.first, self.last, self.number, self.following, self.head = (array.copy() for array in arrays)
+        self.arrived = len(self.key) - len(self.free)
         self.keys.restore(keys)
         self.states.restore(states)
         self._least = None
@@ -274,4 +276,5 @@ class Sessions(Windows):
 def numbered(state: list[Any]) -> list[Any]:
     """The state of sessions of version 1, which emitted sessions with equal bounds in the order of their slots."""
     reached, since, (key, *bounds, following, head), *rest = state
-    return [reached, since, len(key), [key, *bounds, np.arange(len(key)), following, head], *rest]
+    number = np.where(key >= 0, np.cumsum(key >= 0) - 1, 0)
+    return [reached, since, [key, *bounds, number, following, head], *rest]
