@@ -306,7 +306,7 @@ def test_the_least_and_the_greatest_text(
             else:
                 other = made()
                 other.update(slots, columns, ts)
-                state.merge(other, np.arange(4), 0, 4)
+                state.merge(other, np.arange(4), slice(0, 4))
             for slot, text, number, time in rows:
                 known = best.get(slot)
                 if known is None or (text != known[0] and (text > known[0]) == greatest) or (

@@ -18,7 +18,7 @@ import numpy as np
 from millrace.operators.aggregate.spec import AggregateCall, AggregateSpec
 from millrace.protocol import MIN_INT64, Refuse, Type
 from millrace.values.aggregates import AGGREGATES, Accumulator, Aggregates
-from millrace.values.aggregates.accumulator import OBJECTS
+from millrace.values.aggregates.accumulator import OBJECTS, Rows
 from millrace.values.arrays import SMALLEST, resized
 from millrace.values.batch import DTYPES, FILLERS, Batch, Bools, Int64s, Values
 from millrace.values.evaluate import Columns, Errors, compile_columns
@@ -165,11 +165,12 @@ class Distinct:
         self.seen.find([slots, *columns], [None] * (1 + len(columns)))
         self._inner = None
 
-    def merge(self, other: Distinct, slots: Int64s, start: int, stop: int) -> None:
+    def merge(self, other: Distinct, slots: Int64s, rows: Rows) -> None:
+        assert isinstance(rows, slice)  # it is not for tables whose groups leave one by one
         owners, *columns = (values for values, _ in other.seen.decode(0, other.seen.count))
-        chosen = np.flatnonzero((owners >= start) & (owners < stop))
+        chosen = np.flatnonzero((owners >= rows.start) & (owners < rows.stop))
         # Two of the other's groups may go into one: their values meet here as equal rows.
-        self.update(slots[owners[chosen] - start], [column[chosen] for column in columns], owners)
+        self.update(slots[owners[chosen] - rows.start], [column[chosen] for column in columns], owners)
 
     def finish(self, slots: Int64s) -> Vector:
         if self._inner is None:
@@ -577,14 +578,14 @@ class Table:
         """Take in another's groups, from one slot to another."""
         keys = other.keys(start, stop)
         slots = self.find([values for values, _ in keys], [mask for _, mask in keys], stop - start)
-        self.merge_into(other, slots, start, stop)
+        self.merge_into(other, slots, slice(start, stop))
 
-    def merge_into(self, other: Table, slots: Int64s, start: int, stop: int) -> None:
+    def merge_into(self, other: Table, slots: Int64s, rows: Rows) -> None:
         """Take in another's groups, each into its slot here."""
         self.newest = max(self.newest, other.newest)
-        accumulating.raise_to(slots, other.arrived[start:stop], self.arrived)
+        accumulating.raise_to(slots, other.arrived[rows], self.arrived)
         for own, theirs in zip(self.calls, other.calls, strict=True):
-            own.merge(theirs, slots, start, stop)
+            own.merge(theirs, slots, rows)
 
     def keys(self, start: int, stop: int) -> list[tuple[Values, Bools | None]]:
         """The keys of these groups, as columns and masks."""

@@ -115,7 +115,7 @@ class Sessions(Windows):
         fresh = np.flatnonzero(target < 0)
         target[fresh] = self._slots(len(fresh))
         self._merge_old(there, target[olds])
-        self.states.merge_into(partial, target[news], 0, partial.count)
+        self.states.merge_into(partial, target[news], slice(0, partial.count))
         begins = np.full(count, MAX_TIME, np.int64)
         ends = np.full(count, MIN_TIME, np.int64)
         np.minimum.at(begins, cluster, first)
@@ -142,7 +142,7 @@ class Sessions(Windows):
     def _merge_old(self, there: Int64s, target: Int64s) -> None:
         """Merge sessions that have become one into the slot that stays."""
         for old, new in zip(there[there != target].tolist(), target[there != target].tolist(), strict=True):
-            self.states.merge_into(self.states, np.array([new]), old, old + 1)
+            self.states.merge_into(self.states, np.array([new]), slice(old, old + 1))
             self._free(np.array([old]))
 
     def _slots(self, count: int) -> Int64s:

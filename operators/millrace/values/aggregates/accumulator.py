@@ -1,8 +1,8 @@
 """The state of one aggregate for all groups of a table.
 
 An accumulator keeps arrays by slot (a group's number in its table, see `groups.py`). It receives only rows that count:
-nulls, FILTER and DISTINCT have been applied. `merge` adds the groups from `start` to `stop` of another accumulator of
-the same kind, each to its slot in `slots`; several may go into one, in order.
+nulls, FILTER and DISTINCT have been applied. `merge` adds groups of another accumulator of the same kind, a range of its
+slots or some of them, each to its slot in `slots`; several may go into one, in order.
 """
 
 from __future__ import annotations
@@ -23,8 +23,15 @@ from millrace.values.kernels import texts as kernel
 from millrace.values.texts import as_texts
 
 Make = Callable[[], "Accumulator"]
+# Slots of a table: a range, or each by its number.
+Rows = slice | Int64s
 # Kept by reference in arrays of objects.
 OBJECTS = (Type.TEXT, Type.BYTES)
+
+
+def numbers(rows: Rows) -> Sequence[int]:
+    """The numbers of these slots."""
+    return range(rows.start, rows.stop) if isinstance(rows, slice) else cast("list[int]", rows.tolist())
 
 
 class Accumulator(ABC):
@@ -47,7 +54,7 @@ class Accumulator(ABC):
         """Add rows: each one's group, its arguments, its time."""
 
     @abstractmethod
-    def merge(self, other: Self, slots: Int64s, start: int, stop: int) -> None:
+    def merge(self, other: Self, slots: Int64s, rows: Rows) -> None:
         """Add another accumulator's groups."""
 
     @abstractmethod
@@ -163,8 +170,8 @@ class Count(Arrays, RetractableAccumulator):
     def update(self, slots: Int64s, columns: Sequence[Values], ts: Int64s) -> None:
         accumulating.add_one(slots, self.counts)
 
-    def merge(self, other: Self, slots: Int64s, start: int, stop: int) -> None:
-        accumulating.add(slots, other.counts[start:stop], self.counts)
+    def merge(self, other: Self, slots: Int64s, rows: Rows) -> None:
+        accumulating.add(slots, other.counts[rows], self.counts)
 
     def remove(self, slots: Int64s, columns: Sequence[Values]) -> None:
         accumulating.add(slots, np.full(len(slots), -1, np.int64), self.counts)
@@ -191,10 +198,10 @@ class WideSum(Arrays, RetractableAccumulator):
         accumulating.add_wide(slots, np.ones(len(slots), np.int64), self.low, self.high)
         accumulating.add(slots, np.full(len(slots), -1, np.int64), self.counts)
 
-    def merge(self, other: Self, slots: Int64s, start: int, stop: int) -> None:
-        accumulating.add_wide(slots, other.low[start:stop], self.low, self.high)
-        accumulating.add(slots, other.high[start:stop], self.high)
-        accumulating.add(slots, other.counts[start:stop], self.counts)
+    def merge(self, other: Self, slots: Int64s, rows: Rows) -> None:
+        accumulating.add_wide(slots, other.low[rows], self.low, self.high)
+        accumulating.add(slots, other.high[rows], self.high)
+        accumulating.add(slots, other.counts[rows], self.counts)
 
     def finish(self, slots: Int64s) -> Vector:
         valid = self.counts[slots] != 0
@@ -231,10 +238,11 @@ class PreciseSum(Arrays, RetractableAccumulator):
         accumulating.add_precise(slots, -columns[0], self.sums)
         accumulating.add(slots, np.full(len(slots), -1, np.int64), self.counts)
 
-    def merge(self, other: Self, slots: Int64s, start: int, stop: int) -> None:
-        accumulating.add_precise(slots, other.sums[2 * start : 2 * stop : 2], self.sums)
-        accumulating.add_precise(slots, other.sums[2 * start + 1 : 2 * stop : 2], self.sums)
-        accumulating.add(slots, other.counts[start:stop], self.counts)
+    def merge(self, other: Self, slots: Int64s, rows: Rows) -> None:
+        sums = other.sums.reshape(-1, 2)[rows]
+        accumulating.add_precise(slots, sums[:, 0], self.sums)
+        accumulating.add_precise(slots, sums[:, 1], self.sums)
+        accumulating.add(slots, other.counts[rows], self.counts)
 
     def finish(self, slots: Int64s) -> Vector:
         return self._result(slots, self.sums[2 * slots] + self.sums[2 * slots + 1], self.counts[slots])
@@ -259,8 +267,8 @@ class Deviation(Arrays):
     def update(self, slots: Int64s, columns: Sequence[Values], ts: Int64s) -> None:
         accumulating.add_moments(slots, columns[0].astype(np.float64, copy=False), self.moments)
 
-    def merge(self, other: Self, slots: Int64s, start: int, stop: int) -> None:
-        accumulating.merge_moments(slots, other.moments[3 * start : 3 * stop], self.moments)
+    def merge(self, other: Self, slots: Int64s, rows: Rows) -> None:
+        accumulating.merge_moments(slots, other.moments.reshape(-1, 3)[rows].reshape(-1), self.moments)
 
     def finish(self, slots: Int64s) -> Vector:
         counts = self.moments[3 * slots]
@@ -284,9 +292,9 @@ class Extreme(Arrays):
         found = ordinals(columns[0], self._type)
         accumulating.least(slots, ~found if self._greatest else found, self.best, self.seen)
 
-    def merge(self, other: Self, slots: Int64s, start: int, stop: int) -> None:
-        there = other.seen[start:stop] != 0
-        accumulating.least(slots[there], other.best[start:stop][there], self.best, self.seen)
+    def merge(self, other: Self, slots: Int64s, rows: Rows) -> None:
+        there = other.seen[rows] != 0
+        accumulating.least(slots[there], other.best[rows][there], self.best, self.seen)
 
     def finish(self, slots: Int64s) -> Vector:
         found = ~self.best[slots] if self._greatest else self.best[slots]
@@ -329,9 +337,9 @@ class Chosen(Arrays):
             ranks = ~ranks
         self._choose(slots, ranks, ts, columns[0])
 
-    def merge(self, other: Self, slots: Int64s, start: int, stop: int) -> None:
-        there = other.seen[start:stop] != 0
-        taken = (array[start:stop][there] for array in (other.best_rank, other.best_time, other.values))
+    def merge(self, other: Self, slots: Int64s, rows: Rows) -> None:
+        there = other.seen[rows] != 0
+        taken = (array[rows][there] for array in (other.best_rank, other.best_time, other.values))
         self._choose(slots[there], *taken)
 
     def _choose(self, slots: Int64s, ranks: Int64s, times: Int64s, values: Values) -> None:
@@ -389,9 +397,9 @@ class Compared(Arrays):
     def update(self, slots: Int64s, columns: Sequence[Values], ts: Int64s) -> None:
         self._offer(slots, columns[0], columns[-1], ts)
 
-    def merge(self, other: Self, slots: Int64s, start: int, stop: int) -> None:
-        there = np.flatnonzero(other.seen[start:stop])
-        at = start + there
+    def merge(self, other: Self, slots: Int64s, rows: Rows) -> None:
+        there = np.flatnonzero(other.seen[rows])
+        at = there + rows.start if isinstance(rows, slice) else rows[there]
         self._offer(slots[there], other.values[at], other.by[at], other.best_time[at])
 
     def _offer(self, slots: Int64s, values: Values, by: Values, ts: Int64s) -> None:

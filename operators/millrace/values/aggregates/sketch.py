@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 import numpy as np
 from datasketches import tdigest_double
 
-from millrace.values.aggregates.accumulator import Accumulator
+from millrace.values.aggregates.accumulator import Accumulator, Rows, numbers
 from millrace.values.batch import Int64s, Values
 from millrace.values.functions.vectors import Vector
 
@@ -51,8 +51,9 @@ class Quantile(Accumulator):
             self.digests[slot] = tdigest_double(SIZE)
         return self.digests[slot]
 
-    def merge(self, other: Self, slots: Int64s, start: int, stop: int) -> None:
-        for slot, digest in zip(slots.tolist(), other.digests[start:stop], strict=True):
+    def merge(self, other: Self, slots: Int64s, rows: Rows) -> None:
+        for slot, at in zip(slots.tolist(), numbers(rows), strict=True):
+            digest = other.digests[at]
             if digest is not None:
                 own = self._digest(slot)
                 own.merge(digest)

@@ -22,7 +22,7 @@ from typing import Any, Final, Self
 import numpy as np
 
 from millrace.protocol import MAX_INT64, MIN_INT64, Type
-from millrace.values.aggregates.accumulator import Accumulator
+from millrace.values.aggregates.accumulator import Accumulator, Rows, numbers
 from millrace.values.batch import FILLERS, Int64s, Values, column_of, object_array
 from millrace.values.functions.faults import told, user_fault
 from millrace.values.functions.user import CHECKS, RAISED
@@ -129,8 +129,8 @@ class UserAccumulator(Accumulator):
         self.failed[slot] = told(error)
         self.states[slot] = None
 
-    def merge(self, other: Self, slots: Int64s, start: int, stop: int) -> None:
-        for slot, at in zip(slots.tolist(), range(start, stop), strict=True):
+    def merge(self, other: Self, slots: Int64s, rows: Rows) -> None:
+        for slot, at in zip(slots.tolist(), numbers(rows), strict=True):
             theirs = other.states[at]
             if at in other.failed:
                 self.failed[slot] = other.failed[at]
