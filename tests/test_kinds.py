@@ -26,6 +26,7 @@ PLANNER_RULES = {
     "grouped",
     "joint",
     "joins",
+    "keeping",
     "ordering",
     "ranked",
     "retimed",

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from millrace.engine.saving import pack, unpack
 from millrace.operators.aggregate import groups, panes, sessions
+from millrace.operators.aggregate.lowlevel import size_of
 from millrace.operators.aggregate.spec import AggregateCall, AggregateSpec
 from millrace.operators.build import build
 from millrace.operators.frame.buffer import Buffer, Gauge
@@ -174,11 +175,16 @@ class Harness:
         """The reported state agrees with an inspection of all of it."""
         windows = getattr(self.operator, "windows", None)
         if isinstance(windows, panes.Panes):
-            tables = [*windows.panes.values()]
+            tables: list[Any] = [*windows.panes.values()]
             if windows.closing is not None and windows.closing.merged is not None:
                 tables.append(windows.closing.merged)
-            assert windows.tuples == sum(table.count for table in tables)
-            assert windows.nbytes == sum(table.nbytes for table in tables)
+            low = [windows.low] if windows.low is not None else []
+            waiting = [*windows.buffered.values()]
+            tables += [rows.table for rows in waiting]
+            kept = sum(len(part.ts) for rows in waiting for part in rows.parts)
+            assert windows.tuples == sum(one.count for one in (*tables, *low)) + kept
+            rows_bytes = sum(size_of(part) for rows in waiting for part in rows.parts)
+            assert windows.nbytes == sum(one.nbytes for one in (*tables, *low)) + rows_bytes
 
     def collect(self) -> None:
         self.account()

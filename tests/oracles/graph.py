@@ -43,6 +43,8 @@ class NodeModel:
     flush: Literal["none", "slow", "lazy"] = "none"
     delay: int = 0
     partial: Literal["skip", "emit"] = "skip"
+    keeps: Literal["groups", "bounded", "buffered", "adaptive"] = "groups"
+    slots: int = 1
     pairing: pairing.Pairing | None = None
 
     @property

@@ -280,6 +280,8 @@ class _SqlMaker:
             flush = self.draw("flush")
             chosen = ["order = 'event'"] if self.draw("in order") else []
             chosen += [f"flush = '{flush}'"] if flush else []
+            aggregate = self.draw("aggregate")
+            chosen += [f"aggregate = '{aggregate}'"] if aggregate else []
             options = f"WITH ({', '.join(chosen)})" if chosen else ""
         # Which windows of a key are superseded is a matter of load, but for the last. A row without a partner so far
         # withholds later ones in order of time, and its partner may be later in the queue.

@@ -160,6 +160,8 @@ def aggregate_of(node: NodeModel) -> Spec:
         max_delay_us=node.delay,
         partial=node.partial,
         emit="every",
+        keeps=node.keeps,
+        slots=node.slots,
     )
 
 
@@ -312,6 +314,7 @@ class _Maker:
         slides = {"size": size, "third": max(size // 3, 1), "half": max(size // 2, 1), "gap": size + 2}
         slide = slides[draw(rng, "aggregates.slide")]
         shift = draw(rng, "aggregates.shift")
+        apart = random.Random(f"{name} {size} {shift}")  # so that the worlds of known seeds stay
         return NodeModel(
             name,
             kind,
@@ -324,6 +327,8 @@ class _Maker:
             flush=draw(rng, "aggregates.flush"),
             delay=draw(rng, "aggregates.delay"),
             partial=draw(rng, "aggregates.partial"),
+            keeps=draw(apart, "aggregates.keeps"),
+            slots=draw(apart, "aggregates.slots"),
         )
 
     def _many(self, name: str, inputs: tuple[str, ...]) -> NodeModel:

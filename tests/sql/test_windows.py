@@ -379,3 +379,21 @@ def test_windows_of_rows_are_emitted_in_order_of_time_if_the_query_is(window: st
     assert sorted(came) == sorted(ordered)
     assert [at for at, _ in came] != sorted(at for at, _ in came)
     assert [at for at, _ in ordered] == sorted(at for at, _ in ordered)
+
+
+@pytest.mark.parametrize(
+    ("options", "keeps", "note"),
+    [
+        ("", "adaptive", ""),
+        ("aggregate = 'adaptive'", "adaptive", "starts with a partial result per group, and buffers rows while"),
+        ("aggregate = 'groups'", "groups", "keeps a partial result per group"),
+        ("aggregate = 'buffered'", "buffered", "buffers the rows of a window until it closes"),
+        ("aggregate = 'bounded', slots = 7", "bounded", "counts in a low-level table of 7 slots first (aggregate"),
+    ],
+)
+def test_a_query_says_what_its_windows_keep(options: str, keeps: str, note: str) -> None:
+    head = f"WITH ({options}) " if options else ""
+    found = planned(f"CREATE QUERY q {head}AS SELECT a, count(*) AS n FROM TUMBLE(s, ts, '1 s') GROUP BY a")
+    (spec,) = [node.spec for node in found.nodes if isinstance(node.spec, AggregateSpec)]
+    assert spec.keeps == keeps
+    assert "".join(found.notes).startswith(f"the aggregate {note}" if note else "")

@@ -508,6 +508,15 @@ class JoinTurned:
 
 
 @dataclass(frozen=True, slots=True)
+class AggregateTurned:
+    """An adaptive aggregate keeps new rows in another way from now on: which, and the counts of the pane that caused it
+    (see Judged)."""
+
+    operator: str
+    numbers: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class ChainDecided:
     """A component under `chain` has other segments or slopes from now on: by operator, with the numbers; `decisions`
     counts how often that has happened."""
@@ -544,6 +553,7 @@ Effect = (
     | Rejected
     | RowsFailed
     | JoinTurned
+    | AggregateTurned
     | ChainDecided
     | QueryFailed
 )
@@ -551,13 +561,15 @@ Effect = (
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """One execution of an operator, for `--trace`: tuples taken and emitted, and which rule chose the next one."""
+    """One execution of an operator, for `--trace`: tuples taken and emitted, which rule chose the next one, and what it
+    counts of its state."""
 
     operator: str
     rule: str
     took: int
     gave: int
     next: str | None
+    counts: dict[str, int] | None = None
 
 
 @dataclass(slots=True)

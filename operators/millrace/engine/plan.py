@@ -147,9 +147,9 @@ class QueryOptions(Definition):
 
     `max_state` is how many tuples the states of its operators may contain together, and `on_max_state` what happens
     above: it stops, or the streams that are ahead get no more credit until the others have freed it. `emit` is about
-    running totals; `flush`, `max_delay_us` and `partial` about windows (see AggregateSpec), `join` and `alpha` about
-    joins in order of time (see JoinSpec). `start` says from when on it reads streams that have tuples already: above
-    the newest of them, or from their marks on.
+    running totals; `flush`, `max_delay_us`, `partial`, `aggregate` and `slots` about windows (see AggregateSpec; where
+    `aggregate` is None the planner chooses), `join` and `alpha` about joins in order of time (see JoinSpec). `start`
+    says from when on it reads streams that have tuples already: above the newest of them, or from their marks on.
     """
 
     order: Order = "arrival"
@@ -163,6 +163,8 @@ class QueryOptions(Definition):
     start: Literal["newest", "watermark"] = "newest"
     join: Literal["sync", "filter", "adaptive"] = "sync"
     alpha: float = 0.3
+    aggregate: Literal["groups", "bounded", "buffered", "adaptive"] | None = None
+    slots: int = 4096
 
 
 @dataclass(frozen=True, slots=True)

@@ -286,6 +286,9 @@ class _Unknown:
     def numbers(self) -> None:
         return None
 
+    def kept(self) -> None:
+        return None
+
 
 def operator(engine: Engine, subject: Operator, queries: list[str]) -> dict[str, Any]:
     engine.graph.settle()
@@ -342,6 +345,7 @@ def _operator(engine: Engine, operator: Operator, queries: list[str], answers: A
         "state_tuples": answers.state_tuples,
         "state_bytes": answers.state_bytes,
         "join": answers.numbers() if isinstance(operator, OrderSwitching) else None,
+        "aggregate": answers.kept(),
         "low_water_us": time_or_none(operator.output.promise),
     }
     return with_old_names(view)

@@ -19,6 +19,7 @@ from millrace.sql.conditions import all_of
 from millrace.sql.dialects import guided
 from millrace.sql.errors import SqlError
 from millrace.sql.groupwise import punctuated_groups
+from millrace.sql.keeping import with_state
 from millrace.sql.ordering import in_event_order, stamp_rows
 from millrace.sql.parser import written
 from millrace.sql.unfolded import unfold_rows
@@ -207,13 +208,15 @@ class GroupedSelect:
             return replace(groups, update_key=tuple(names[:keys]))
         delay = 0 if options.flush == "none" else options.max_delay_us
         spec = replace(spec, flush=options.flush, max_delay_us=delay, partial=options.partial)
+        newest = self._window.latest is not None
+        early = not newest and not isinstance(self._window.spec, RowWindow) and options.order == "arrival"
+        early = early and punctuated_groups(self._planner, self._relation.node, output.keys)
+        spec = with_state(self._planner, replace(spec, newest=newest, early=early), self._select)
         if self._window.latest is not None:
             return self._newest(spec)
         if isinstance(self._window.spec, RowWindow):
             spec = self._over_source(spec)
             return replace(self._planner.add(spec, [self._relation]), time_known=True)
-        if options.order == "arrival" and punctuated_groups(self._planner, self._relation.node, output.keys):
-            spec = replace(spec, early=True)
         return self._planner.add(spec, [in_event_order(self._planner, self._relation)])
 
     def _newest(self, spec: AggregateSpec) -> Relation:
@@ -228,7 +231,7 @@ class GroupedSelect:
                 f"LATEST keeps the newest window of each {listed}: expected GROUP BY with {listed} and the "
                 "window's bounds only",
             )
-        windows = self._planner.add(replace(spec, newest=True), [replace(self._relation, edge=edge)])
+        windows = self._planner.add(spec, [replace(self._relation, edge=edge)])
         return replace(windows, update_key=tuple(name for name, _ in spec.keys))
 
     def _over_source(self, spec: AggregateSpec) -> AggregateSpec:

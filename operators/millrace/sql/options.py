@@ -84,6 +84,13 @@ def count(value: Value) -> int:
     raise _Wrong(f"expected a whole number above 0, got {_show(value)}")
 
 
+def slots(value: Value) -> int:
+    number = count(value)
+    if number > MOST_SLOTS:
+        raise _Wrong(f"expected at most {MOST_SLOTS:,}, got {_show(value)}")
+    return number
+
+
 def share(value: Value) -> float:
     number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else -1.0
     if 0.0 <= number < 1.0:
@@ -109,6 +116,8 @@ def _show(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
+# A low-level table of so many slots takes 600 MB with a key and a count.
+MOST_SLOTS: Final = 1 << 24
 _TIMED: Final = ("external", "internal")
 _EXTERNAL: Final = ("external",)
 # Why an option of time does not apply to a stream of another kind.
@@ -160,6 +169,13 @@ QUERY_OPTIONS: Sequence[OptionKind] = (
     OptionKind("alpha", "alpha", share, "the gain from which an adaptive join sorts its inputs first"),
     OptionKind("flush", "flush", choice("none", "slow", "lazy"), "how the results of a window are spread"),
     OptionKind("max_delay", "max_delay_us", interval(1), "how late a spread result may be"),
+    OptionKind(
+        "aggregate",
+        "aggregate",
+        choice("adaptive", "groups", "bounded", "buffered"),
+        "what a window keeps before it closes",
+    ),
+    OptionKind("slots", "slots", slots, "the size of the low-level table of a bounded aggregate"),
     OptionKind(
         "partial", "partial", choice("skip", "emit"), "whether windows that started before the query are emitted"
     ),

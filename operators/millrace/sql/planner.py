@@ -692,6 +692,10 @@ def _create_query(
         raise SqlError(
             sql, seen["max_delay"].name.span.start, "max_delay applies to spread results: add flush = 'slow'"
         )
+    if "slots" in values and values.get("aggregate") != "bounded":
+        raise SqlError(
+            sql, seen["slots"].name.span.start, "slots is the size of a low-level table: add aggregate = 'bounded'"
+        )
     for option in ("join", "alpha"):
         if option in seen and values.get("order") != "event":
             raise SqlError(

@@ -208,6 +208,7 @@ class TraceLines(Lines):
                     "took": execution.took,
                     "gave": execution.gave,
                     "next": execution.next,
+                    **(execution.counts or {}),
                 }
             ]
         )

@@ -144,4 +144,5 @@ def _operator(seen: dict[str, Any], measures: Measures) -> dict[str, Any]:
         "peak_state_tuples": state[0],
         "peak_state_bytes": state[1],
         **_queues(seen),
+        **({"aggregate": seen["aggregate"]} if seen["aggregate"] else {}),
     }

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 # The one statement whose result only a server has.
 STATEMENT: Final = re.compile(r'\s*+EXPLAIN\s++ANALYZE\s++(?:QUERY\s++)?("[^"]++"|[\w-]++)\s*+;?+\s*+', re.IGNORECASE)
 
+KEPT: Final = {"groups": "groups", "buffered": "buffered rows", "bounded": "a low-level table"}
+
 
 def asked_for(sql: str) -> str | None:
     """The query that `EXPLAIN ANALYZE [QUERY] name` names; None for any other text."""
@@ -72,6 +74,7 @@ def _measured(operator: Mapping[str, Any], rate: Rate | None) -> dict[str, Any]:
         "chain": operator["chain"],
         "state_tuples": operator["state_tuples"],
         "state_bytes": operator["state_bytes"],
+        "aggregate": operator["aggregate"],
     }
 
 
@@ -91,7 +94,29 @@ def _table(measured: list[dict[str, Any]]) -> list[str]:
         )
         for found in measured
     ]
-    return columns([heads, *rows]).split("\n") + _chain(measured)
+    return columns([heads, *rows]).split("\n") + _chain(measured) + _kept(measured)
+
+
+def _kept(measured: list[dict[str, Any]]) -> list[str]:
+    """What aggregates keep, and the price by which an adaptive one chooses."""
+    lines = []
+    for found in measured:
+        kept = found["aggregate"]
+        if kept is None:
+            continue
+        line = f"{found['name']} keeps {KEPT[kept['keeps']]}"
+        if "slots" in kept:
+            line += (
+                f" of {kept['slots']:,} slots: {kept['table_tuples']:,} tuples counted, {kept['evicted']:,} partial "
+                f"results evicted by collisions, {kept['flushed']:,} flushed by closing windows"
+            )
+        elif "last_groups" in kept:
+            line += (
+                f": {kept['last_tuples']:,} tuples of {kept['last_groups']:,} groups in the last pane would take "
+                f"{kept['last_rows_bytes']:,} bytes as rows, {kept['last_groups_bytes']:,} as groups"
+            )
+        lines.append(line)
+    return ["", *lines] if lines else []
 
 
 def _chain(measured: list[dict[str, Any]]) -> list[str]:

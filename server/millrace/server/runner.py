@@ -28,6 +28,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 import structlog
 
 from millrace.engine.events import (
+    AggregateTurned,
     Answer,
     Archived,
     Arrived,
@@ -196,6 +197,7 @@ class Runner:
             Answer: self._answer,
             Rejected: self._rejected,
             RowsFailed: self._rows_failed,
+            AggregateTurned: self._aggregate_turned,
             JoinTurned: self._join_turned,
             ChainDecided: self._chain_decided,
             QueryFailed: self._query_failed,
@@ -717,6 +719,9 @@ class Runner:
 
     def _join_turned(self, order: JoinTurned) -> None:
         log.info("a join switched its order", operator=order.operator, **order.numbers)
+
+    def _aggregate_turned(self, order: AggregateTurned) -> None:
+        log.info("an aggregate changed what it keeps", operator=order.operator, **order.numbers)
 
     def _chain_decided(self, order: ChainDecided) -> None:
         cuts = [name for name, link in order.links.items() if link.cut]

@@ -40,6 +40,9 @@ QUERIES: Final = {
     "ordered_totals": f"{EVENT}AS SELECT k, sum(v) AS n FROM a GROUP BY k",
     "current_totals": "AS SELECT v, count(*) AS n FROM u LATEST GROUP BY v",
     "having": "AS SELECT k, sum(v) AS n FROM a GROUP BY k HAVING sum(v) > 9",
+    "low_level": "WITH (aggregate = 'bounded', slots = 2) "
+    "AS SELECT k, count(*) AS n FROM TUMBLE(a, ts, '60 us') GROUP BY k",
+    "buffered": "WITH (aggregate = 'buffered') AS SELECT k, count(*) AS n FROM HOP(a, ts, '20 us', '60 us') GROUP BY k",
     "panes": "AS SELECT k, avg(v) AS n FROM HOP(a, ts, '20 us', '60 us') GROUP BY k",
     "sessions": "AS SELECT k, count(*) AS n FROM SESSION(a, ts, '30 us' PARTITION BY k) GROUP BY k",
     "session_rows": "AS SELECT * FROM SESSION(a, ts, '30 us' PARTITION BY k)",

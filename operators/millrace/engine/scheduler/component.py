@@ -234,6 +234,7 @@ class Component:
                         taken,
                         operator.emitted,
                         None if following is None else following.name,
+                        operator.traced(),
                     )
                 )
         self.steps += done

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from millrace.engine.events import Effects, JoinTurned
+from millrace.engine.events import AggregateTurned, Effects, JoinTurned
 from millrace.engine.faults import OperatorError
 from millrace.engine.graph.rewire import failing
 from millrace.engine.scheduler.component import Component
@@ -53,7 +53,7 @@ def work(engine: Engine, effects: Effects, budget: int, executions: int) -> None
             component.rotate()
     if engine.remembering:
         failing.check_states(engine, worked, effects)
-        _report_switches(worked, effects)
+        _report_switches(engine, worked, effects)
     for component in worked:
         if component.busy():
             _demand_nevertheless(engine, component, effects)
@@ -84,7 +84,10 @@ def _next(engine: Engine, components: Sequence[Component]) -> Component | None:
     return None
 
 
-def _report_switches(worked: Sequence[Component], effects: Effects) -> None:
+def _report_switches(engine: Engine, worked: Sequence[Component], effects: Effects) -> None:
+    for name, panes in engine.clock.turned:
+        effects.orders += [AggregateTurned(name, pane._asdict()) for pane in panes]
+    engine.clock.turned.clear()
     for component in worked:
         for operator in component.switching:
             if operator.pacing.untold:

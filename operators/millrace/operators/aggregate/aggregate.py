@@ -71,22 +71,24 @@ class Pace:
         return min(rows, limit)
 
 
-def _numbered(operator: Operator, state: Any) -> Any:
-    """Version 1 had no numbers of sessions."""
+def _of_version_1(operator: Operator, state: Any) -> Any:
+    """Version 1 had no numbers of sessions, and panes had nothing but their tables."""
     assert isinstance(operator, WindowAggregate)
-    *own, windows = state
+    *own, windows = state[0] if isinstance(operator, RowAggregate) else state
     if isinstance(operator.windows, SessionRows):
         windows = [numbered(windows[0]), *windows[1:]]
     elif isinstance(operator.windows, Sessions):
         windows = numbered(windows)
-    return [*own, windows]
+    elif isinstance(operator.windows, Panes):
+        windows = [*windows, [operator.windows.choice.save(), None, []]]
+    return [[*own, windows], *state[1:]] if isinstance(operator, RowAggregate) else [*own, windows]
 
 
 class WindowAggregate(WindowWaiting):
     """Groups per window, from tuples in any order. The output is in order of time."""
 
     kind: ClassVar[str] = "aggregate"
-    layout: ClassVar[Layout] = Layout(2, _numbered)
+    layout: ClassVar[Layout] = Layout(2, _of_version_1)
     paced = True
 
     def __init__(self, site: Site, spec: AggregateSpec) -> None:
@@ -149,6 +151,8 @@ class WindowAggregate(WindowWaiting):
         for count, reason in windows.errors:
             self.failed(count, reason)
         windows.errors.clear()
+        if self.state_scanned and isinstance(windows, Panes) and windows.choice.untold:
+            self.clock.turned.append((self.name, windows.choice.tell()))
 
     def _promised(self) -> int:
         """No tuple that has not been taken is below this time."""
@@ -168,6 +172,14 @@ class WindowAggregate(WindowWaiting):
         if len(rows.ts):
             self.newest_us = max(self.newest_us, int(rows.ts.max()))
             self.windows.take(rows, rows.ts)
+
+    def kept(self) -> dict[str, Any] | None:
+        """What it keeps of open windows, and the counts that the choice goes by; None for sessions."""
+        return self.windows.numbers() if isinstance(self.windows, Panes) else None
+
+    def traced(self) -> dict[str, int] | None:
+        low = self.windows.low if isinstance(self.windows, Panes) else None
+        return None if low is None else {"partials": low.count, "evicted": low.evicted, "flushed": low.flushed}
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
@@ -216,7 +228,7 @@ class RowAggregate(WindowAggregate):
     window delays no promise.
     """
 
-    layout: ClassVar[Layout] = Layout(1)
+    layout: ClassVar[Layout] = Layout(2, _of_version_1)
 
     def __init__(self, site: Site, spec: AggregateSpec) -> None:
         reader = site.inputs[0]

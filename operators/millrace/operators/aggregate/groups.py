@@ -233,16 +233,16 @@ class Keys:
         count = len(columns[0])
         if not self.room:
             self._grow()
-        coded = self._encode(columns, valid, count)
+        coded = self.encode(columns, valid, count)
         if count < FEW:
-            return self._find_or_add(_side_by_side(coded))
+            return self._find_or_add(side_by_side(coded))
         slots, rest = np.empty(count, np.int64), np.empty(count, np.int64)
         hashes = self._hashes(coded, count)
         if self._packs:
             rest = rest[: grouping.look_packed(hashes, self._index, slots, rest)]
-            keys = _side_by_side([column[rest] for column in coded])
+            keys = side_by_side([column[rest] for column in coded])
         else:
-            keys = _side_by_side(coded)
+            keys = side_by_side(coded)
             flat = keys.reshape(-1)
             rest = rest[: grouping.look(flat, self._width, hashes, self._index, self._stored, slots, rest)]
             keys = keys[rest]
@@ -348,7 +348,7 @@ class Keys:
             self._index[:] = 0
             grouping.rebuild(self._stored, self._packing, self.count, self._index)
 
-    def _encode(self, columns: Sequence[Values], valid: Sequence[Bools | None], count: int) -> list[Int64s]:
+    def encode(self, columns: Sequence[Values], valid: Sequence[Bools | None], count: int) -> list[Int64s]:
         """The columns of keys as integers."""
         coded = [self._encoded(at, columns[at], valid[at]) for at in range(len(self._types))]
         if self._null_bits:
@@ -397,8 +397,16 @@ class Keys:
         """The rows of these numbers, as columns and masks."""
         if self._text is not None:
             return [self._text.decode_at(slots)]
-        keys = self._stored[: self.count * self._width].reshape(self.count, self._width)[slots]
+        return self.decode_rows(self._stored[: self.count * self._width].reshape(self.count, self._width)[slots])
+
+    def decode_rows(self, keys: Int64s) -> list[tuple[Values, Bools | None]]:
+        """Rows of `encode`, as columns and masks."""
         return [self._decoded(at, keys) for at in range(len(self._types))]
+
+    @property
+    def texts(self) -> int:
+        """The most texts that a column has had."""
+        return max((codes.count for codes in self._codes if codes is not None), default=0)
 
     def _decoded(self, at: int, keys: Int64s) -> tuple[Values, Bools | None]:
         type = self._types[at]
@@ -474,7 +482,7 @@ def listed(columns: Iterable[tuple[Values, Bools | None]]) -> list[tuple[Any, ..
     return list(zip(*lists, strict=True))
 
 
-def _side_by_side(columns: Sequence[Int64s]) -> Int64s:
+def side_by_side(columns: Sequence[Int64s]) -> Int64s:
     """The columns of keys as rows."""
     count = len(columns[0])
     if len(columns) == 1:
@@ -509,7 +517,7 @@ class Table:
 
     def __init__(self, grouping: Grouping, whole: bool) -> None:
         self._grouping = grouping
-        self._keys = Keys(grouping.key_types, grouping.null_bits)
+        self.key_set = Keys(grouping.key_types, grouping.null_bits)
         self._room = 0
         self.count = 0
         self.newest = MIN_TIME
@@ -538,8 +546,8 @@ class Table:
             self.reserve(1)
             self.count = 1
             return np.zeros(rows, np.int64)
-        slots = self._keys.find(columns, valid)
-        self.count = self._keys.count
+        slots = self.key_set.find(columns, valid)
+        self.count = self.key_set.count
         self.reserve(self.count)
         return slots
 
@@ -547,7 +555,7 @@ class Table:
         """Have states for so many groups."""
         if count <= self._room:
             return
-        self._room = max(count, SMALLEST if self._grouping.width else 1, 2 * self._room, self._keys.room)
+        self._room = max(count, SMALLEST if self._grouping.width else 1, 2 * self._room, self.key_set.room)
         block = _block(self._room, self._words)
         block[: len(self._block)] = self._block
         block[len(self._block) :, 0] = UNTOUCHED
@@ -589,11 +597,11 @@ class Table:
 
     def keys(self, start: int, stop: int) -> list[tuple[Values, Bools | None]]:
         """The keys of these groups, as columns and masks."""
-        return self._keys.decode(start, stop) if self._grouping.width else []
+        return self.key_set.decode(start, stop) if self._grouping.width else []
 
     def keys_of(self, slots: Int64s) -> list[tuple[Values, Bools | None]]:
         """The keys of these groups, as columns and masks."""
-        return self._keys.decode_at(slots) if self._grouping.width else []
+        return self.key_set.decode_at(slots) if self._grouping.width else []
 
     def finish(self, slots: Int64s) -> tuple[list[Values], list[Bools | None], Faults | None]:
         """The aggregates of these groups."""
@@ -615,11 +623,11 @@ class Table:
 
     @property
     def nbytes(self) -> int:
-        return int(self._keys.nbytes + self._block.nbytes + sum(call.nbytes for call in self.calls))
+        return int(self.key_set.nbytes + self._block.nbytes + sum(call.nbytes for call in self.calls))
 
     def save(self) -> Any:
         states = [call.save(self.count) for call in self.calls]
-        return [self.count, self.newest, self._keys.save(), self.arrived[: self.count].copy(), states]
+        return [self.count, self.newest, self.key_set.save(), self.arrived[: self.count].copy(), states]
 
     def essence(self, slots: Int64s) -> Any:
         """The states of these groups, in this order, whatever their slots."""
@@ -628,7 +636,7 @@ class Table:
     def restore(self, data: Any) -> None:
         self.count, self.newest, keys, arrived, states = data
         if self._grouping.width:
-            self._keys.restore(keys)
+            self.key_set.restore(keys)
         self.reserve(self.count)
         self.arrived[: self.count] = arrived
         for call, saved in zip(self.calls, states, strict=True):

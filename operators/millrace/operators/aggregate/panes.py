@@ -22,7 +22,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from millrace.operators.aggregate.choosing import Choice
 from millrace.operators.aggregate.groups import ComputedRows, Grouping, Table
+from millrace.operators.aggregate.lowlevel import BufferedRows, KeyColumns, LowTable
 from millrace.operators.aggregate.spec import AggregateSpec
 from millrace.operators.frame.punctuation_grain import EVERY, THE_END, PunctuationGrain, union_of, windows_of
 from millrace.operators.frame.windows import RowWindow, TimeWindow
@@ -246,6 +248,9 @@ class Panes(Windows):
     order   the numbers of the panes that have tuples, sorted, also of those that are part of a block by now
     levels  how many levels of blocks there may be
     opened  the number of the earliest window that has not been emitted
+
+    Before they count in their pane's table, rows may be in the low-level table (`low`), or wait as they are
+    (`buffered`, by pane) where `choice` says so. When a window is due, those of its panes go into their tables.
     """
 
     def __init__(self, spec: AggregateSpec, schema: Schema, grouping: Grouping, since: int | None) -> None:
@@ -259,6 +264,8 @@ class Panes(Windows):
         self.ages = Ages(self.size, self.slide) if isinstance(window, RowWindow) else None
         self.width = gcd(self.size, self.slide)
         self.levels = (self.size // self.width).bit_length() if self.size // self.width >= MANY else 1
+        self.choice = Choice(spec)
+        self._whole = self.size == self.slide and spec.keeps != "bounded"
         self.panes: dict[Block, Table] = {}
         self._account = Account(self.panes)
         self.order: list[int] = []
@@ -266,6 +273,11 @@ class Panes(Windows):
         if since is not None and spec.partial == "skip":
             self.opened = -((self.offset - since) // self.slide)
         self.closing: Closing | None = None
+        self.low = self._low_table()
+        self.buffered: dict[int, BufferedRows] = {}
+
+    def _low_table(self) -> LowTable | None:
+        return LowTable(self.grouping, self.spec.slots, self._receive) if self.spec.keeps == "bounded" else None
 
     # -- taking --------------------------------------------------------------------------------------------------------
 
@@ -278,6 +290,9 @@ class Panes(Windows):
         if not len(at):
             return
         first, last = int(at.min()) // self.width, int(at.max()) // self.width
+        if self.low is not None:
+            self._take_low(self.low, rows, np.full(1, first) if first == last else at // self.width)
+            return
         if first == last:
             self._take(first, rows)
             return
@@ -296,12 +311,73 @@ class Panes(Windows):
     def _take(self, number: int, rows: ComputedRows) -> None:
         if self.opened is not None and self._last_window(number) < self.opened:
             return
+        choice = self.choice
+        if choice.adaptive:
+            choice.took(number, rows)
+        if number in self.buffered or (choice.mode == "buffered" and (0, number) not in self.panes):
+            self._buffer(number).take(rows)
+        else:
+            self._pane(number).take(rows)
+
+    def _buffer(self, number: int) -> BufferedRows:
+        """The rows of a pane that waits."""
+        rows = self.buffered.get(number)
+        if rows is None:
+            rows = self.buffered[number] = BufferedRows(self.grouping, self._whole)
+            insort(self.order, number)
+        return rows
+
+    def _take_low(self, low: LowTable, rows: ComputedRows, numbers: Int64s) -> None:
+        """Take rows in through the low-level table: rows of one pane, or each one's pane."""
+        if self.opened is not None:
+            there = numbers * self.width // self.slide >= self.opened
+            if not there.all():
+                chosen = np.flatnonzero(there)
+                rows, numbers = rows.take(chosen), numbers[chosen]
+        for number in np.unique(numbers).tolist():
+            self._pane(number)
+        if len(numbers):
+            low.take(np.broadcast_to(numbers, len(rows.ts)), rows)
+
+    def _pane(self, number: int) -> Table:
+        """A pane's table, about to change."""
         pane = self.panes.get((0, number))
         if pane is None:
-            pane = self.panes[0, number] = self.grouping.table(self.size == self.slide)
+            pane = self.panes[0, number] = self.grouping.table(self._whole)
             insort(self.order, number)
-        pane.take(rows)
         self._account.changed[0, number] = None
+        return pane
+
+    def _receive(self, number: int, low: Table, keys: KeyColumns, rows: Int64s) -> None:
+        """Groups of a pane leave the low-level table."""
+        pane = self._pane(number)
+        slots = pane.find([values for values, _ in keys], [mask for _, mask in keys], len(rows))
+        pane.merge_into(low, slots, rows)
+
+    def _settle(self, limit: int) -> int:
+        """Let what the panes of the next window have elsewhere count in their tables, at most so many rows and groups;
+        how many. Nothing is left if that is 0."""
+        if self.low is None and not self.buffered:
+            return 0
+        beyond = self._beyond()
+        done = 0 if self.low is None else self.low.leave(beyond, limit)
+        for number in [number for number in self.buffered if number < beyond]:
+            rows = self.buffered[number]
+            done += rows.settle(limit - done)
+            if rows.count:
+                break
+            self.panes[0, number] = self.buffered.pop(number).table
+            self._account.changed[0, number] = None
+            done = max(done, 1)
+            if done >= limit:
+                break
+        return done
+
+    def _beyond(self) -> int:
+        """The number of the first pane behind the next window."""
+        window = self._next()
+        assert window is not None
+        return (window * self.slide + self.size) // self.width
 
     # -- windows -------------------------------------------------------------------------------------------------------
 
@@ -358,6 +434,13 @@ class Panes(Windows):
         given: list[Batch] = []
         while done < limit and Windows.due(self):
             if self.closing is None:
+                settled = self._settle(limit - done)
+                if settled:
+                    done += settled
+                    continue
+                self.choice.complete(self._beyond(), self.panes)
+                if self.low is not None:
+                    self.low.rewind()
                 self.closing = self._begin()
             closing = self.closing
             if closing.part < len(closing.merges):
@@ -483,17 +566,30 @@ class Panes(Windows):
         assert closing.merged is not None
         return closing.merged
 
+    def numbers(self) -> dict[str, Any]:
+        """For reports: what it keeps, the counts of the low-level table, and those that the choice goes by."""
+        numbers = self.choice.numbers()
+        if self.low is not None:
+            numbers |= self.low.numbers()
+        if self.choice.adaptive or self.choice.mode == "buffered":
+            numbers["buffered_tuples"] = sum(rows.count for rows in self.buffered.values())
+        return numbers
+
     # -- state ---------------------------------------------------------------------------------------------------------
 
     @property
     def tuples(self) -> int:
         merged = self.closing.merged if self.closing is not None else None
-        return self._account.sums()[0] + (merged.count if merged is not None else 0)
+        elsewhere = sum(rows.count + rows.table.count for rows in self.buffered.values())
+        elsewhere += 0 if self.low is None else self.low.count
+        return self._account.sums()[0] + elsewhere + (merged.count if merged is not None else 0)
 
     @property
     def nbytes(self) -> int:
         merged = self.closing.merged if self.closing is not None else None
-        return self._account.sums()[1] + (merged.nbytes if merged is not None else 0)
+        elsewhere = sum(rows.nbytes for rows in self.buffered.values())
+        elsewhere += 0 if self.low is None else self.low.nbytes
+        return self._account.sums()[1] + elsewhere + (merged.nbytes if merged is not None else 0)
 
     def save(self) -> Any:
         closing = self.closing
@@ -504,13 +600,24 @@ class Panes(Windows):
             out = [closing.number, merges, closing.alone, merged, closing.part, closing.place, closing.given]
         panes = [[*block, table.save()] for block, table in self.panes.items()]
         ages = None if self.ages is None else self.ages.save()
-        return [self.reached, panes, list(self.order), self.opened, out, ages]
+        low = None if self.low is None else self.low.save()
+        buffered = [[number, rows.save()] for number, rows in self.buffered.items()]
+        before = [self.choice.save(), low, buffered]
+        return [self.reached, panes, list(self.order), self.opened, out, ages, before]
 
     def restore(self, data: Any) -> None:
-        self.reached, panes, self.order, self.opened, out, ages = data
+        self.reached, panes, self.order, self.opened, out, ages, (choice, low, buffered) = data
+        self.choice.restore(choice)
+        self.low = self._low_table()
+        if self.low is not None:
+            self.low.restore(low)
+        self.buffered = {}
+        for number, saved in buffered:
+            self.buffered[number] = BufferedRows(self.grouping, self._whole)
+            self.buffered[number].restore(saved)
         if self.ages is not None:
             self.ages.restore(ages)
-        self.panes = {(level, index): self._restored(saved, self.size == self.slide) for level, index, saved in panes}
+        self.panes = {(level, index): self._restored(saved, self._whole) for level, index, saved in panes}
         self._account = Account(self.panes)
         self.closing = None
         if out is not None:

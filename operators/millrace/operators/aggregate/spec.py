@@ -29,6 +29,7 @@ from millrace.operators.frame.spec import (
 from millrace.operators.frame.windows import COUNTED, RowWindow, SessionWindow, TimeWindow, bound_lags, window_words
 from millrace.protocol import Field, Schema, Type
 from millrace.values import expression as e
+from millrace.values.aggregates import AGGREGATES, Combines
 from millrace.values.definitions import Definition
 from millrace.values.expression import Column, Expression
 from millrace.values.intervals import format_interval
@@ -68,6 +69,9 @@ class AggregateSpec(Spec):
               no calls, `keys` only separate sessions, and a row has the input's columns and the bounds
     early     promises about some groups close their windows before the windows of the others. Then the rows are in no
               order
+    keeps     of windows of equal size: a partial result per group (`groups`); in front of them a low-level table of so
+              many `slots` (`bounded`); the rows, until their first window closes (`buffered`); or groups or rows by
+              counts (`adaptive`, see choosing.py)
     """
 
     kind: ClassVar[str] = "aggregate"
@@ -86,6 +90,8 @@ class AggregateSpec(Spec):
     rows: bool = False
     newest: bool = False
     early: bool = False
+    keeps: Literal["groups", "bounded", "buffered", "adaptive"] = "groups"
+    slots: int = 4096
 
     def schema(self, inputs: Sequence[Schema]) -> Schema:
         if self.rows:
@@ -193,6 +199,11 @@ class AggregateSpec(Spec):
     def every(self) -> AggregateSpec:
         return replace(self, emit="every") if self.window is None else self
 
+    def combines(self) -> Combines:
+        """How exactly the results of its calls follow from partial results: as the least exact one."""
+        found = {AGGREGATES[call.function].parts_of(call.distinct) for _, call in self.calls}
+        return next((one for one in ("never", "rounded") if one in found), "exactly")
+
     def state(self) -> State:
         if self.window is None:
             return STATEFUL._replace(lost="totals and current rows start again without the earlier rows")
@@ -219,6 +230,10 @@ class AggregateSpec(Spec):
             words[-1] += ", each row when its session closes"
         columns = [show_as(_call_words(call), name) for name, call in self.calls]
         columns += [show_as(f"window_{side}", name) for name, side in self.bounds]
+        if self.keeps == "bounded":
+            words.append(f"through {self.slots:,} slots")
+        elif self.keeps == "buffered":
+            words.append("from buffered rows")
         if self.flush != "none":
             words.append(f"emitted {self.flush} within {format_interval(self.max_delay_us)}")
         if self.window is None and self.emit == "every":

@@ -24,12 +24,14 @@ if TYPE_CHECKING:
 
 
 class StepClock:
-    """The engine's clock as data: the time of the step in progress."""
+    """The engine's clock as data: the time of the step in progress. Operators that changed their way note it here, with
+    the counts that caused it."""
 
-    __slots__ = ("now_us",)
+    __slots__ = ("now_us", "turned")
 
     def __init__(self) -> None:
         self.now_us = 0
+        self.turned: list[tuple[str, Sequence[Any]]] = []
 
 
 class Site(NamedTuple):
@@ -158,6 +160,14 @@ class Operator(ABC):
 
     def measured(self, tuples: int, us: float) -> None:
         """Take note of the measured cost of executions that took so many tuples."""
+
+    def traced(self) -> dict[str, int] | None:
+        """Counts of its state that a trace shows after an execution."""
+        return None
+
+    def kept(self) -> dict[str, Any] | None:
+        """For reports: in which of several ways it keeps its state, with the counts of that."""
+        return None
 
     def decision(self) -> Any:
         """A setting by an admin that its plan does not contain, as a value."""

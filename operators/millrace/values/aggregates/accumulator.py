@@ -1,8 +1,8 @@
 """The state of one aggregate for all groups of a table.
 
 An accumulator keeps arrays by slot (a group's number in its table, see `groups.py`). It receives only rows that count:
-nulls, FILTER and DISTINCT have been applied. `merge` adds groups of another accumulator of the same kind, a range of its
-slots or some of them, each to its slot in `slots`; several may go into one, in order.
+nulls, FILTER and DISTINCT have been applied. `merge` adds groups of another accumulator of the same kind (some of its
+slots, or a range), each to its slot in `slots`; several may go into one, in order.
 """
 
 from __future__ import annotations

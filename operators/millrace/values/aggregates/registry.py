@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Literal
 
 from millrace.protocol import Refuse, Type
 from millrace.values.aggregates.accumulator import (
@@ -28,6 +28,8 @@ from millrace.values.aggregates.sketch import Quantile
 from millrace.values.aggregates.user import UserAccumulator, UserFunctions
 from millrace.values.signatures import Signatures
 
+Combines = Literal["exactly", "rounded", "never"]
+
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
@@ -37,6 +39,8 @@ class Aggregate:
     nullable   whether the result may be null: it is for a group without values
     constants  the positions of arguments that must be constants and are not columns of its state
     distinct   whether DISTINCT makes a difference
+    combines   whether partial results of a group's rows make its result: exactly, but for the rounding of doubles, or
+               never
     """
 
     name: str
@@ -46,6 +50,11 @@ class Aggregate:
     nullable: bool = True
     constants: tuple[int, ...] = ()
     distinct: bool = True
+    combines: Combines = "exactly"
+
+    def parts_of(self, distinct: bool) -> Combines:
+        """`combines` of a call; one with DISTINCT keeps values."""
+        return "never" if distinct and self.distinct and self.arguments else self.combines
 
     @property
     def key(self) -> str:
@@ -75,14 +84,22 @@ def user_aggregate(
 ) -> Aggregate:
     """A row for an aggregate that a user has written (`user.py` describes the functions)."""
     functions = UserFunctions(name, len(arguments), init, iterate, terminate, merge, vectorised)
-    return Aggregate(name, tuple(arguments), result, lambda _, whole: UserAccumulator(functions, result, whole))
+    combines: Combines = "never" if merge is None else "rounded"  # what it rounds is up to its author
+    return Aggregate(
+        name,
+        tuple(arguments),
+        result,
+        lambda _, whole: UserAccumulator(functions, result, whole),
+        combines=combines,
+    )
 
 
 # -- built-in rows -----------------------------------------------------------------------------------------------------
 
 
 def _simple(name: str, argument: Type, result: Type, kind: type[Accumulator]) -> Aggregate:
-    return Aggregate(name, (argument,), result, lambda *_: kind())
+    rounds = issubclass(kind, PreciseSum | Deviation)
+    return Aggregate(name, (argument,), result, lambda *_: kind(), combines="rounded" if rounds else "exactly")
 
 
 def _extreme(name: str, type: Type) -> Aggregate:
@@ -125,7 +142,9 @@ def _rows() -> Iterator[Aggregate]:
     yield _simple("avg", Type.DOUBLE, Type.DOUBLE, PreciseMean)
     yield _simple("stddev", Type.BIGINT, Type.DOUBLE, Deviation)
     yield _simple("stddev", Type.DOUBLE, Type.DOUBLE, Deviation)
-    yield Aggregate("approx_quantile", (Type.DOUBLE, Type.DOUBLE), Type.DOUBLE, _quantile, constants=(1,))
+    yield Aggregate(
+        "approx_quantile", (Type.DOUBLE, Type.DOUBLE), Type.DOUBLE, _quantile, constants=(1,), combines="never"
+    )
     for name in ("min", "max"):
         yield from (_extreme(name, type) for type in Type)
     for name in ("first", "last"):
