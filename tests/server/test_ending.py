@@ -139,11 +139,11 @@ def test_a_catalog_that_cannot_be_written_is_told_until_it_can(tmp_path, monkeyp
     class Disk(sqlite3.Connection):
         """Of a disk that may be full."""
 
-        def execute(self, sql, *given):
-            if full and sql.startswith("DELETE"):
+        def executemany(self, sql, *given):
+            if full:
                 refused.append(sql)
                 raise sqlite3.OperationalError("database or disk is full")
-            return super().execute(sql, *given)
+            return super().executemany(sql, *given)
 
     monkeypatch.setattr(sqlite3, "connect", lambda *given, **options: connect(*given, **options, factory=Disk))
 
