@@ -585,7 +585,7 @@ def test_rows_without_a_time_get_the_clock_and_wait_for_it(order: Any) -> None:
     harness.work()
     assert harness.rows == []
     assert harness.operator.need() == 105
-    assert harness.operator.stamps()
+    assert harness.operator.stamps(harness.operator.holding())
     harness.clock.now_us = 105
     assert harness.operator.reach()
     harness.work()

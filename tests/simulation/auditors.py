@@ -98,9 +98,9 @@ def asking() -> Iterator[None]:
         effects: Effects,
     ) -> None:
         if definition.ets == "on-demand" and not any(
-            self.holders(waiter, need).get(source) == need_us
+            self.holders(waiter, need, holding).get(source) == need_us
             for waiter in self._engine.graph.component_of(source).waiters
-            if (need := waiter.need()) is not None
+            for need, holding in waiter.needs()
         ):
             raise Broken(f"{source.stream}, {feed.name} was asked for {need_us}, which nobody waits for")
         if not feed.can_answer or feed.leaves_us is not None:
@@ -339,8 +339,9 @@ def ask(engine: Engine) -> None:
         for time in (MIN_TIME, engine.clock.now_us, operator.output.promise):
             operator.lacking(time), operator.demand(time)
         if isinstance(operator, IdleWaiting):
-            operator.need(), operator.holding(), operator.blocked(), operator.idle(), operator.registers()
-            operator.horizon(), operator.stamps(), operator.past_its_tuples(), operator.held_tuples()
+            operator.need(), operator.holding(), operator.needs(), operator.blocked(), operator.idle()
+            operator.registers(), operator.horizon(), operator.stamps([0])
+            operator.past_its_tuples(), operator.held_tuples()
     engine.operators(), engine.components(), engine.queries(), engine.streams(), engine.withheld()
     for name in engine.queries_by_name:
         engine.why(name, engine.clock.now_us + 1_000_000)

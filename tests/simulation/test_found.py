@@ -313,6 +313,18 @@ def test_a_feed_that_gets_credit_again_is_looked_at_again():
     assert times(bench.run(at=710), "u") == [550]
 
 
+@pytest.mark.parametrize("at", [101, 106])
+def test_an_unmatched_row_does_not_wait_for_an_older_one_of_the_other_side(at):
+    # Only the older row's need was carried, to a stream without an answer; the clock could answer the other's.
+    bench = Bench(external("a", disorder_us=20), StreamDefinition("b", TV, "internal"))
+    full = JoinSpec((("x", 0, 0), ("y", 1, 0)), (Band(0, 1, -3, 5),), outer=(0, 1))
+    bench.query(plan("q", ("J", full, ["a.source", "b.source"])))
+    bench.run(give_tv("b", 96), at=96)
+    effects = bench.run(give_tv("a", 100), at=at)
+    assert [order.at_us for order in effects.orders if isinstance(order, WakeAt)] == ([106] if at < 106 else [])
+    assert rows(effects, "q") + rows(bench.run(at=106), "q") == [(100, None)]
+
+
 def test_what_waits_off_an_arc_counts_as_much_when_its_stream_gets_a_field():
     # What an update queue held counted as so many bytes when it came, and as more when it left; a restored engine that
     # found it there counted more from the beginning.

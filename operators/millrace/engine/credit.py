@@ -84,9 +84,9 @@ def _full(engine: Engine, component: Component) -> bool:
 
 def _awaited(engine: Engine, component: Component, source: Source) -> bool:
     return any(
-        source in engine.time.holders(waiter, need)
+        source in engine.time.holders(waiter, need, holding)
         for waiter in component.waiters
-        if (need := ask(waiter, waiter.need)) is not None
+        for need, holding in ask(waiter, waiter.needs)
     )
 
 
@@ -137,8 +137,9 @@ def _awaited_by_others(engine: Engine, source: Source) -> bool:
     for waiter in engine.graph.component_of(source).waiters:
         if len(waiter.inputs) < 2 or all(query.plan.name in engine.slow for query in engine.owners(waiter)):
             continue
-        need = ask(waiter, waiter.need)
-        if need is not None and ask(waiter, waiter.blocked) and source in engine.time.holders(waiter, need):
+        if ask(waiter, waiter.blocked) and any(
+            source in engine.time.holders(waiter, need, holding) for need, holding in ask(waiter, waiter.needs)
+        ):
             return True
     return False
 

@@ -175,7 +175,8 @@ def _waiting(engine: Engine, query: Query, now_us: int) -> Why | None:
         position = waiter.holding()[0]
         held = sum(waiter.queue_tuples(at) for at in range(len(waiter.inputs)))
         since = waiter.idle_since[position]
-        holder = next((source for source in engine.time.holders(waiter, need) if isinstance(source, Source)), None)
+        holders = engine.time.holders(waiter, need, waiter.holding())
+        holder = next((source for source in holders if isinstance(source, Source)), None)
         blocked = "Blocked" if since is None else f"Blocked since {_time(since)}"
         where = f"{blocked}: {waiter.name} {_holds(waiter, held)}"
         if holder is None:
@@ -209,7 +210,7 @@ def _gathering(engine: Engine, query: Query) -> Why | None:
         f"its input from {producer} reaches {_time(need)}; {_reached(promise)}"
     )
     advice = f"millrace explain {query.plan.name} --analyze"
-    holders = [source for source in engine.time.holders(waiter, need) if isinstance(source, Source)]
+    holders = [source for source in engine.time.holders(waiter, need, waiter.holding()) if isinstance(source, Source)]
     unfed = next((source.stream for source in holders if not len(source.feeds)), None)
     if unfed is not None:
         text += f", and no client is feeding {unfed}"

@@ -101,10 +101,10 @@ class Timers:
         self._count = 1 + max((number for _, number, _ in self._heap), default=-1)
 
 
-def _need(waiter: IdleWaiting) -> int | None:
+def _needs(waiter: IdleWaiting) -> list[tuple[int, list[int]]]:
     try:
         waiter.settle()
-        return waiter.need()
+        return waiter.needs()
     except Exception as error:
         raise OperatorError(waiter, error) from error
 
@@ -138,12 +138,12 @@ class WatermarkCoordinator:
         helped = False
         self._again = {}
         # The least need first: a feed has one request at a time, and no rule may change who is served by that.
-        needs = [(need, waiter) for waiter in component.waiters if (need := _need(waiter)) is not None]
+        needs = [(need, waiter, holding) for waiter in component.waiters for need, holding in _needs(waiter)]
         if not needs and not self.timers.at:
             return False
-        for need, waiter in sorted(needs, key=itemgetter(0)) if len(needs) > 1 else needs:
+        for need, waiter, holding in sorted(needs, key=itemgetter(0)) if len(needs) > 1 else needs:
             try:
-                helped |= self._carry(waiter, need, effects, busy=busy)
+                helped |= self._carry(waiter, need, holding, effects, busy=busy)
             except OperatorError:
                 raise
             except Exception as error:
@@ -158,16 +158,17 @@ class WatermarkCoordinator:
 
         It answers at once, and the same for every operator. Clients are asked when the step ends, for the least need.
         """
-        need = waiter.need()
-        if need is not None:
-            self._carry(waiter, need, None, busy=True)
+        for need, holding in waiter.needs():
+            self._carry(waiter, need, holding, None, busy=True)
 
-    def _carry(self, waiter: IdleWaiting, need: int, effects: Effects | None, *, busy: bool) -> bool:
+    def _carry(
+        self, waiter: IdleWaiting, need: int, holding: Sequence[int], effects: Effects | None, *, busy: bool
+    ) -> bool:
         helped = False
         # Another input is past the need: this one's clock is late for a reason that only its clients know.
         passed = any(reader.promise > need for reader in waiter.inputs)
         use_clock = effects is None or not busy
-        for holder, enough in self.holders(waiter, need).items():
+        for holder, enough in self.holders(waiter, need, holding).items():
             if busy and (not isinstance(holder, Source) or holder.output.queued):
                 # What lies at a source comes by itself; a stamper may have tuples before it that it has not seen.
                 continue
@@ -184,18 +185,20 @@ class WatermarkCoordinator:
         """What cannot be answered yet can be then."""
         self._again[source.stream] = min(at_us, self._again.get(source.stream, at_us))
 
-    def holders(self, waiter: IdleWaiting, need_us: int) -> dict[Source | IdleWaiting, int]:
-        """What holds an operator back, above its inputs, each once, in order, and how much it would have to promise.
+    def holders(self, waiter: IdleWaiting, need_us: int, holding: Sequence[int]) -> dict[Source | IdleWaiting, int]:
+        """What holds an operator back, above these inputs, each once, in order, and how much it would have to promise.
 
         It is a source, or an operator that stamps latent tuples: it promises no more than the clock.
         """
         operator: Operator = waiter
         try:
-            if waiter.stamps():
+            if waiter.stamps(holding):
                 return {waiter: need_us}
             graph = self._engine.graph
             needs: dict[Source | IdleWaiting, int] = {}
-            todo = [(graph.producer(waiter.inputs[position]), need_us) for position in waiter.holding()]
+            # An answer to another need may have met this one meanwhile.
+            owing = [reader for position in holding if (reader := waiter.inputs[position]).promise < need_us]
+            todo = [(graph.producer(reader), need_us) for reader in owing]
             while todo:
                 operator, need = todo.pop(0)
                 if isinstance(operator, Source):

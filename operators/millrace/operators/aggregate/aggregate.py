@@ -9,6 +9,7 @@ The end of an open window is a need: it makes sources promise, or a timer ring, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -103,7 +104,7 @@ class WindowAggregate(WindowWaiting):
         if reader.waiting:
             return None
         end = self.windows.next_end()
-        known = self.windows.reached if self.stamps() else reader.promise
+        known = self.windows.reached if reader.latent else reader.promise
         return None if end is None or end <= known else end
 
     def declares(self) -> PunctuationGrain | None:
@@ -114,12 +115,12 @@ class WindowAggregate(WindowWaiting):
         """Tuples without a time are stamped here with the clock, so nothing later is promised of them."""
         return self.clock.now_us if promise_us == LATENT else promise_us
 
-    def stamps(self) -> bool:
+    def stamps(self, holding: Sequence[int]) -> bool:
         return self.inputs[0].latent
 
     def reach(self) -> bool:
         """Whether the clock has reached the end of a window of latent tuples."""
-        if not self.stamps():
+        if not self.inputs[0].latent:
             return super().reach()
         self.windows.reached = max(self.windows.reached, self.clock.now_us)
         return self.windows.due()

@@ -7,6 +7,7 @@ differs: a union or a join holds tuples in order (`waiting.py`), an aggregate ho
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from millrace.operators.frame.ets_arcs import Arc, announce
@@ -58,12 +59,17 @@ class IdleWaiting(Operator):
         need = self.need()
         return [] if need is None else [p for p, reader in enumerate(self.inputs) if reader.promise < need]
 
+    def needs(self) -> list[tuple[int, list[int]]]:
+        """Every promise that by itself would let it act, and the inputs that owe it."""
+        need = self.need()
+        return [] if need is None else [(need, self.holding())]
+
     def past_its_tuples(self) -> bool:
         """Whether it waits for the microsecond after a tuple's own, which the clock may not have reached yet."""
         return False
 
-    def stamps(self) -> bool:
-        """Whether only the clock holds it back: it stamps the tuples that it waits for."""
+    def stamps(self, holding: Sequence[int]) -> bool:
+        """Whether only the clock holds it back: it stamps the tuples of the inputs that it waits for."""
         return False
 
     def idle(self) -> list[int]:

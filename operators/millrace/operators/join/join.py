@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
@@ -150,23 +151,24 @@ class Join(LinedInputs, OrderSwitching):
         ]
 
     def need(self) -> int | None:
-        wait = self._wait()
-        return None if wait is None else wait[0]
+        waits = self.needs()
+        return waits[0][0] if waits else None
 
     def holding(self) -> list[int]:
-        wait = self._wait()
-        return [] if wait is None else wait[1]
+        waits = self.needs()
+        return waits[0][1] if waits else []
 
     def blocked(self) -> bool:
         """Whether a row is held back. A row that may still match is not, until a row past its window has arrived."""
-        return self._wait(idle=True) is not None
+        return bool(self._waits(idle=True))
 
     def idle(self) -> list[int]:
-        wait = self._wait(idle=True)
-        return [] if wait is None else wait[1]
+        return sorted({position for _, holding in self._waits(idle=True) for position in holding})
 
-    def stamps(self) -> bool:
-        holding = self.holding()
+    def needs(self) -> list[tuple[int, list[int]]]:
+        return self._waits()
+
+    def stamps(self, holding: Sequence[int]) -> bool:
         return bool(holding) and all(self.inputs[position].latent for position in holding)
 
     def reach(self) -> bool:
@@ -180,29 +182,34 @@ class Join(LinedInputs, OrderSwitching):
     def past_its_tuples(self) -> bool:
         return self._by_rows
 
-    def _wait(self, *, idle: bool = False) -> tuple[int, list[int]] | None:
-        """The least promise that would let it act, and the inputs that owe it. `idle`: only if it holds a row back."""
+    def _waits(self, *, idle: bool = False) -> list[tuple[int, list[int]]]:
+        """Per row that may leave next, the least promise that lets it, and the inputs that owe it.
+
+        On arrival the oldest unmatched row of each side may leave, whatever the other waits for: the rows that are held
+        back are first. In order of time only the first of all rows may. `idle`: only waits that hold a row back.
+        """
         if self.mode == "arrival" and not any(pending.count for pending in self.pending):
-            return None
+            return []
         if self.rest or (self.mode == "arrival" and any(reader.waiting for reader in self.inputs)):
-            return None
-        least = head = self._blocked_head()
-        past = True
-        wait: tuple[int, list[int]] | None = None
+            return []
+        waits: list[tuple[bool, int, int, list[int]]] = []
+        head = self._blocked_head()
         if head is not None:
             needed = head + 1 if self._by_rows and self._standing() else head
-            wait = needed, [p for p in range(len(self.inputs)) if self._promise(p) < needed]
+            waits.append((True, head, needed, [p for p in range(len(self.inputs)) if self._promise(p) < needed]))
         for pending in self.pending:
             row = pending.oldest()
             beside = 1 - pending.position
             after = self.matcher.bands.reach[pending.position][beside]
-            # In order of time, what is held back for less goes first.
-            if row is None or after == UNBOUNDED_US or (least is not None and row >= least):
+            if row is None or after == UNBOUNDED_US or self._promise(beside) > row + after:
                 continue
-            if self._promise(beside) <= row + after:
-                least, wait = row, (row + after + 1, [beside])
-                past = pending.newest >= wait[0]
-        return wait if past or not idle else None
+            needed = row + after + 1
+            waits.append((pending.newest >= needed, row, needed, [beside]))
+        if self.mode == "arrival":
+            waits.sort(key=lambda wait: (not wait[0], wait[1]))
+        elif waits:
+            waits = [min(waits, key=itemgetter(1))]
+        return [(needed, holding) for past, _, needed, holding in waits if past or not idle]
 
     def _blocked_head(self) -> int | None:
         """The least time that waits in line or in the hold buffer, if the inputs do not promise it."""
