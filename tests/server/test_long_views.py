@@ -3,6 +3,7 @@
 from unittest.mock import patch
 
 from millrace.server import daemon as daemons
+from millrace.server import metrics
 from tests.server.harness import served
 from tests.server.test_api import get
 from tests.server.test_statements import post
@@ -18,7 +19,7 @@ def of_server(text):
 
 @served(sql=MANY)
 async def test_metrics_and_operators_in_pieces_are_those_made_at_once(daemon):
-    with patch.object(daemons, "PIECE", 2):
+    with patch.object(daemons, "PIECE", 2), patch.object(metrics, "PIECE", 2):
         pieces = [piece async for piece in daemon.operators_in_pieces()]
         text = await daemon.metrics.scrape(daemon.operators_in_pieces())
     assert max(map(len, pieces)) == 2

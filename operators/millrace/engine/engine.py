@@ -321,6 +321,10 @@ class Engine:
     def queries(self) -> list[dict[str, Any]]:
         return [views.query(self, query) for query in self.queries_by_name.values()]
 
+    def query_states(self) -> dict[str, str]:
+        """By query: running, paused, failed or catching up."""
+        return {name: views.state(query) for name, query in self.queries_by_name.items()}
+
     def components(self) -> list[dict[str, Any]]:
         return [views.component(self, component) for component in self.graph.components]
 

@@ -130,7 +130,7 @@ def query(engine: Engine, query: Query) -> dict[str, Any]:
             if isinstance(operator, OrderSwitching)
         },
         "update_key": None if plan.update_key is None else list(plan.update_key),
-        "state": _state(query),
+        "state": state(query),
         "reason": query.paused,
         "rows": query.sink.sequence,
         "skipped": sum(reader.missed for reader in engine.entries(query)),
@@ -169,7 +169,7 @@ def ignored(engine: Engine, query: Query) -> dict[str, int]:
     return counts
 
 
-def _state(query: Query) -> str:
+def state(query: Query) -> str:
     if query.catching_up:
         return "catching up"
     return "failed" if query.failed else "running" if query.paused is None else "paused"

@@ -33,6 +33,9 @@ from millrace.values.batch import Batch
 # Bounds of the latency histogram: a quarter of a millisecond, where a tuple at a time ends up, to a minute.
 BOUNDS_US: Final = (250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
                     2_500_000, 5_000_000, 10_000_000, 60_000_000)  # fmt: skip
+BOUNDS: Final = (*(str(bound / 1e6) for bound in BOUNDS_US), "+Inf")
+# Histograms between which the loop is free: a millisecond or two.
+PIECE: Final = 100
 
 # The changes by admins; each is counted with its result from the first scrape on.
 RECONFIGURATIONS: Final = (
@@ -56,7 +59,7 @@ class Views(Protocol):
 
     def operators(self) -> list[dict[str, Any]]: ...
 
-    def queries(self) -> list[dict[str, Any]]: ...
+    def query_states(self) -> dict[str, str]: ...
 
     def withheld(self) -> dict[str, list[str]]: ...
 
@@ -170,16 +173,18 @@ class Metrics:
         operators = [operator async for piece in pieces for operator in piece]
         families: list[Metric] = []
         for family in self._collect(operators):
-            families.append(family)
+            if family is not None:
+                families.append(family)
             await asyncio.sleep(0)
             await self._runner.at_rest()
         families += self._process.collect()
         return await in_thread(lambda: generate_latest(_Collected(families)))
 
     def collect(self) -> Iterator[Metric]:
-        return self._collect(self._engine.operators())
+        return (family for family in self._collect(self._engine.operators()) if family is not None)
 
-    def _collect(self, operators: list[dict[str, Any]]) -> Iterator[Metric]:
+    def _collect(self, operators: list[dict[str, Any]]) -> Iterator[Metric | None]:
+        """The families; None where one takes long, so that the caller can do something else."""
         yield _gauge(
             "build_info", "Always 1; the label has the version of the server.", ("version",), [((version(),), 1)]
         )
@@ -190,12 +195,12 @@ class Metrics:
             "query_state",
             "1 for the present state of the query: running, paused, or failed and waiting to be resumed.",
             ("query", "state"),
-            [((at["name"], state), int(at["state"] == state)) for at in self._engine.queries() for state in STATES],
+            [((name, state), int(at == state)) for name, at in self._engine.query_states().items() for state in STATES],
         )
         yield from self._sinks()
         yield from self._retained()
         yield from self._archived()
-        yield self._latencies()
+        yield from self._latencies()
         self.count_punctuations()
         yield _counter(
             "punctuation",
@@ -462,7 +467,7 @@ class Metrics:
     def _retained(self) -> Iterator[Metric]:
         """What queries retain, and how long feeds wait for their slow readers."""
         label, now_us = ("query",), self._runner.now_us()
-        outlets = {name: self._runner.outlets.get(name) for name in (at["name"] for at in self._engine.queries())}
+        outlets = {name: self._runner.outlets.get(name) for name in self._engine.query_states()}
         found = [((name,), outlet) for name, outlet in outlets.items() if outlet is not None]
         yield _gauge(
             "query_retained_tuples",
@@ -543,16 +548,19 @@ class Metrics:
                 family.add_metric((stream, outcome), list(_buckets(taken)), taken.total_us / 1e6)
         return family
 
-    def _latencies(self) -> Metric:
+    def _latencies(self) -> Iterator[Metric | None]:
         family = HistogramMetricFamily(
             "millrace_query_latency_seconds",
             "Time from the arrival of the newest tuple in a row to the row's delivery.",
             labels=("query",),
         )
-        for query in self._runner.outlets:
-            latency = self._latency.setdefault(query, Histogram())
-            family.add_metric((query,), list(_buckets(latency)), latency.total_us / 1e6)
-        return family
+        for at, query in enumerate(tuple(self._runner.outlets)):
+            if at % PIECE == PIECE - 1:
+                yield None
+            if query in self._runner.outlets:
+                latency = self._latency.setdefault(query, Histogram())
+                family.add_metric((query,), list(_buckets(latency)), latency.total_us / 1e6)
+        yield family
 
 
 def reference(metrics: Metrics) -> str:
@@ -576,8 +584,7 @@ def version() -> str:
 
 def _buckets(histogram: Histogram) -> Iterator[tuple[str, float]]:
     total = 0
-    bounds = [*(str(bound / 1e6) for bound in BOUNDS_US), "+Inf"]
-    for bound, count in zip(bounds, histogram.counts, strict=True):
+    for bound, count in zip(BOUNDS, histogram.counts, strict=True):
         total += count
         yield bound, total
 
