@@ -218,7 +218,7 @@ def test_worlds_are_worth_playing():
 @pytest.mark.parametrize(
     ("first", "owner", "name", "broken"),
     [
-        (3, Source, "_marks_met", lambda self, feed, ts: ts - 1),
+        (3, Source, "_marks_met", lambda self, feed, batch: (batch.ts - 1, self.mark)),
         (0, TimeOrdered, "horizon", lambda self: max(reader.promise for reader in self.inputs)),
         (0, Inlet, "low_water", lambda self: self.promise),
         (2, PunctuationGrain, "above", lambda self, value_us: value_us + (1 if self.every else 50)),
