@@ -264,6 +264,9 @@ EVENTS: Final[dict[str, LogEvent]] = {
     "a join switched its order": LogEvent(
         "info", ("operator", "numbers"), "`numbers` are the measurements that decided it."
     ),
+    "an aggregate changed what it keeps": LogEvent(
+        "info", ("operator", "numbers"), "`numbers` are what it keeps now, and the counts that decided it."
+    ),
     "refused an admin request": LogEvent(
         "warning",
         ("status", "times"),
