@@ -44,9 +44,11 @@ class Load:
     With `named`, keys are texts.
     """
 
-    def __init__(self, tuples: int, groups: int, *, start_us: int = 0, apart_us: int = 10, named: bool = False) -> None:
+    def __init__(
+        self, tuples: int, groups: int, *, start_us: int = 0, apart_us: int = 10, named: bool = False, seed: int = 1
+    ) -> None:
         self.schema = NAMED if named else SCHEMA
-        rng = np.random.default_rng(1)
+        rng = np.random.default_rng(seed)
         self.ts: Int64s = start_us + np.arange(tuples) * apart_us
         self.k: Int64s = rng.integers(0, groups, tuples)
         self.v: Int64s = rng.integers(0, 1500, tuples)

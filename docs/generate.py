@@ -181,11 +181,11 @@ def claims(paper: str) -> str:
     lines = [
         f"{holds} of {len(rows)} claims hold.",
         "",
-        "| figure | claim | expected | measured | holds |",
-        "|---|---|---|---|---|",
+        "| figure | claim | expected | measured | holds | seeds |",
+        "|---|---|---|---|---|---|",
         *(
             f"| {row['figure']} | {_cell(row['claim'])} | {_cell(row['expected'])} | {_cell(row['measured'])} "
-            f"| {row['holds']} |"
+            f"| {row['holds']} | {row['seeds']} |"
             for row in rows
         ),
     ]

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from bench.papers.claims import Experiment, ExperimentResult, Paper, Row, merged, page, read_rows, rows_of, write_rows
 from bench.papers.experiments import EXPERIMENTS
+from bench.papers.spread import draw_with_spread
 
 FIGURES: Final = Path(__file__).resolve().parents[2] / "docs" / "figures"
 
@@ -32,24 +33,27 @@ def main(words: Sequence[str], folder: Path = FIGURES, experiments: Sequence[Exp
             paper = experiment.paper
             print(f"{paper.short.upper()}: {paper.title}", flush=True)
         began = time.perf_counter()
-        result = experiment.run()
-        draw(result, folder / f"{experiment.name}.png", wide=experiment.wide)
-        new_rows[experiment.name] = rows_of(experiment, result.claims)
+        results = {seed: experiment.run(seed) for seed in experiment.seeds}
+        draw(list(results.values()), folder / f"{experiment.name}.png", wide=experiment.wide)
+        new_rows[experiment.name] = rows_of(experiment, results)
         print_claims(experiment, new_rows[experiment.name], time.perf_counter() - began)
     update_files(folder, new_rows, experiments)
     return 0
 
 
-def draw(result: ExperimentResult, path: Path, *, wide: bool) -> None:
+def draw(results: Sequence[ExperimentResult], path: Path, *, wide: bool) -> None:
     figure = Figure(figsize=(11.0 if wide else 7.0, 4.2), layout="constrained")
-    result.draw(figure)
+    draw_with_spread(figure, [result.draw for result in results])
     figure.savefig(path, dpi=110, metadata={"Software": None})
 
 
 def print_claims(experiment: Experiment, rows: Sequence[Row], seconds: float) -> None:
     print(f"  {experiment.name}  {experiment.title}  ({seconds:.0f} s)")
     for row in rows:
-        print(f"    {'holds' if row.holds == 'yes' else 'DOES NOT HOLD':<14} {row.claim}: {row.measured}", flush=True)
+        print(
+            f"    {'holds' if row.holds == 'yes' else 'DOES NOT HOLD':<14} {row.claim} ({row.seeds}): {row.measured}",
+            flush=True,
+        )
 
 
 def update_files(folder: Path, new_rows: Mapping[str, Sequence[Row]], experiments: Sequence[Experiment]) -> None:

@@ -15,6 +15,8 @@ from typing import Final
 
 from matplotlib.figure import Figure
 
+SEEDS: Final = (1, 2, 3, 4, 5)
+
 
 @dataclass(frozen=True, slots=True)
 class Claim:
@@ -47,6 +49,8 @@ class Paper:
 class Experiment:
     """A figure of a paper.
 
+    run      runs it with the arrivals of one seed
+    seeds    the seeds of a full run; a figure of formulas alone needs one
     setting  the configuration of the run
     says     the paper's figure
     remark   where and why we differ, or how to read it
@@ -58,8 +62,9 @@ class Experiment:
     setting: str
     says: str
     remark: str
-    run: Callable[[], ExperimentResult]
+    run: Callable[[int], ExperimentResult]
     wide: bool = False
+    seeds: Sequence[int] = SEEDS
 
     @property
     def name(self) -> str:
@@ -68,7 +73,7 @@ class Experiment:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of the file."""
+    """A row of the file. A claim holds if it holds for every seed; `seeds` is the number of those for which it does."""
 
     paper: str
     figure: str
@@ -76,6 +81,7 @@ class Row:
     expected: str
     measured: str
     holds: str
+    seeds: str
 
     @property
     def name(self) -> str:
@@ -85,8 +91,11 @@ class Row:
 
 INTRODUCTION: Final = (
     "`make figures` (`python -m bench.papers`) draws these figures: Millrace's engine under a virtual clock, with "
-    "arrivals drawn from fixed seeds. The same sources produce the same numbers. Where a figure measures the machine "
-    "instead, its text says so. The claims are also in [claims.csv](claims.csv)."
+    "arrivals drawn from five fixed seeds. The same sources produce the same numbers. Where a figure measures the "
+    "machine instead, its text says so, and it is measured five times. A line shows the first seed, the band around it "
+    "reaches from the least to the most of all. A claim holds if it holds for every seed. The table shows the first "
+    "seed's numbers, or those of the first seed for which the claim does not hold. The claims are also in "
+    "[claims.csv](claims.csv)."
 )
 COLUMNS: Final = tuple(field.name for field in fields(Row))
 
@@ -109,12 +118,18 @@ def falling(values: Sequence[float]) -> bool:
 # -- the file ----------------------------------------------------------------------------------------------------------
 
 
-def rows_of(experiment: Experiment, claims: Iterable[Claim]) -> list[Row]:
+def rows_of(experiment: Experiment, results: Mapping[int, ExperimentResult]) -> list[Row]:
+    """One row per claim, over the results of all seeds."""
     paper, figure = experiment.paper.short, experiment.figure
-    return [
-        Row(paper, figure, claim.claim, claim.expected, claim.measured, "yes" if claim.holds else "no")
-        for claim in claims
-    ]
+    rows = []
+    for claims in zip(*(result.claims for result in results.values()), strict=True):
+        assert len({claim.claim for claim in claims}) == 1
+        first = claims[0]
+        missed = [(seed, claim) for seed, claim in zip(results, claims, strict=True) if not claim.holds]
+        measured = f"seed {missed[0][0]}: {missed[0][1].measured}" if missed and first.holds else first.measured
+        seeds = f"{len(claims) - len(missed)} of {len(claims)}"
+        rows.append(Row(paper, figure, first.claim, first.expected, measured, "no" if missed else "yes", seeds))
+    return rows
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -166,8 +181,11 @@ def _verdict(rows: Sequence[Row]) -> str:
 
 
 def _section(experiment: Experiment, rows: Sequence[Row]) -> list[str]:
-    table = ["| claim | expected | measured | holds |", "|---|---|---|---|"]
-    table += [f"| {_cell(row.claim)} | {_cell(row.expected)} | {_cell(row.measured)} | {_holds(row)} |" for row in rows]
+    table = ["| claim | expected | measured | holds | seeds |", "|---|---|---|---|---|"]
+    table += [
+        f"| {_cell(row.claim)} | {_cell(row.expected)} | {_cell(row.measured)} | {_holds(row)} | {row.seeds} |"
+        for row in rows
+    ]
     parts = [
         f"### Figure {experiment.figure}: {experiment.title}",
         f"![{experiment.title}]({experiment.name}.png)",

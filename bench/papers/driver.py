@@ -183,7 +183,7 @@ def _outcome(driver: Driver, tally: Tally) -> Outcome:
 # -- arrivals ----------------------------------------------------------------------------------------------------------
 
 
-def poisson(rate: float, seconds: float, *, seed: int) -> list[int]:
+def poisson(rate: float, seconds: float, *, seed: int | Sequence[int]) -> list[int]:
     """Arrival times of a Poisson process in microseconds: `rate` a second on average, for `seconds`."""
     rng = np.random.default_rng(seed)
     expected = rate * seconds
@@ -200,13 +200,15 @@ def in_bursts(times: Sequence[int], size: int) -> list[int]:
 
 def instants(arrivals: Mapping[str, Sequence[int]], schemas: Mapping[str, Schema], seed: int) -> Iterator[Instant]:
     """Events in order of time; simultaneous tuples of one stream form one event."""
-    for_stream = [_grouped(name, times, schemas[name], seed + k) for k, (name, times) in enumerate(arrivals.items())]
+    for_stream = [
+        _grouped(name, times, schemas[name], [seed, number]) for number, (name, times) in enumerate(arrivals.items())
+    ]
     for at_us, event in heapq.merge(*for_stream, key=lambda pair: pair[0]):
         yield Instant(at_us, [event])
 
 
-def _grouped(stream: str, times: Sequence[int], schema: Schema, seed: int) -> Iterator[tuple[int, Event]]:
-    rng = np.random.default_rng([seed, 95])
+def _grouped(stream: str, times: Sequence[int], schema: Schema, seed: Sequence[int]) -> Iterator[tuple[int, Event]]:
+    rng = np.random.default_rng(seed)
     instants, counts = np.unique(np.asarray(times, np.int64), return_counts=True)
     for at_us, count in zip(instants.tolist(), counts.tolist(), strict=True):
         values = rng.integers(0, 100, count)

@@ -32,14 +32,15 @@ COLOURS: Final = {"DFS": "tab:blue", "BFS": "tab:orange"}
 # -- figure 14(a) ------------------------------------------------------------------------------------------------------
 
 
-def strategies(seconds: float) -> ExperimentResult:
+def strategies(seconds: float, *, seed: int = 1) -> ExperimentResult:
     """Figure 14(a): both strategies, without ETS and on demand."""
-    arrivals = {"fast": poisson(FAST, seconds, seed=1), "sparse": poisson(SPARSE, seconds, seed=2)}
+    arrivals = {"fast": poisson(FAST, seconds, seed=[seed, 1]), "sparse": poisson(SPARSE, seconds, seed=[seed, 2])}
     latencies = {
         (strategy, ets): trial(
             Setting(union_of_two(f"ets = '{ets}'", f"ets = '{ets}'"), strategy=text, propagation="arcs"),
             arrivals,
             seconds,
+            seed=seed,
         ).latency_ms
         for strategy, text in STRATEGIES.items()
         for ets in ("none", "on-demand")
@@ -92,13 +93,13 @@ def derived(size: int, strategy: str, cost_us: int = COST_US) -> Fraction:
     return Fraction(size + 1) * cost_us if strategy == "dfs(1)" else Fraction(3 * size + 1, 2) * cost_us
 
 
-def bursts(seconds: float, sizes: Sequence[int], exact_to: int) -> ExperimentResult:
+def bursts(seconds: float, sizes: Sequence[int], exact_to: int, *, seed: int = 1) -> ExperimentResult:
     """Figure 14(b): bursts of growing size at the same average rate, and the formulas for single bursts."""
     single = {
         strategy: [one_burst(size, text) for size in range(1, exact_to + 1)] for strategy, text in STRATEGIES.items()
     }
     latencies = {
-        (strategy, kind): [_in_bursts(seconds, size, text, option) for size in sizes]
+        (strategy, kind): [_in_bursts(seconds, size, text, option, seed) for size in sizes]
         for strategy, text in STRATEGIES.items()
         for kind, option in (("on-demand ETS", "ets = 'on-demand'"), ("latent", "timestamps = 'latent'"))
     }
@@ -131,14 +132,13 @@ def bursts(seconds: float, sizes: Sequence[int], exact_to: int) -> ExperimentRes
     return ExperimentResult(claims, lambda figure: _draw_bursts(figure, sizes, latencies))
 
 
-def _in_bursts(seconds: float, size: int, strategy: str, option: str) -> float:
+def _in_bursts(seconds: float, size: int, strategy: str, option: str, seed: int) -> float:
     arrivals = {
-        "fast": in_bursts(poisson(FAST / size, seconds, seed=1), size),
-        "sparse": poisson(SPARSE, seconds, seed=2),
+        "fast": in_bursts(poisson(FAST / size, seconds, seed=[seed, 1]), size),
+        "sparse": poisson(SPARSE, seconds, seed=[seed, 2]),
     }
-    return trial(
-        Setting(union_of_two(option, option), strategy=strategy, propagation="arcs"), arrivals, seconds
-    ).latency_ms
+    setting = Setting(union_of_two(option, option), strategy=strategy, propagation="arcs")
+    return trial(setting, arrivals, seconds, seed=seed).latency_ms
 
 
 def _differences(measured: Sequence[Fraction], strategy: str) -> str:
@@ -186,35 +186,46 @@ def _path(source: str, depth: int) -> str:
 
 
 def nested(
-    seconds: float, rate: float, depth: int, way: str, *, ets: str = "on-demand", without: Fraction = Fraction(1)
+    seconds: float,
+    rate: float,
+    depth: int,
+    way: str,
+    *,
+    ets: str = "on-demand",
+    without: Fraction = Fraction(1),
+    seed: int = 1,
 ) -> Outcome:
     """One fast stream and two slow ones through nested unions; `way` is how timestamps made on demand travel."""
     arrivals = {
-        "s1": poisson(rate, seconds, seed=1),
-        "s2": poisson(SPARSE, seconds, seed=2),
-        "s3": poisson(SPARSE, seconds, seed=3),
+        "s1": poisson(rate, seconds, seed=[seed, 1]),
+        "s2": poisson(SPARSE, seconds, seed=[seed, 2]),
+        "s3": poisson(SPARSE, seconds, seed=[seed, 3]),
     }
-    return trial(Setting(nested_unions(depth, ets), propagation=way, without=without), arrivals, seconds)
+    return trial(Setting(nested_unions(depth, ets), propagation=way, without=without), arrivals, seconds, seed=seed)
 
 
-def overhead(seconds: float, rate: float, depth: int, without: Fraction = Fraction(1)) -> float:
+def overhead(seconds: float, rate: float, depth: int, without: Fraction = Fraction(1), *, seed: int = 1) -> float:
     """The additional latency of punctuation through the operators, as a share of the latency of arcs."""
-    through = nested(seconds, rate, depth, "punctuation", without=without)
-    past = nested(seconds, rate, depth, "arcs", without=without)
+    through = nested(seconds, rate, depth, "punctuation", without=without, seed=seed)
+    past = nested(seconds, rate, depth, "arcs", without=without, seed=seed)
     return float(through.latency_us / past.latency_us) - 1
 
 
 def arcs(
-    tuples: int, rates: Sequence[float] = RATES, depths: Sequence[int] = DEPTHS, *, at_least: float = 10
+    tuples: int, rates: Sequence[float] = RATES, depths: Sequence[int] = DEPTHS, *, at_least: float = 10, seed: int = 1
 ) -> ExperimentResult:
     """Figure 15: the savings of ETS arcs, with `tuples` tuples at every rate. Runs without ETS wait for the slow
     streams, so they last `at_least` seconds.
     """
     lasting = {rate: tuples / rate for rate in rates}
-    without_ets = [nested(max(at_least, lasting[rate]), rate, DEPTH, "arcs", ets="none").latency_ms for rate in rates]
-    by_rate = {way: [nested(lasting[rate], rate, DEPTH, way).latency_ms for rate in rates] for way in WAYS}
+    without_ets = [
+        nested(max(at_least, lasting[rate]), rate, DEPTH, "arcs", ets="none", seed=seed).latency_ms for rate in rates
+    ]
+    by_rate = {way: [nested(lasting[rate], rate, DEPTH, way, seed=seed).latency_ms for rate in rates] for way in WAYS}
     middle = 1_000.0
-    by_depth = {share: [overhead(tuples / middle, middle, depth, share) for depth in depths] for share in SHARES}
+    by_depth = {
+        share: [overhead(tuples / middle, middle, depth, share, seed=seed) for depth in depths] for share in SHARES
+    }
     claims = [_resolves(way, rates, without_ets, by_rate[way]) for way in WAYS]
     claims += _overheads(rates, by_rate, depths, by_depth)
     return ExperimentResult(
@@ -315,7 +326,7 @@ EXPERIMENTS: Final = (
         says="DFS and BFS have similar latencies without ETS, and both fall dramatically with on-demand ETS.",
         remark="The latency without ETS is the time to the next tuple of the sparse stream. At this rate tuples "
         "hardly ever wait for the processor, so the order in which operators run makes no difference.",
-        run=lambda: strategies(SECONDS),
+        run=lambda seed: strategies(SECONDS, seed=seed),
     ),
     Experiment(
         paper=EQG,
@@ -329,7 +340,7 @@ EXPERIMENTS: Final = (
         remark="One timestamp releases a whole burst: the blocked union requests it as soon as its first tuple "
         "waits, not when the burst is used up. So on-demand ETS costs both strategies little more than latent "
         "timestamps.",
-        run=lambda: bursts(SECONDS // 2, SIZES, SIZES[-1]),
+        run=lambda seed: bursts(SECONDS // 2, SIZES, SIZES[-1], seed=seed),
     ),
     Experiment(
         paper=EQG,
@@ -345,7 +356,7 @@ EXPERIMENTS: Final = (
         "nothing else costs anything. By arcs a tuple leaves after nine executions: six of its path, and three in "
         "which the unions request and receive a timestamp. Punctuation adds six, two on each path. On the right a "
         "punctuation costs less, down to a tenth of a tuple's price. The paper's 14 % is between the two.",
-        run=lambda: arcs(1_000),
+        run=lambda seed: arcs(1_000, seed=seed),
         wide=True,
     ),
 )

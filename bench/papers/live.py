@@ -219,6 +219,6 @@ EXPERIMENTS: Final = (
         says="nothing: its figures show one server under a virtual clock. Figure 7 makes the same statement for that "
         "server.",
         remark="",
-        run=live,
+        run=lambda _: live(),
     ),
 )

@@ -84,7 +84,7 @@ class Watch:
         self.measures.stepped(self.driver.engine.clock.now_us)
 
 
-def memory(sql: str, sources: Sequence[Source], seconds: float, pairs: int, tick_us: int) -> Memory:
+def memory(sql: str, sources: Sequence[Source], seconds: float, pairs: int, tick_us: int, seed: int = 1) -> Memory:
     """Run a query over streams of packets between pairs of addresses; the packets of a tick arrive at once."""
     script = plan_script(sql)
     watch = Watch(script)
@@ -92,13 +92,15 @@ def memory(sql: str, sources: Sequence[Source], seconds: float, pairs: int, tick
     opened = [FeedOpened(source.stream, FEED) for source in sources]
     watch.driver.run([Instant(0, [*commands, *opened])])
     watch.measures.watch(watch.driver.engine.graph.operators.values())
-    watch.driver.run(packets(sources, script.streams[sources[0].stream].schema, seconds, pairs, tick_us))
+    watch.driver.run(packets(sources, script.streams[sources[0].stream].schema, seconds, pairs, tick_us, seed))
     return Memory(watch.driver.engine.gauge.peak_bytes, watch.measures.total_peak[1], watch.rows)
 
 
-def packets(sources: Sequence[Source], schema: Schema, seconds: float, pairs: int, tick_us: int) -> Iterator[Instant]:
+def packets(
+    sources: Sequence[Source], schema: Schema, seconds: float, pairs: int, tick_us: int, seed: int
+) -> Iterator[Instant]:
     """The arrivals: at t a stream's packets of t - delay."""
-    rng = np.random.default_rng(1)
+    rng = np.random.default_rng(seed)
     for at_us in range(tick_us, int(seconds * SECOND_US) + 1, tick_us):
         events = []
         for source in sources:
@@ -153,21 +155,23 @@ def two_streams(order: str, window_s: float) -> str:
     return statements(("m1", "m2"), order, "src, dst, count(*) AS n", tumbling, "src, dst")
 
 
-def skewed(order: str, window_s: float, skew_s: float, rate: int, groups: int) -> Memory:
+def skewed(order: str, window_s: float, skew_s: float, rate: int, groups: int, seed: int) -> Memory:
     """Two links, the second so late; until the first windows have closed and as many as ever are open."""
     sources = (Source("m1", rate), Source("m2", rate, skew_s))
-    return memory(two_streams(order, window_s), sources, skew_s + 1.2 * window_s, groups, 50_000)
+    return memory(two_streams(order, window_s), sources, skew_s + 1.2 * window_s, groups, 50_000, seed)
 
 
 def skew(
     rate: int = RATE,
     groups: int = GROUPS,
     windows: Mapping[float, Sequence[float]] | None = None,
+    *,
+    seed: int = 1,
 ) -> ExperimentResult:
     """Figure 1: memory as the second stream lags. `windows`: their sizes, each with the skews to run."""
     windows = {10: SKEWS, 60: (1, 20, 40)} if windows is None else windows
     peaks = {
-        (name, size): {late: skewed(order, size, late, rate, groups) for late in skews}
+        (name, size): {late: skewed(order, size, late, rate, groups, seed) for late in skews}
         for size, skews in windows.items()
         for name, order in ORDERS.items()
     }
@@ -185,7 +189,7 @@ def skew(
         )
         for window in windows
     ]
-    real = [real_peak(partial(skewed, order, size, most, rate, groups)) for order in ORDERS.values()]
+    real = [real_peak(partial(skewed, order, size, most, rate, groups, seed)) for order in ORDERS.values()]
     claims += [
         Claim(
             "the same holds for the memory that the process allocates",
@@ -316,10 +320,10 @@ def supported(load: Load, way: str, window: int, halvings: int, ahead: int) -> f
 
 
 def throughput(
-    window: int = PACKETS, counts: Sequence[int] = COUNTS, halvings: int = 4, ahead: int = CREDIT
+    window: int = PACKETS, counts: Sequence[int] = COUNTS, halvings: int = 4, ahead: int = CREDIT, *, seed: int = 1
 ) -> ExperimentResult:
     """Figure 9: the greatest rate against the number of groups."""
-    loads = {groups: Load(3 * window, groups) for groups in counts}
+    loads = {groups: Load(3 * window, groups, seed=seed) for groups in counts}
     by_way = {
         way: {groups: supported(load, way, window, halvings, ahead) / MEGA for groups, load in loads.items()}
         for way in WAYS
@@ -377,18 +381,18 @@ SPARSE: Final = 10
 DELAYS: Final = (0, 60, 120, 180, 240, 300)
 
 
-def delayed(order: str, delay_s: float, rate: int, unit_s: float) -> Memory:
+def delayed(order: str, delay_s: float, rate: int, unit_s: float, seed: int) -> Memory:
     """Q9: packets of three links in the last five minutes, every minute; the third link is sparse and late."""
     window = f"HOP({{}}, ts, INTERVAL '{unit_s} seconds', INTERVAL '{5 * unit_s} seconds')"
     sql = statements(("m1", "m2", "c"), order, "count(*) AS n, window_start", window, "window_start")
     sources = (Source("m1", rate), Source("m2", rate), Source("c", SPARSE, delay_s))
-    return memory(sql, sources, delay_s + 6.2 * unit_s, GROUPS, 200_000)
+    return memory(sql, sources, delay_s + 6.2 * unit_s, GROUPS, 200_000, seed)
 
 
-def late(rate: int = BUSY, delays: Sequence[float] = DELAYS, unit_s: float = 60) -> ExperimentResult:
+def late(rate: int = BUSY, delays: Sequence[float] = DELAYS, unit_s: float = 60, *, seed: int = 1) -> ExperimentResult:
     """Figure 13: memory as the sparse stream lags."""
     by_order = {
-        name: {delay: delayed(order, delay, rate, unit_s) for delay in delays} for name, order in ORDERS.items()
+        name: {delay: delayed(order, delay, rate, unit_s, seed) for delay in delays} for name, order in ORDERS.items()
     }
     oop, iop = ([peak.bytes for peak in by_order[name].values()] for name in ORDERS)
     claims = [
@@ -462,7 +466,7 @@ EXPERIMENTS: Final = (
         "110,000 more packets; OOP retains one more table of groups for every additional open window. The process "
         "allocates less than the counted bytes of waiting packets, because columns are shared. That claim is "
         "measured with tracemalloc, as the difference from before the run to its peak.",
-        run=skew,
+        run=lambda seed: skew(seed=seed),
     ),
     Experiment(
         paper=OOP,
@@ -479,7 +483,7 @@ EXPERIMENTS: Final = (
         "packets are dropped while a window is flushed. Here closing a window is a loop over arrays: 260,000 groups "
         "take some 10 ms, which a feed's credit covers. The remaining difference is about the cost of ordering "
         "packets, at any number of groups. Slow flush buys short steps (`make bench`, aggregate-closing), not rate.",
-        run=throughput,
+        run=lambda seed: throughput(seed=seed),
     ),
     Experiment(
         paper=OOP,
@@ -492,6 +496,6 @@ EXPERIMENTS: Final = (
         "stable.",
         remark="Without groups a pane is one number, so OOP's memory consists only of the packets of a fifth of a "
         "second on their way.",
-        run=late,
+        run=lambda seed: late(seed=seed),
     ),
 )

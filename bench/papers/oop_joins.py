@@ -99,7 +99,7 @@ class Observer:
         return time.thread_time() - self.watching_s
 
 
-def hold(sql: str, links: Sequence[Link], seconds: float, among: int, tick_us: int) -> tuple[Peak, Cost]:
+def hold(sql: str, links: Sequence[Link], seconds: float, among: int, tick_us: int, seed: int) -> tuple[Peak, Cost]:
     """Run a query over links for `seconds`; return its peak and its cost. Then the streams end and emit all rows."""
     script = plan_script(sql)
     held = Observer()
@@ -108,7 +108,7 @@ def hold(sql: str, links: Sequence[Link], seconds: float, among: int, tick_us: i
     held.watch()
     spent = 0.0
     latencies = []
-    for tick in packets(links, script.streams[links[0].stream].schema, seconds, among, tick_us):
+    for tick in packets(links, script.streams[links[0].stream].schema, seconds, among, tick_us, seed):
         began = held.clock()
         held.driver.run([tick])
         spent += held.clock() - began
@@ -120,9 +120,11 @@ def hold(sql: str, links: Sequence[Link], seconds: float, among: int, tick_us: i
     return Peak(*peak, held.rows), Cost(spent, sum(latencies) / len(latencies) if latencies else 0.0)
 
 
-def packets(links: Sequence[Link], schema: Schema, seconds: float, among: int, tick_us: int) -> Iterator[Instant]:
+def packets(
+    links: Sequence[Link], schema: Schema, seconds: float, among: int, tick_us: int, seed: int
+) -> Iterator[Instant]:
     """Arrivals tick by tick: at t a link delivers its packets of t - delay, each of a random conversation."""
-    rng = np.random.default_rng(1)
+    rng = np.random.default_rng(seed)
     for at_us in range(tick_us, int(seconds * SECOND_US) + 1, tick_us):
         events = []
         for link in links:
@@ -210,7 +212,9 @@ SKEWS: Final = (0, 5, 10, 20, 30, 40)
 CONVERSATIONS: Final = 1 << 20
 
 
-def structures(rate: int = RATE, skews: Sequence[float] = SKEWS, window_s: float = 10) -> ExperimentResult:
+def structures(
+    rate: int = RATE, skews: Sequence[float] = SKEWS, window_s: float = 10, *, seed: int = 1
+) -> ExperimentResult:
     """Figure 10: tuples are in queues before a union (IOP) or in the tables of a join (OOP)."""
     peaks = {
         way: {
@@ -225,6 +229,7 @@ def structures(rate: int = RATE, skews: Sequence[float] = SKEWS, window_s: float
                 skew + 4.2 * window_s,
                 CONVERSATIONS,
                 50_000,
+                seed,
             )[0]
             for skew in skews
         }
@@ -268,12 +273,12 @@ GROUP_S: Final = 10
 
 
 def bands(
-    rate: int = BUSY, widths: Sequence[float] = BANDS, window_s: float = GROUP_S, among: int = FEW
+    rate: int = BUSY, widths: Sequence[float] = BANDS, window_s: float = GROUP_S, among: int = FEW, *, seed: int = 1
 ) -> ExperimentResult:
     """Figure 11: with a wider band, IOP holds back more pairs to sort them for the aggregate."""
     links = [Link("m1", rate), Link("m2", rate, answers=True)]
     runs = {
-        way: {n: hold(banded(way, n, window_s), links, 3.2 * window_s + n, among, 50_000) for n in widths}
+        way: {n: hold(banded(way, n, window_s), links, 3.2 * window_s + n, among, 50_000, seed) for n in widths}
         for way in OPTIONS
     }
     peaks = {way: {n: peak for n, (peak, _) in by_width.items()} for way, by_width in runs.items()}
@@ -346,7 +351,7 @@ SPARSE: Final = 10
 DELAYS: Final = (0, 60, 120, 180, 240)
 
 
-def late_answers(rate: int = BUSY, delays: Sequence[float] = DELAYS) -> ExperimentResult:
+def late_answers(rate: int = BUSY, delays: Sequence[float] = DELAYS, *, seed: int = 1) -> ExperimentResult:
     """Figure 12: a few of the answers are late."""
     peaks = {
         way: {
@@ -356,6 +361,7 @@ def late_answers(rate: int = BUSY, delays: Sequence[float] = DELAYS) -> Experime
                 delay + 10,
                 64,
                 200_000,
+                seed,
             )[0]
             for delay in delays
         }
@@ -419,7 +425,7 @@ EXPERIMENTS: Final = (
         "state by segments of time, here of 20 s. So each side retains up to a segment more than can still match, "
         "while queues are freed exactly. The steps of the curve are the doubling of tables. Both are choices made "
         "for speed.",
-        run=structures,
+        run=lambda seed: structures(seed=seed),
     ),
     Experiment(
         paper=OOP,
@@ -436,7 +442,7 @@ EXPERIMENTS: Final = (
         "as many tuples. In bytes the difference is smaller, because a waiting pair is one column wide (24 bytes) "
         "and a packet in the join's tables takes 100 to 160. The difference grows with the number of answers that a "
         "question has within the band. The paper does not state this number for its traces.",
-        run=bands,
+        run=lambda seed: bands(seed=seed),
         wide=True,
     ),
     Experiment(
@@ -450,6 +456,6 @@ EXPERIMENTS: Final = (
         remark="Both retain the questions, which the late answers may match. IOP queues as many punctual answers "
         "before the union, OOP none: half the tuples. OOP saves less than half the bytes, because questions are in "
         "the join's tables in OOP (97 bytes each) and in a queue in IOP (56 bytes).",
-        run=late_answers,
+        run=lambda seed: late_answers(seed=seed),
     ),
 )

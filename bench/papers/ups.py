@@ -122,13 +122,13 @@ def serve(queue: Queue, keys: Sequence[int], cost: int, *, each: Callable[[], No
     )
 
 
-def queue_of(kind: Kind, keys: int) -> Queue:
+def queue_of(kind: Kind, keys: int, seed: int) -> Queue:
     """A queue of this kind. A shedding queue has room for as many tuples as there are keys, like the others."""
     match kind:
         case "AQ":
             return AppendQueue()
         case "AQ-RLS":
-            return SheddingQueue(SCHEMA, keys, seed=7)
+            return SheddingQueue(SCHEMA, keys, seed=seed)
         case "UQ-FIFO":
             return UpdateQueue(SCHEMA, (0,), "fifo")
         case "UQ-INPLACE":
@@ -153,8 +153,8 @@ def zipf(keys: int, theta: float) -> list[float]:
 
 
 @cache
-def under_load(kind: Kind, keys: int, load: int, updates: int) -> Outcome:
-    return serve(queue_of(kind, keys), uniform(updates, keys), load * TICK)
+def under_load(kind: Kind, keys: int, load: int, updates: int, seed: int) -> Outcome:
+    return serve(queue_of(kind, keys, seed), uniform(updates, keys, seed=seed), load * TICK)
 
 
 # -- numbers and lines of claims -------------------------------------------------------------------------------------
@@ -188,10 +188,10 @@ def draw_side_by_side(
 # -- figure 5 ----------------------------------------------------------------------------------------------------------
 
 
-def staleness(updates: int = UPDATES, loads: Sequence[int] = LOADS) -> ExperimentResult:
+def staleness(updates: int = UPDATES, loads: Sequence[int] = LOADS, *, seed: int = 1) -> ExperimentResult:
     """Figure 5: queue staleness against the application's, for one key and for ten."""
-    single = [under_load("UQ-INPLACE", 1, load, updates) for load in loads]
-    ten = [under_load("UQ-INPLACE", 10, load, updates) for load in loads]
+    single = [under_load("UQ-INPLACE", 1, load, updates, seed) for load in loads]
+    ten = [under_load("UQ-INPLACE", 10, load, updates, seed) for load in loads]
     apart = [[outcome.application - outcome.queue for outcome in outcomes] for outcomes in (single, ten)]
     high = [at for at, load in enumerate(loads) if load >= 5]
     times = [ten[at].queue / single[at].queue for at in high]
@@ -260,10 +260,10 @@ def _within(outcome: Outcome, load: int, updates: int) -> bool:
 # -- figure 7 ----------------------------------------------------------------------------------------------------------
 
 
-def append_or_update(updates: int = UPDATES, loads: Sequence[int] = LOADS) -> ExperimentResult:
+def append_or_update(updates: int = UPDATES, loads: Sequence[int] = LOADS, *, seed: int = 1) -> ExperimentResult:
     """Figure 7: append queue, random load shedding, FIFO and IN-PLACE."""
     by_keys: dict[int, dict[str, list[float]]] = {
-        keys: {kind: [under_load(kind, keys, load, updates).application for load in loads] for kind in KINDS}
+        keys: {kind: [under_load(kind, keys, load, updates, seed).application for load in loads] for kind in KINDS}
         for keys in (1, 10)
     }
     over = [at for at, load in enumerate(loads) if load >= 2]
@@ -312,10 +312,12 @@ def append_or_update(updates: int = UPDATES, loads: Sequence[int] = LOADS) -> Ex
 # -- figure 9 ----------------------------------------------------------------------------------------------------------
 
 
-def linecutting(updates: int = UPDATES * 3, load: int = 5, speeds: Sequence[int] = (50, 10)) -> ExperimentResult:
+def linecutting(
+    updates: int = UPDATES * 3, load: int = 5, speeds: Sequence[int] = (50, 10), *, seed: int = 1
+) -> ExperimentResult:
     """Figure 9: IN-PLACE's queue staleness over LINECUTTING's, by the number of slow keys among ten."""
     slow = range(11)
-    ratios = {speed: [gain(updates, load, speed, count) for count in slow] for speed in speeds}
+    ratios = {speed: [gain(updates, load, speed, count, seed) for count in slow] for speed in speeds}
     first = ratios[speeds[0]]
     best = first.index(max(first))
     claims = [
@@ -359,9 +361,9 @@ def linecutting(updates: int = UPDATES * 3, load: int = 5, speeds: Sequence[int]
     return ExperimentResult(claims, lambda figure: draw_side_by_side(figure, parts))
 
 
-def gain(updates: int, load: int, speed: int, slow: int) -> float:
+def gain(updates: int, load: int, speed: int, slow: int, seed: int = 1) -> float:
     weights = [1.0] * slow + [float(speed)] * (10 - slow)
-    keys = by_weight(updates, weights)
+    keys = by_weight(updates, weights, seed=seed)
     values = []
     for scheduler in ("inplace", "linecutting"):
         queue = UpdateQueue(SCHEMA, (0,), scheduler)
@@ -403,10 +405,10 @@ def windowed(
     return queue.staleness(horizon).application_mean_us
 
 
-def windows_appended(size: int, tuples: int, limit: int | None) -> float:
+def windows_appended(size: int, tuples: int, limit: int | None, seed: int) -> float:
     """Application staleness when all windows are processed in turn, or those left by random shedding. One window starts
     per tick, takes one tick per tuple and enters when it closes."""
-    queue: Queue = AppendQueue() if limit is None else SheddingQueue(SCHEMA, limit, seed=3)
+    queue: Queue = AppendQueue() if limit is None else SheddingQueue(SCHEMA, limit, seed=seed)
     closings = list(range(size - 1, tuples))
     stale = Staleness(closings)
     put = free = 0
@@ -426,13 +428,13 @@ def windows_appended(size: int, tuples: int, limit: int | None) -> float:
     return stale.total(tuples) / tuples
 
 
-def windows(tuples: int = 6_000, sizes: Sequence[int] = SIZES) -> ExperimentResult:
+def windows(tuples: int = 6_000, sizes: Sequence[int] = SIZES, *, seed: int = 1) -> ExperimentResult:
     """Figure 13: LAZY and EAGER, one key, tumbling windows and windows that start at every tick."""
     keys = [0] * tuples
     tumbling = {commit: [windowed(commit, size, size, keys) for size in sizes] for commit in ("lazy", "eager")}
     sliding = {commit: [windowed(commit, size, 1, keys) for size in sizes] for commit in ("lazy", "eager")}
-    appended = [windows_appended(size, tuples, None) for size in sizes]
-    random = [windows_appended(size, tuples, 10) for size in sizes]
+    appended = [windows_appended(size, tuples, None, seed) for size in sizes]
+    random = [windows_appended(size, tuples, 10, seed) for size in sizes]
     lazy, eager = tumbling["lazy"], tumbling["eager"]
     slope = (lazy[-1] - lazy[0]) / (sizes[-1] - sizes[0])
     straight = max(abs(lazy[0] + slope * (size - sizes[0]) - value) for size, value in zip(sizes, lazy, strict=True))
@@ -485,18 +487,18 @@ def windows(tuples: int = 6_000, sizes: Sequence[int] = SIZES) -> ExperimentResu
     return ExperimentResult(claims, draw)
 
 
-def pattern(name: str, tuples: int, keys: int) -> list[int]:
+def pattern(name: str, tuples: int, keys: int, seed: int) -> list[int]:
     if name == "in turn":
         return [at % keys for at in range(tuples)]
-    return by_weight(tuples, zipf(keys, float(name.split()[1])))
+    return by_weight(tuples, zipf(keys, float(name.split()[1])), seed=seed)
 
 
-def patterns(tuples: int = 10_000, sizes: Sequence[int] = SIZES, keys: int = 10) -> ExperimentResult:
+def patterns(tuples: int = 10_000, sizes: Sequence[int] = SIZES, keys: int = 10, *, seed: int = 1) -> ExperimentResult:
     """Figure 14: EAGER over LAZY with ten keys, by arrival pattern."""
     ratios = {
         name: [
-            windowed("eager", size, 1, pattern(name, tuples, keys))
-            / windowed("lazy", size, 1, pattern(name, tuples, keys))
+            windowed("eager", size, 1, pattern(name, tuples, keys, seed))
+            / windowed("lazy", size, 1, pattern(name, tuples, keys, seed))
             for size in sizes
         ]
         for name in PATTERNS
@@ -547,10 +549,10 @@ class Usage:
 
 
 @cache
-def usage(theta: float, rate: int, results: int, keys: int = 100) -> tuple[Usage, Usage]:
+def usage(theta: float, rate: int, results: int, seed: int, keys: int = 100) -> tuple[Usage, Usage]:
     """On-demand paging and the naive manager (a permanent slot per key), measured at every delivered result."""
     queue = UpdateQueue(SCHEMA, (0,), "inplace", slots=PAGE)
-    drawn = by_weight(results * rate // SERVED_A_SECOND + keys, zipf(keys, theta))
+    drawn = by_weight(results * rate // SERVED_A_SECOND + keys, zipf(keys, theta), seed=seed)
     allocated: list[int] = []
     used: list[int] = []
     at = 0
@@ -567,8 +569,8 @@ def usage(theta: float, rate: int, results: int, keys: int = 100) -> tuple[Usage
     return paged, Usage(keys, sum(used) / (keys * results))
 
 
-def _means(settings: Iterator[tuple[float, int]], results: int) -> tuple[Usage, Usage]:
-    usages = [usage(theta, rate, results) for theta, rate in settings]
+def _means(settings: Iterator[tuple[float, int]], results: int, seed: int) -> tuple[Usage, Usage]:
+    usages = [usage(theta, rate, results, seed) for theta, rate in settings]
     return tuple(  # type: ignore[return-value]
         Usage(
             float(np.mean([pair[at].slots for pair in usages])), float(np.mean([pair[at].effective for pair in usages]))
@@ -577,17 +579,19 @@ def _means(settings: Iterator[tuple[float, int]], results: int) -> tuple[Usage, 
     )
 
 
-def skews(results: int = 1_000, thetas: Sequence[float] = THETAS, rates: Sequence[int] = RATES) -> ExperimentResult:
+def skews(
+    results: int = 1_000, thetas: Sequence[float] = THETAS, rates: Sequence[int] = RATES, *, seed: int = 1
+) -> ExperimentResult:
     """Figure 16: memory by the skew of the keys' rates, over all loads."""
-    usages = [_means(((theta, rate) for rate in rates), results) for theta in thetas]
+    usages = [_means(((theta, rate) for rate in rates), results, seed) for theta in thetas]
     return ExperimentResult(_memory_claims(usages, rising=False), _memory_lines(usages, thetas, "theta"))
 
 
 def memory_by_load(
-    results: int = 1_000, thetas: Sequence[float] = THETAS, rates: Sequence[int] = RATES
+    results: int = 1_000, thetas: Sequence[float] = THETAS, rates: Sequence[int] = RATES, *, seed: int = 1
 ) -> ExperimentResult:
     """Figure 17: memory by the load, over all distributions."""
-    usages = [_means(((theta, rate) for theta in thetas), results) for rate in rates]
+    usages = [_means(((theta, rate) for theta in thetas), results, seed) for rate in rates]
     return ExperimentResult(
         _memory_claims(usages, rising=True), _memory_lines(usages, [r / SERVED_A_SECOND for r in rates], "load factor")
     )
@@ -660,7 +664,7 @@ EXPERIMENTS: Final = (
         says="queue and application staleness grow alike with the load. Ten keys inflate queue staleness about "
         "tenfold, and the difference between the two depends on the load alone.",
         remark="The factor of ten holds from loads of about 5 on; at 2 the queue is not always full.",
-        run=staleness,
+        run=lambda seed: staleness(seed=seed),
         wide=True,
     ),
     Experiment(
@@ -674,7 +678,7 @@ EXPERIMENTS: Final = (
         "shedding. IN-PLACE improves on FIFO when there are several keys.",
         remark="With a single key, random shedding with room for one tuple comes close: every other time it drops "
         "the newer of two tuples.",
-        run=append_or_update,
+        run=lambda seed: append_or_update(seed=seed),
         wide=True,
     ),
     Experiment(
@@ -688,7 +692,7 @@ EXPERIMENTS: Final = (
         remark="With keys 10 times slower than others (the paper's example) the gain is hardly visible. The paper's "
         "condition alone lets such keys cut until they take the whole server: with 8 of 10 staleness nearly doubles "
         "(0.57). Here a key cuts only within the share of the server that others who cut leave.",
-        run=linecutting,
+        run=lambda seed: linecutting(seed=seed),
     ),
     Experiment(
         paper=UPS,
@@ -700,7 +704,7 @@ EXPERIMENTS: Final = (
         says="tumbling: LAZY's staleness grows with the window, EAGER's does not. Sliding: both are far below "
         "processing all windows and below shedding windows at random.",
         remark="",
-        run=windows,
+        run=lambda seed: windows(seed=seed),
         wide=True,
     ),
     Experiment(
@@ -714,7 +718,7 @@ EXPERIMENTS: Final = (
         remark="With little skew the ratio falls below 1 as windows grow: while a key has a gap another key is "
         "processed. So no time is lost, and EAGER starts before LAZY can. Here each source counts time in its own "
         "tuples. With a common clock, windows of all keys would be sparse, and EAGER worse than LAZY in turn too.",
-        run=patterns,
+        run=lambda seed: patterns(seed=seed),
     ),
     Experiment(
         paper=UPS,
@@ -726,7 +730,7 @@ EXPERIMENTS: Final = (
         "per key and uses a smaller share of them as the rates become more skewed.",
         remark="Effective usage is the share of allocated slots that hold an update. The unused slots are in pages "
         "that are not full; with larger pages there are more of them.",
-        run=skews,
+        run=lambda seed: skews(seed=seed),
         wide=True,
     ),
     Experiment(
@@ -737,7 +741,7 @@ EXPERIMENTS: Final = (
         says="the naive manager's effective usage is low at small loads and improves with them. On-demand paging "
         "returns freed slots and takes less.",
         remark="At the smallest load few keys wait, and one page in seven is half full. This is where 0.95 is missed.",
-        run=memory_by_load,
+        run=lambda seed: memory_by_load(seed=seed),
         wide=True,
     ),
 )

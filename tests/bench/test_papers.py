@@ -16,14 +16,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
 from bench.aggregate import Load
 from bench.papers import eqg, ets, live, nile, oop, oop_joins, slides, ups
 from bench.papers.__main__ import FIGURES, main
-from bench.papers.claims import Claim, Experiment, ExperimentResult, Paper, falling, page, read_rows
+from bench.papers.claims import Claim, Experiment, ExperimentResult, Paper, falling, page, read_rows, rows_of
 from bench.papers.driver import Setting, in_bursts, instants, poisson, trial
 from bench.papers.experiments import EXPERIMENTS
+from bench.papers.spread import draw_with_spread
 from millrace.engine.events import Arrived
 from millrace.offline.run import Options, Run
 from millrace.offline.script import plan_script
@@ -415,7 +417,51 @@ PAPER = Paper("abc", "On Things", "A. B. and C.")
 
 def experiment(figure: str, measured: str, *, holds: bool = True) -> Experiment:
     result = ExperimentResult([Claim("grows | rises", "2", measured, holds)], lambda drawn: None)
-    return Experiment(PAPER, figure, f"title {figure}", "a setting", "a thing", "", lambda: result)
+    return Experiment(PAPER, figure, f"title {figure}", "a setting", "a thing", "", lambda _: result)
+
+
+def test_a_claim_holds_if_it_holds_for_every_seed() -> None:
+    def run(seed: int) -> ExperimentResult:
+        claims = [
+            Claim("always", "yes", f"value {seed}", holds=True),
+            Claim("mostly", "yes", f"value {seed}", holds=seed != 7),
+            Claim("first not", "yes", f"value {seed}", holds=seed != 5),
+        ]
+        return ExperimentResult(claims, lambda drawn: None)
+
+    seeded = Experiment(PAPER, "1", "", "", "", "", run, seeds=(5, 6, 7))
+    rows = rows_of(seeded, {seed: run(seed) for seed in seeded.seeds})
+    assert [(row.claim, row.measured, row.holds, row.seeds) for row in rows] == [
+        ("always", "value 5", "yes", "3 of 3"),
+        ("mostly", "seed 7: value 7", "no", "2 of 3"),
+        ("first not", "value 5", "no", "2 of 3"),
+    ]
+
+
+def test_the_spread_of_lines_and_bars_is_drawn() -> None:
+    def drawing(height: float) -> Callable[[Figure], None]:
+        def draw(figure: Figure) -> None:
+            lines, bars = figure.subplots(1, 2)
+            lines.plot([1, 2], [1.0, height])
+            lines.axhline(height)
+            lines.plot([1, height], [2.0, 2.0])  # its points differ by seed
+            lines.plot([1, 2], [3.0, 3.0])  # equal for every seed
+            bars.bar(["a", "b"], [1.0, height])
+            bars.set_ylim(0, 2)
+
+        return draw
+
+    figure = Figure()
+    draw_with_spread(figure, [drawing(2.0), drawing(5.0), drawing(1.5)])
+    lines, bars = figure.axes
+    band, level = (np.asarray(collection.get_paths()[0].vertices).tolist() for collection in lines.collections)
+    assert {(x, y) for x, y in band} == {(1, 1), (2, 1.5), (2, 5)}
+    assert {y for _, y in level} == {1.5, 5}
+    assert len(lines.lines) == 4 + 2  # the other seeds of the third
+    (whiskers,) = (container for container in bars.containers if isinstance(container, ErrorbarContainer))
+    (low_a, high_a), (low_b, high_b) = ([y for _, y in segment] for segment in whiskers[2][0].get_segments())
+    assert (low_a, high_a, low_b, high_b) == (1, 1, 1.5, 5)
+    assert bars.get_ylim()[1] >= 5
 
 
 def test_a_part_of_the_figures_keeps_the_others_rows(tmp_path: Path) -> None:
@@ -427,8 +473,8 @@ def test_a_part_of_the_figures_keeps_the_others_rows(tmp_path: Path) -> None:
     text = (tmp_path / "README.md").read_text()
     assert "Of 2 claims 1 hold." in text
     assert "- ABC, figure 2: grows | rises" in text
-    assert "grows \\| rises | 2 | another | yes" in text
-    assert "grows \\| rises | 2 | two | **no**" in text
+    assert "grows \\| rises | 2 | another | yes | 5 of 5 |" in text
+    assert "grows \\| rises | 2 | two | **no** | 0 of 5 |" in text
     assert text.count("## ABC: On Things") == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["README.md", "abc-1.png", "abc-2.png", "claims.csv"]
 
