@@ -113,7 +113,7 @@ def test_ets_figures_at_a_small_size() -> None:
     assert all(before > after for before, after in pairwise(latencies))
     assert outcomes.on_demand.peak_queue * 100 <= outcomes.none.peak_queue
     claims = {**verdicts(made(ets.latency, 60, HEARTBEATS)), **verdicts(made(ets.queues, 60, HEARTBEATS))}
-    assert len(claims) == 12
+    assert len(claims) == 13
 
 
 # -- EQG ---------------------------------------------------------------------------------------------------------------
