@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from bench.papers.claims import Claim, Experiment, ExperimentResult, falling, milliseconds, percent
 from bench.papers.driver import FEED, SECOND_US
-from bench.papers.oop import COLOURS, MEGA, OOP, Source, between, draw_memory
+from bench.papers.oop import COLOURS, MEGA, OOP, SAME_ROWS, Rows, Source, between, draw_memory
 from millrace.engine.events import Arrived, Command, Deliver, Effect, Execution, FeedClosed, FeedOpened
 from millrace.offline.driver import Driver, Instant
 from millrace.offline.script import plan_script
@@ -46,11 +46,11 @@ class Link(Source):
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The peaks of retained tuples and bytes before the streams ended, and the number of all rows."""
+    """The peaks of retained tuples and bytes before the streams ended, and all rows."""
 
     tuples: int
     bytes: int
-    rows: int
+    rows: Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,8 @@ class Observer:
     def __init__(self) -> None:
         self.driver = Driver(self)
         self.stateful: list[Operator] = []
-        self.tuples = self.bytes = self.rows = 0
+        self.tuples = self.bytes = 0
+        self.rows = Rows()
         self.watching_s = 0.0
         self.delivered: list[float] = []
 
@@ -81,7 +82,7 @@ class Observer:
 
     def ordered(self, at_us: Any, order: Effect) -> None:
         if isinstance(order, Deliver):
-            self.rows += len(order.batch)
+            self.rows.add(order.batch)
             self.delivered.append(self.clock())
 
     def executed(self, step: int, at_us: Any, execution: Execution) -> None:
@@ -186,9 +187,9 @@ def rows_agree(peaks: Peaks, unit: str) -> Claim:
     last = list(oop)[-1]
     return Claim(
         "both emit the same rows",
-        "equal numbers of rows",
-        f"{oop[last].rows:,} and {iop[last].rows:,} at {last} {unit}",
-        all(oop[at].rows == iop[at].rows > 0 for at in oop),
+        SAME_ROWS,
+        f"{oop[last].rows.count:,} rows at {last} {unit}",
+        all(oop[at].rows == iop[at].rows and oop[at].rows.count for at in oop),
     )
 
 

@@ -30,6 +30,8 @@ from millrace.engine.events import Arrived
 from millrace.offline.run import Options, Run
 from millrace.offline.script import plan_script
 from millrace.operators.queues.update import SCHEDULERS, UpdateQueue
+from millrace.protocol import Schema
+from millrace.values.batch import Batch
 
 HEARTBEATS = (1.0, 100.0)
 ON_DEMAND = ets.union_of_two("ets = 'on-demand'", "ets = 'on-demand'")
@@ -309,6 +311,20 @@ def test_oop_figure_12_at_a_small_size() -> None:
     holds = verdicts(oop_joins.late_answers(1_000, (0, 5, 10)))
     assert len(holds) == 5
     assert all(holds.values()), holds
+
+
+def test_rows_are_equal_whatever_their_order() -> None:
+    def rows(*batches: Sequence[tuple[int, int]]) -> oop.Rows:
+        collected = oop.Rows()
+        for batch in batches:
+            columns = [np.array(column, np.int64) for column in zip(*batch, strict=True)]
+            collected.add(Batch(Schema.of(a="bigint", b="bigint"), columns[0], columns))
+        return collected
+
+    assert rows([(1, 2), (3, 4)], [(1, 2)]) == rows([(1, 2)], [(1, 2), (3, 4)])
+    assert rows([(1, 2), (3, 4)]) != rows([(1, 2), (3, 4), (3, 4)])
+    assert rows([(1, 2), (3, 4)]) != rows([(1, 4), (3, 2)])
+    assert rows([(1, 2)]) != rows([(2, 1)])
 
 
 def test_an_answer_is_its_question_turned_round() -> None:
