@@ -10,15 +10,32 @@ from typing import Final
 
 from matplotlib.figure import Figure
 
-from bench.papers.claims import Experiment, ExperimentResult, Paper, Row, merged, page, read_rows, rows_of, write_rows
-from bench.papers.experiments import EXPERIMENTS
+from bench.papers.claims import (
+    Experiment,
+    ExperimentResult,
+    Paper,
+    Row,
+    idea_file,
+    merged,
+    page,
+    read_rows,
+    rows_of,
+    write_rows,
+)
+from bench.papers.experiments import EXPERIMENTS, NOT_TRIED
+from bench.papers.ideas import IDEAS, Idea
 from bench.papers.spread import draw_with_spread
 
 FIGURES: Final = Path(__file__).resolve().parents[2] / "docs" / "figures"
 
 
-def main(words: Sequence[str], folder: Path = FIGURES, experiments: Sequence[Experiment] = EXPERIMENTS) -> int:
-    """Run the experiments, draw their figures, and update the claims and the page."""
+def main(
+    words: Sequence[str],
+    folder: Path = FIGURES,
+    experiments: Sequence[Experiment] = EXPERIMENTS,
+    ideas: Sequence[Idea] = IDEAS,
+) -> int:
+    """Run the experiments, draw their figures and the ideas, and update the claims and the page."""
     unknown = [word for word in words if not any(experiment.name.startswith(word) for experiment in experiments)]
     if unknown:
         names = ", ".join(experiment.name for experiment in experiments)
@@ -37,7 +54,11 @@ def main(words: Sequence[str], folder: Path = FIGURES, experiments: Sequence[Exp
         draw(list(results.values()), folder / f"{experiment.name}.png", wide=experiment.wide)
         new_rows[experiment.name] = rows_of(experiment, results)
         print_claims(experiment, new_rows[experiment.name], time.perf_counter() - began)
-    update_files(folder, new_rows, experiments)
+    for idea in ideas:
+        figure = Figure(figsize=(7.0, 2.6), layout="constrained")
+        idea.draw(figure)
+        figure.savefig(folder / idea_file(idea.paper), dpi=110, metadata={"Software": None})
+    update_files(folder, new_rows, experiments, ideas)
     return 0
 
 
@@ -56,11 +77,15 @@ def print_claims(experiment: Experiment, rows: Sequence[Row], seconds: float) ->
         )
 
 
-def update_files(folder: Path, new_rows: Mapping[str, Sequence[Row]], experiments: Sequence[Experiment]) -> None:
+def update_files(
+    folder: Path, new_rows: Mapping[str, Sequence[Row]], experiments: Sequence[Experiment], ideas: Sequence[Idea]
+) -> None:
     """Replace the rows of the drawn figures; keep the others."""
     rows = merged(read_rows(folder / "claims.csv"), new_rows, experiments)
     write_rows(folder / "claims.csv", rows)
-    (folder / "README.md").write_text(page(experiments, rows), encoding="utf-8")
+    (folder / "README.md").write_text(
+        page(experiments, rows, [(idea.paper, idea.text) for idea in ideas], NOT_TRIED), encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

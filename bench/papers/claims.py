@@ -72,6 +72,16 @@ class Experiment:
 
 
 @dataclass(frozen=True, slots=True)
+class NotTried:
+    """A claim of a paper that is not measured, and why."""
+
+    paper: Paper
+    place: str
+    claim: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """A row of the file. A claim holds if it holds for every seed; `seeds` is the number of those for which it does."""
 
@@ -158,9 +168,17 @@ def write_rows(path: Path, rows: Iterable[Row]) -> None:
 # -- the page ----------------------------------------------------------------------------------------------------------
 
 
-def page(experiments: Sequence[Experiment], rows: Sequence[Row]) -> str:
-    """README.md: every drawn figure, with its setting, the paper's statement and the measured values."""
-    parts = ["# The papers' figures", INTRODUCTION, _verdict(rows)]
+def page(
+    experiments: Sequence[Experiment],
+    rows: Sequence[Row],
+    ideas: Sequence[tuple[Paper, str]] = (),
+    not_tried: Sequence[NotTried] = (),
+) -> str:
+    """README.md: the papers' ideas, then every drawn figure, with its setting, the paper's statement and the values."""
+    parts = ["# The papers' figures"]
+    for paper, text in ideas:
+        parts += [f"**{paper.short.upper()}.** {text}", f"![{text}]({idea_file(paper)})"]
+    parts += [INTRODUCTION, _verdict(rows, not_tried)]
     shown: Paper | None = None
     for experiment in experiments:
         own = [row for row in rows if row.name == experiment.name]
@@ -173,11 +191,24 @@ def page(experiments: Sequence[Experiment], rows: Sequence[Row]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _verdict(rows: Sequence[Row]) -> str:
-    """The number of claims that hold, and a list of those that do not."""
+def idea_file(paper: Paper) -> str:
+    return f"idea-{paper.short}.png"
+
+
+def _verdict(rows: Sequence[Row], not_tried: Sequence[NotTried]) -> str:
+    """The numbers of claims that hold, do not hold and were not tried, and lists of the last two."""
     missed = [f"- {row.paper.upper()}, figure {row.figure}: {row.claim}" for row in rows if row.holds != "yes"]
-    held = f"Of {len(rows)} claims {len(rows) - len(missed)} hold."
-    return "\n".join([f"{held} These do not; the remark below each figure says why:", "", *missed]) if missed else held
+    held, tried = len(rows) - len(missed), len(rows)
+    counts = f"{held} hold, {len(missed)} do not hold, and {len(not_tried)} were not tried"
+    parts = [f"Of {tried + len(not_tried)} claims {counts}."]
+    if missed:
+        parts += ["", "These do not hold; the remark below each figure says why:", "", *missed]
+    if not_tried:
+        parts += ["", "These were not tried:", ""]
+        parts += [
+            f"- {claim.paper.short.upper()}, {claim.place}: {claim.claim} ({claim.reason})" for claim in not_tried
+        ]
+    return "\n".join(parts)
 
 
 def _section(experiment: Experiment, rows: Sequence[Row]) -> list[str]:

@@ -183,6 +183,7 @@ class Books:
         self.answered = [0, 0]
         self.in_filter = 0
         self.response_us = [Fraction(0), Fraction(0)]
+        self.answers: list[tuple[int, float]] = []  # of the fast stream: when a tuple arrived and was answered
 
     def joined(self) -> int:
         """Record the tuples that the last execution took; return the number of comparisons that have a price."""
@@ -218,6 +219,8 @@ class Books:
             number, done = self.answered[position], self.processed[position]
             while number < done and times[number] <= through:
                 self.response_us[position] += driver.clock_us - times[number]
+                if position:
+                    self.answers.append((times[number], float(driver.clock_us)))
                 number += 1
             self.answered[position] = number
 
@@ -291,6 +294,19 @@ def respond_to(
     way: str, cost_us: int, slow: Sequence[int], fast: Sequence[int], window_s: int, priced: Priced = "all"
 ) -> Response:
     """Join two streams that arrive at these times."""
+    return _join(way, cost_us, slow, fast, window_s, priced)[0]
+
+
+def answers(
+    way: str, cost_us: int, slow: Sequence[int], fast: Sequence[int], window_s: int
+) -> Sequence[tuple[int, float]]:
+    """When each tuple of the fast stream arrived, and when it was answered, in microseconds."""
+    return _join(way, cost_us, slow, fast, window_s, "fast")[1].answers
+
+
+def _join(
+    way: str, cost_us: int, slow: Sequence[int], fast: Sequence[int], window_s: int, priced: Priced
+) -> tuple[Response, Books]:
     arrivals = {"slow": slow, "fast": fast}
     script = plan_script(statements(way, window_s))
     books = Books(list(arrivals.values()), window_s * SECOND_US, priced)
@@ -304,7 +320,7 @@ def respond_to(
     driver.run(instants(arrivals, schemas, 1))
     numbers = books.join.numbers()
     answered, joined = sum(books.answered), sum(books.processed)
-    return Response(
+    response = Response(
         response_s=float(sum(books.response_us) / answered) / SECOND_US,
         fast_s=float(books.response_us[1] / books.answered[1]) / SECOND_US,
         behind=1 - joined / sum(map(len, arrivals.values())),
@@ -313,6 +329,7 @@ def respond_to(
         in_filter=books.in_filter / joined,
         first=next(iter(numbers["last_switches"]), None),
     )
+    return response, books
 
 
 def statements(way: str, window_s: int) -> str:

@@ -78,8 +78,13 @@ class Staleness:
         return self.area
 
 
-def serve(queue: Queue, keys: Sequence[int], cost: int, *, each: Callable[[], None] = lambda: None) -> Outcome:
-    """One update per tick, with these keys in turn; a server that takes `cost` microseconds for each."""
+def serve(
+    queue: Queue, keys: Sequence[int], cost: int, *, each: Callable[[int, int], None] = lambda at, age: None
+) -> Outcome:
+    """One update per tick, with these keys in turn; a server that takes `cost` microseconds for each.
+
+    `each` receives the time of a service and the age of the update.
+    """
     if isinstance(queue, UpdateQueue):
         queue.timed = True
     queue.costs(cost)
@@ -114,8 +119,8 @@ def serve(queue: Queue, keys: Sequence[int], cost: int, *, each: Callable[[], No
         out = (key, arrival)
         served += 1
         waited += free - pending.pop(key, arrival)
+        each(free, free - arrival)
         free += cost
-        each()
     size = horizon * len(known) * TICK
     return Outcome(
         sum(stale.total(horizon) for stale in waiting.values()) / size,

@@ -24,7 +24,8 @@ from bench.papers import eqg, ets, live, nile, oop, oop_joins, slides, ups
 from bench.papers.__main__ import FIGURES, main
 from bench.papers.claims import Claim, Experiment, ExperimentResult, Paper, falling, page, read_rows, rows_of
 from bench.papers.driver import Setting, in_bursts, instants, poisson, trial
-from bench.papers.experiments import EXPERIMENTS
+from bench.papers.experiments import EXPERIMENTS, NOT_TRIED
+from bench.papers.ideas import IDEAS, Idea
 from bench.papers.spread import draw_with_spread
 from millrace.engine.events import Arrived
 from millrace.offline.run import Options, Run
@@ -435,6 +436,15 @@ def test_every_result_can_be_drawn() -> None:
         assert all(axes.lines or axes.patches for axes in figure.axes)
 
 
+@pytest.mark.parametrize("idea", IDEAS, ids=[idea.paper.short for idea in IDEAS])
+def test_every_idea_can_be_drawn(idea: Idea) -> None:
+    figure = Figure()
+    idea.draw(figure)
+    (axes,) = figure.axes
+    assert axes.get_legend() is not None
+    assert len(axes.lines) + len(axes.collections) >= 2
+
+
 # -- claims and the page -----------------------------------------------------------------------------------------------
 
 
@@ -492,12 +502,12 @@ def test_the_spread_of_lines_and_bars_is_drawn() -> None:
 
 def test_a_part_of_the_figures_keeps_the_others_rows(tmp_path: Path) -> None:
     both = [experiment("1", "one"), experiment("2", "two", holds=False)]
-    assert main([], tmp_path, both) == 0
-    assert main(["abc-1"], tmp_path, [experiment("1", "another"), both[1]]) == 0
+    assert main([], tmp_path, both, ()) == 0
+    assert main(["abc-1"], tmp_path, [experiment("1", "another"), both[1]], ()) == 0
     rows = read_rows(tmp_path / "claims.csv")
     assert [(row.figure, row.measured, row.holds) for row in rows] == [("1", "another", "yes"), ("2", "two", "no")]
     text = (tmp_path / "README.md").read_text()
-    assert "Of 2 claims 1 hold." in text
+    assert f"Of {2 + len(NOT_TRIED)} claims 1 hold, 1 do not hold, and {len(NOT_TRIED)} were not tried." in text
     assert "- ABC, figure 2: grows | rises" in text
     assert "grows \\| rises | 2 | another | yes | 5 of 5 |" in text
     assert "grows \\| rises | 2 | two | **no** | 0 of 5 |" in text
@@ -515,7 +525,10 @@ def test_the_committed_page_is_made_of_the_committed_claims() -> None:
     rows = read_rows(FIGURES / "claims.csv")
     assert {f"{row.paper}-{row.figure}" for row in rows} == {drawn.name for drawn in EXPERIMENTS}
     assert {row.holds for row in rows} <= {"yes", "no"}
-    assert (FIGURES / "README.md").read_text() == page(EXPERIMENTS, rows)
+    assert (FIGURES / "README.md").read_text() == page(
+        EXPERIMENTS, rows, [(idea.paper, idea.text) for idea in IDEAS], NOT_TRIED
+    )
+    assert all((FIGURES / f"idea-{idea.paper.short}.png").is_file() for idea in IDEAS)
     assert all((FIGURES / f"{drawn.name}.png").is_file() for drawn in EXPERIMENTS)
 
 
