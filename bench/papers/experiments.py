@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from bench.papers import eqg, ets, live, nile, oop, oop_joins, slides, ups
+from bench.papers import eqg, ets, live, nile, oop, oop_joins, promises, slides, ups
 from bench.papers.claims import Experiment, NotTried
 
 EXPERIMENTS: Final[tuple[Experiment, ...]] = (
@@ -16,6 +16,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     *slides.EXPERIMENTS,
     *nile.EXPERIMENTS,
     *sorted((*oop.EXPERIMENTS, *oop_joins.EXPERIMENTS), key=lambda experiment: int(experiment.figure)),
+    *promises.EXPERIMENTS,
     *ups.EXPERIMENTS,
     *live.EXPERIMENTS,
 )

@@ -20,7 +20,7 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
 from bench.aggregate import Load
-from bench.papers import eqg, ets, live, nile, oop, oop_joins, slides, ups
+from bench.papers import eqg, ets, live, nile, oop, oop_joins, promises, slides, ups
 from bench.papers.__main__ import FIGURES, main
 from bench.papers.claims import Claim, Experiment, ExperimentResult, Paper, falling, page, read_rows, rows_of
 from bench.papers.driver import Setting, in_bursts, instants, poisson, trial
@@ -326,6 +326,12 @@ def test_rows_are_equal_whatever_their_order() -> None:
     assert rows([(1, 2), (3, 4)]) != rows([(1, 2), (3, 4), (3, 4)])
     assert rows([(1, 2), (3, 4)]) != rows([(1, 4), (3, 2)])
     assert rows([(1, 2)]) != rows([(2, 1)])
+
+
+def test_the_cost_of_punctuation_at_a_small_size() -> None:
+    """Times depend on the machine: the test only checks that there are any."""
+    (claim,) = promises.overhead(200, (1, 50)).claims
+    assert claim.measured.endswith("at 50")
 
 
 def test_an_answer_is_its_question_turned_round() -> None:
