@@ -260,9 +260,9 @@ EXPERIMENTS: Final = (
         "punctuation as one.",
         says="without ETS thousands of tuples wait at the peak, on demand less than a hundredth of them. Periodic "
         "ETS lowers the peak at first, but at high rates punctuation itself fills the buffers.",
-        remark="The last claim does not hold here, by design. A punctuation makes one directly before it void, so an "
-        "arc never holds more than one between two tuples. Heartbeats that fall due while the processor is busy are "
-        "not made up for. Frequent heartbeats cost Millrace work, not memory.",
+        remark="The last claim does not hold here, by design: the peak stays at a few tuples. A punctuation makes one "
+        "directly before it void, so an arc never holds more than one between two tuples. Heartbeats that fall due "
+        "while the processor is busy are not made up for. Frequent heartbeats cost Millrace work, not memory.",
         run=lambda seed: queues(SECONDS, seed=seed),
     ),
 )
