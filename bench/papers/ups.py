@@ -771,9 +771,9 @@ EXPERIMENTS: Final = (
         "their tuples.",
         says="tumbling: LAZY's staleness grows with the window, EAGER's does not. Sliding: both are far below "
         "processing all windows and below shedding windows at random.",
-        remark="LAZY exceeds the bound of the buffer: in addition to the window that is being processed it stores the "
-        "newest complete one and the tuples that have arrived since, so that it can start with a complete window at "
-        "once. The paper's bound describes one window and the slide that follows it, as EAGER stores them.",
+        remark="LAZY exceeds the bound of the buffer. In addition to the window that is being processed, it stores the "
+        "newest complete one and the tuples that have arrived since. So it can start with a complete window at once. "
+        "The paper's bound describes one window and the slide that follows it, as EAGER stores them.",
         run=lambda seed: windows(seed=seed),
         wide=True,
     ),
@@ -795,8 +795,8 @@ EXPERIMENTS: Final = (
         figure="16",
         title="memory by the skew of update rates",
         setting=f"{SERVER}: {KEYS:,} keys by Zipf distributions, {RATES[0]:,} to {RATES[-1]:,} updates a second, "
-        f"{SERVED_A_SECOND:,} results a second, {RESULTS:,} results: the paper's loads with a hundred times its keys "
-        f"and rates. Pages of {PAGE} slots, as in the product. Means over the rates.",
+        f"{SERVED_A_SECOND:,} results a second, {RESULTS:,} results. These are the paper's loads with a hundred times "
+        f"its keys and rates. Pages of {PAGE} slots, as in the product. Means over the rates.",
         says="on-demand paging keeps the effective usage near 1 for every distribution. The naive manager has a slot "
         "per key and uses a smaller share of them as the rates become more skewed.",
         remark="Effective usage is the share of allocated slots that hold an update. The unused slots are in pages "
