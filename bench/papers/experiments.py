@@ -25,11 +25,11 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
 NOT_TRIED: Final[tuple[NotTried, ...]] = (
     NotTried(
         eqg.EQG,
-        "section 3",
-        "the cost of changing a strategy or the graph while it runs is negligible",
+        "section 1",
+        "changes of queries and strategies have minimal overhead",
         "the paper has no number; `python -m bench reconfigure` measures ours",
     ),
-    NotTried(nile.NILE, "section 7", "the approaches extend to joins of more than two streams", "no figure"),
+    NotTried(nile.NILE, "section 7.2.3", "the approaches extend to joins of more than two streams", "no figure"),
     NotTried(
         nile.NILE,
         "section 5.2",
