@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import gc
+import random
 import tracemalloc
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from itertools import chain, repeat
+from typing import Any
 
+import httpx
 import pytest
 
 from bench import (
@@ -203,6 +210,50 @@ def test_changes_leave_the_rest_as_it_is() -> None:
     """`under_load` itself compares the rows of untouched queries, and the catalog around refused changes."""
     figures = reconfigure.under_load(2, 60, 40)
     assert figures[0].value > 10_000
+
+
+ROW = {"pred": ["s.source"], "transition": "DFS-NOS"}
+
+
+def looks(*tables: dict[str, Any], states: Sequence[str] = ()) -> reconfigure.Admin:
+    """An admin who sees these tables of one component, and states of one query; all changes are refused."""
+    queries = chain(states, repeat("running", len(tables) - len(states)))
+    every: Iterator[reconfigure.Everything] = iter(
+        [({}, [("b", state)], [("dfs", list(table.items()))]) for table, state in zip(tables, queries, strict=True)]
+    )
+    admin = reconfigure.Admin.__new__(reconfigure.Admin)
+    admin._draw, admin.refused = random.Random(1), Counter()
+    admin.everything = lambda: next(every)  # type: ignore
+    admin._http = httpx.Client(transport=httpx.MockTransport(lambda request: httpx.Response(400)), base_url="http://s")
+    return admin
+
+
+def test_a_merge_between_two_looks_is_not_a_refused_change() -> None:
+    apart, merged = {"a.filter1": ROW, "b.filter1": ROW}, {"a.filter1": ROW, "a.fork1": ROW}
+    with closing(looks(apart, merged, merged, merged)) as admin:
+        admin.invalid()
+        assert admin.refused.total() == 1
+    with closing(looks(*[apart, merged] * 10)) as endless, pytest.raises(AssertionError, match="changed something"):
+        endless.invalid()
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        ({"a.filter1": ROW}, {"a.filter1": {**ROW, "transition": "BFS-NOS"}}),
+        ({"a.filter1": ROW}, {"a.filter1": ROW, "b.filter1": ROW}),
+        ({"a.filter1": ROW, "c.filter1": ROW}, {"a.filter1": ROW, "b.filter1": ROW}),
+    ],
+)
+def test_a_refused_change_of_the_table_is_noticed(was: dict[str, Any], now: dict[str, Any]) -> None:
+    with closing(looks(was, now, now, now)) as admin, pytest.raises(AssertionError, match="changed something"):
+        admin.invalid()
+
+
+def test_a_refused_change_of_a_query_is_noticed() -> None:
+    tables = {"a.filter1": ROW, "b.filter1": ROW}, {"a.filter1": ROW}
+    with closing(looks(*tables, states=("running", "paused"))) as admin, pytest.raises(AssertionError, match="paused"):
+        admin.invalid()
 
 
 def test_queries_that_share_a_filter() -> None:
