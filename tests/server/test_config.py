@@ -67,6 +67,14 @@ def test_every_problem_has_its_line(tmp_path, monkeypatch):
         assert any(line.startswith(words) for line in found), (words, found)
 
 
+def test_a_value_in_place_of_a_section_is_refused_whatever_else_is_set(tmp_path, monkeypatch):
+    file = tmp_path / "m.toml"
+    file.write_text("server = 3\n")
+    monkeypatch.setenv("MILLRACE_SERVER__ADMIN", "127.0.0.1:1")
+    (found,) = problems(file, {"server": {"listen": "127.0.0.1:0"}})
+    assert found.startswith(f"{file}: server: expected a valid dictionary")
+
+
 def test_files_that_cannot_be_read(tmp_path):
     assert problems(tmp_path / "none.toml") == [f"{tmp_path}/none.toml: no such file or directory"]
     bad = tmp_path / "bad.toml"

@@ -14,11 +14,18 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
-from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PrivateAttr,
+    ValidationError,
+)
 
 from millrace.engine.scheduler.table import Strategy
 from millrace.protocol import MillraceError, Refuse
@@ -354,60 +361,20 @@ class LogSection(Section):
     format: Literal["console", "json"] = Field(default="console", description="Lines for people, or JSON objects.")
 
 
-class Settings(BaseSettings):
+class Settings(Section):
     """Everything that can be set."""
 
-    model_config = SettingsConfigDict(
-        env_prefix=PREFIX, env_nested_delimiter=DELIMITER, extra="forbid", validate_default=True, frozen=True
-    )
     server: ServerSection = ServerSection()
     limits: LimitsSection = LimitsSection()
     engine: EngineSection = EngineSection()
     log: LogSection = LogSection()
 
-    # The file of the call in progress: pydantic-settings builds its sources from the class.
-    _file: ClassVar[Mapping[str, Any]] = {}
-    _path: ClassVar[Path | None] = None
+    _path: Path | None = PrivateAttr(default=None)
 
     @property
     def path(self) -> Path | None:
         """Where the file is, if one was read."""
         return self._path
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return init_settings, _Environment(settings_cls), _File(settings_cls, cls._file)
-
-
-class _Environment(EnvSettingsSource):
-    """`MILLRACE_SERVER__LISTEN` sets a key. `MILLRACE_SERVER` alone is the command line's and no section."""
-
-    def _load_env_vars(self) -> Mapping[str, str | None]:
-        return {name: value for name, value in super()._load_env_vars().items() if DELIMITER in name}
-
-    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
-        return value  # no setting is spelt in JSON
-
-
-class _File(PydanticBaseSettingsSource):
-    """The file, as read."""
-
-    def __init__(self, settings_cls: type[BaseSettings], data: Mapping[str, Any]) -> None:
-        super().__init__(settings_cls)
-        self._data = data
-
-    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        return self._data.get(field_name), field_name, False
-
-    def __call__(self) -> dict[str, Any]:
-        return dict(self._data)
 
 
 # -- loading -----------------------------------------------------------------------------------------------------------
@@ -418,22 +385,36 @@ def load(path: Path | None = None, flags: Mapping[str, Mapping[str, Any]] | None
     data = _read(path) if path is not None else {}
     problems = list(_unknown_variables(os.environ))
     try:
-        settings = _settings(data, flags or {}, path)
+        settings = Settings.model_validate(_merged(data, _variables(os.environ), flags or {}))
     except ValidationError as error:
         raise ConfigError(problems + [_line(item, path, data) for item in error.errors()]) from None
+    settings._path = path
     problems += _contradictions(settings.server)
     if problems:
         raise ConfigError(problems)
     return settings
 
 
-def _settings(data: Mapping[str, Any], flags: Mapping[str, Mapping[str, Any]], path: Path | None) -> Settings:
-    made = type("Settings", (Settings,), {"_file": data, "_path": path, "__module__": __name__})
-    given = {
-        section: {key: value for key, value in keys.items() if value is not None} for section, keys in flags.items()
-    }
-    settings: Settings = made(**given)
-    return settings
+def _merged(*sources: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of all sources by section: a later source wins, except for None. Whatever is not a section stays, so
+    that it is refused."""
+    merged: dict[str, Any] = {}
+    for source in sources:
+        for section, keys in source.items():
+            known = merged.setdefault(section, {} if isinstance(keys, Mapping) else keys)
+            if isinstance(known, dict):
+                known.update({key: value for key, value in keys.items() if value is not None})
+    return merged
+
+
+def _variables(environment: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """`MILLRACE_SERVER__LISTEN` sets a key. `MILLRACE_SERVER` alone is the command line's and no section."""
+    found: dict[str, dict[str, str]] = {}
+    for name, value in environment.items():
+        section, delimiter, key = name.lower().removeprefix(PREFIX.lower()).partition(DELIMITER)
+        if name.upper().startswith(PREFIX) and delimiter and section in Settings.model_fields:
+            found.setdefault(section, {})[key] = value
+    return found
 
 
 def _read(path: Path) -> dict[str, Any]:
