@@ -190,6 +190,13 @@ print(*{{spec.name.partition(".")[0] for module in new if (spec := getattr(modul
     assert set(loaded) - LIGHT_LIBRARIES == set()
 
 
+def test_a_server_loads_large_libraries_when_it_needs_them():
+    """Patterns, quantiles and Arrow take 2 to 30 MB each, which most servers would carry in vain."""
+    code = "import sys, millrace.server.daemon, millrace.server.web; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert {"re2", "datasketches", "pyarrow", "pandas"} & set(loaded) == set()
+
+
 ENGINE = "operators/millrace/engine/x.py"
 CLIENT = "protocol/millrace/client/x.py"
 

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Any, Final, Self
 
 import numpy as np
-from datasketches import tdigest_double
 
 from millrace.values.aggregates.accumulator import Accumulator, Rows, numbers
 from millrace.values.batch import Int64s, Values
@@ -27,7 +26,10 @@ class Quantile(Accumulator):
     """The value below which approximately this share of the values lies."""
 
     def __init__(self, share: float) -> None:
+        from datasketches import tdigest_double  # 2 MB that a server without quantiles does not need
+
         self._share = share
+        self._make = tdigest_double
         self.digests: list[Any] = []
 
     def reserve(self, room: int) -> None:
@@ -48,7 +50,7 @@ class Quantile(Accumulator):
 
     def _digest(self, slot: int) -> Any:
         if self.digests[slot] is None:
-            self.digests[slot] = tdigest_double(SIZE)
+            self.digests[slot] = self._make(SIZE)
         return self.digests[slot]
 
     def merge(self, other: Self, slots: Int64s, rows: Rows) -> None:
@@ -70,7 +72,7 @@ class Quantile(Accumulator):
 
     def restore(self, data: Any) -> None:
         for slot, saved in enumerate(data):
-            self.digests[slot] = None if saved is None else tdigest_double.deserialize(saved)
+            self.digests[slot] = None if saved is None else self._make.deserialize(saved)
 
     @property
     def nbytes(self) -> int:

@@ -10,8 +10,6 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-import re2
-
 from millrace.values.functions.faults import Fault, RowFault
 
 # RE2's own default: a pattern that needs more is refused.
@@ -51,6 +49,8 @@ class Pattern:
     """
 
     def __init__(self, pattern: str, flags: str = "") -> None:
+        import re2  # 2 MB that a server without patterns does not need
+
         options = re2.Options()
         options.log_errors = False
         options.max_mem = MOST_MEMORY
