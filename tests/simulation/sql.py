@@ -281,7 +281,10 @@ class _SqlMaker:
             chosen = ["order = 'event'"] if self.draw("in order") else []
             chosen += [f"flush = '{flush}'"] if flush else []
             aggregate = self.draw("aggregate")
+            if aggregate == "bounded" and "(DISTINCT" in table.sql:
+                aggregate = ""  # it has no partial results
             chosen += [f"aggregate = '{aggregate}'"] if aggregate else []
+            chosen += [f"slots = {self.draw('slots')}"] if aggregate == "bounded" else []
             options = f"WITH ({', '.join(chosen)})" if chosen else ""
         # Which windows of a key are superseded is a matter of load, but for the last. A row without a partner so far
         # withholds later ones in order of time, and its partner may be later in the queue.

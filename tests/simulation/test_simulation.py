@@ -13,8 +13,10 @@ from millrace.engine import seam
 from millrace.engine.graph.rewire import failing, replacing
 from millrace.engine.time.watermarks import WatermarkCoordinator
 from millrace.operators.aggregate.aggregate import WindowAggregate
+from millrace.operators.aggregate.lowlevel import LowTable
 from millrace.operators.aggregate.sessionrows import SessionRows
 from millrace.operators.aggregate.sessions import Sessions
+from millrace.operators.aggregate.spec import AggregateSpec
 from millrace.operators.deduplicate.deduplicate import Deduplicate
 from millrace.operators.frame.ets_arcs import Arc
 from millrace.operators.frame.inlet import Inlet
@@ -463,6 +465,7 @@ def test_worlds_of_sql_are_worth_playing():
             words.update(node.spec.word for node in plan.nodes)
             words.update(type for node in plan.nodes for type in key_types(node.spec))
             words.update(f"USING {edge.kind}" for node in plan.nodes for edge in node.edges)
+            words.update(f"keeps {node.spec.keeps}" for node in plan.nodes if isinstance(node.spec, AggregateSpec))
             words.update(text for text in TEXTS if text in query.text)
         if seed < 16:
             rows += sum(found.total() for found in expected(world).values())
@@ -470,7 +473,7 @@ def test_worlds_of_sql_are_worth_playing():
             done += played.done
             failed += sum(played.failed.values())
     wanted = {"aggregate", "window", "top", "join", "followed_by", "deduplicate", "retime", "union", "sort"}
-    wanted |= {*TEXTS, "USING fifo", "USING inplace", "USING linecutting"}
+    wanted |= {*TEXTS, "USING fifo", "USING inplace", "USING linecutting", "keeps bounded"}
     assert [word for word in [*wanted, *Type] if words[word] < 3] == [], words
     troubles = {"pause", "resume", "drop", "add", "replace", "fail", "drop stream", "past", "widen", "queue"}
     troubles |= {"replace operator"}
@@ -494,14 +497,15 @@ def sql_many(worlds, first):
     ("first", "owner", "name", "broken"),
     [
         (0, Deduplicate, "_forget", lambda self, low_us: self._last.fill(MIN_TIME)),
-        (6, Retime, "promised", lambda self, low_us: low_us),
+        (7, Retime, "promised", lambda self, low_us: low_us),
         (10, FinalTop, "low_water", lambda self: self.inputs[0].low_water()),
-        (7, SessionRows, "next_end", lambda self: Sessions.next_end(self)),
+        (34, SessionRows, "next_end", lambda self: Sessions.next_end(self)),
         (0, seam, "_restore", lambda query, saved, now_us: 0),
-        (8, failing, "_renew", lambda engine, query: None),
+        (13, failing, "_renew", lambda engine, query: None),
         (0, Gate, "save", lambda self: False),
+        (7, LowTable, "rewind", lambda self: None),
     ],
-    ids=["duplicates", "times", "final places", "rows of sessions", "past", "failure", "gate"],
+    ids=["duplicates", "times", "final places", "rows of sessions", "past", "failure", "gate", "low-level table"],
 )
 def test_broken_clauses_are_noticed(monkeypatch, first, owner, name, broken):
     monkeypatch.setattr(owner, name, broken)
