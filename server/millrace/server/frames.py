@@ -97,19 +97,6 @@ class FrameDialect(Dialect):
         self._acknowledged: dict[int, int] = {}  # by channel, what is to be said soon
         self._said_bye = False
         self._holds = False  # whether some feed was said to be held
-        self._heard: Mapping[type, Callable[[Any], None]] = {
-            Hello: self._hello,
-            Open: self._open,
-            Punctuation: self._punctuation,
-            Ets: self._ets,
-            Subscribe: self._subscribe,
-            Credit: self._credit,
-            Close: self._close,
-            Ping: lambda ping: self.say(Pong(ping.token)),
-            Pong: lambda _: None,  # as any frame it says that the peer is there
-            Error: self._bye,
-            Bye: self._bye,
-        }
 
     # -- the connection's calls --------------------------------------------------------------------
 
@@ -266,7 +253,7 @@ class FrameDialect(Dialect):
         self._guessed = isinstance(message, Hello) and message.token is not None
         try:
             if self.session.receive(message):
-                self._heard[type(message)](message)
+                _HEARD[type(message)](self, message)
         except Refuse as error:
             self.refuse(error, getattr(message, "channel", None))
 
@@ -368,6 +355,30 @@ class FrameDialect(Dialect):
         """A channel was ended from this side."""
         self._feeds.pop(channel, None)
         self.subscriptions.pop(channel, None)
+
+
+def _answer_ping(dialect: FrameDialect, ping: Ping) -> None:
+    dialect.say(Pong(ping.token))
+
+
+def _note_pong(dialect: FrameDialect, pong: Pong) -> None:
+    """As any frame it says that the peer is there."""
+
+
+# By the type of a message. One table for all connections: a table of bound methods in each would double its memory.
+_HEARD: Final[Mapping[type, Callable[[FrameDialect, Any], None]]] = {
+    Hello: FrameDialect._hello,
+    Open: FrameDialect._open,
+    Punctuation: FrameDialect._punctuation,
+    Ets: FrameDialect._ets,
+    Subscribe: FrameDialect._subscribe,
+    Credit: FrameDialect._credit,
+    Close: FrameDialect._close,
+    Ping: _answer_ping,
+    Pong: _note_pong,
+    Error: FrameDialect._bye,
+    Bye: FrameDialect._bye,
+}
 
 
 class _Feed:
