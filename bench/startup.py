@@ -40,7 +40,7 @@ def start_up(repeats: int = 5) -> list[Figure]:
         Figure("serve: feeds accepted, CPU", min(feeds for feeds, _ in starts), "s", 0.6),
         Figure("serve: HTTP API answers, CPU", min(admin for _, admin in starts), "s", 1.0),
     ]
-    return figures + imports("millrace.server.daemon")
+    return figures + imports("millrace.run.daemon")
 
 
 def imports(module: str, most: int = SLOWEST_IMPORTS) -> list[Figure]:

@@ -19,9 +19,9 @@ from typing import Any
 
 from bench.figure import Figure, best_of
 from bench.sender import GROUPS, Grouped, Repeated
+from millrace.formats.decoder import StreamDecoder
 from millrace.protocol.frames import frame
 from millrace.protocol.messages import PROTOCOL, Hello, encode
-from millrace.server.source import StreamDecoder
 from millrace.sql import Catalog, CreateStream, parse, plan
 
 STREAM = "CREATE STREAM packets (src BIGINT, dst BIGINT, len BIGINT, rate DOUBLE);"

@@ -26,8 +26,8 @@ PART: Final = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end 
 
 def parts() -> Mapping[str, Callable[[], str]]:
     """The generators, by the name in the comment."""
-    from millrace.server import logs
-    from millrace.server.config import reference
+    from millrace.observe import logs
+    from millrace.run.config import reference
 
     papers = {f"claims-{paper}": _claims(paper) for paper in ("ets", "eqg", "ups", "nile", "oop")}
     return {
@@ -144,9 +144,9 @@ def _cell(text: str) -> str:
 
 def metrics() -> str:
     """The metrics of every server, from one that was never started."""
-    from millrace.server.config import Settings
-    from millrace.server.daemon import Daemon
-    from millrace.server.metrics import reference
+    from millrace.observe.metrics import reference
+    from millrace.run.config import Settings
+    from millrace.run.daemon import Daemon
 
     return reference(Daemon(Settings()).metrics)
 

@@ -58,8 +58,14 @@ ROOM_LIMITS: Final = {
     "protocol/millrace/protocol": 3.0,
     "server/millrace/backfill": 25.0,
     "server/millrace/cli": 3.0,
+    "server/millrace/formats": 3.0,
+    "server/millrace/history": 3.0,
+    "server/millrace/http": 3.0,
+    "server/millrace/net": 3.0,
+    "server/millrace/observe": 3.0,
     "server/millrace/offline": 3.0,
-    "server/millrace/server": 25.0,
+    "server/millrace/run": 3.0,
+    "server/millrace/store": 3.0,
     "tests": 3.0,
 }
 # Words that start a subject in another mood: "added", "fixes", "fixing", "a", "the".

@@ -1,10 +1,10 @@
 """Imports run one way, and the engine has no code that waits. The rules are checked on the sources.
 
-    protocol <- values <- operators <- engine <- sql <- server, offline, backfill <- cli         protocol <- client
-                          values <- functions <- sql
+    protocol <- values <- operators <- engine <- sql <- formats <- history <- the daemon, offline <- backfill <- cli
+    protocol <- client         values <- functions <- sql
 
-The three drivers are on one level: one may use another unless that creates a cycle. A new room needs a row in
-`MAY_IMPORT`, a root in `ROOTS` and a line in `pyproject.toml`.
+The daemon consists of five rooms: net, http, run, store, observe. They may use each other; the other drivers do not
+use them. A new room needs a row in `MAY_IMPORT`, a root in `ROOTS` and a line in `pyproject.toml`.
 """
 
 import ast
@@ -20,7 +20,7 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parent.parent
 ROOTS = ("server", "operators", "protocol")
 
-DRIVERS = {"server", "offline", "backfill"}
+DAEMON = {"net", "http", "run", "store", "observe"}
 CORE = {"protocol", "values", "operators", "engine", "functions", "sql"}
 MAY_IMPORT = {
     "protocol": set(),
@@ -30,10 +30,12 @@ MAY_IMPORT = {
     "engine": {"protocol", "values", "operators"},
     "functions": {"protocol", "values"},
     "sql": {"protocol", "values", "operators", "engine", "functions"},
-    "server": CORE | DRIVERS,
-    "offline": CORE | DRIVERS,
-    "backfill": CORE | DRIVERS,
-    "cli": CORE | DRIVERS | {"client"},
+    "formats": CORE,
+    "history": CORE | {"formats"},
+    **dict.fromkeys(DAEMON, CORE | {"formats", "history"} | DAEMON),
+    "offline": CORE | {"formats"},
+    "backfill": CORE | {"formats", "history", "offline"},
+    "cli": CORE | {"formats", "history", "offline", "backfill", "client"} | DAEMON,
 }
 
 # The engine is a function of its events: no clock, no chance, no input or output, no waiting.
@@ -117,7 +119,6 @@ def objection(room: str, imported: Import) -> str | None:
 def violations(repository: Path) -> list[str]:
     """A line for each violation in a repository."""
     problems = []
-    needs: dict[str, set[str]] = {}
     for root in ROOTS:
         if (repository / root / "millrace/__init__.py").exists():
             problems.append(f"{root}/millrace/__init__.py hides the other two roots: remove it")
@@ -128,37 +129,16 @@ def violations(repository: Path) -> list[str]:
                 problems.append(f"{where}: {room} is not a known room: add a row to MAY_IMPORT")
                 continue
             tree = ast.parse(path.read_text(), filename=str(where))
-            for imported in imports(tree):
-                if reason := objection(room, imported):
-                    problems.append(f"{where}:{imported.line} imports {imported.module}: {reason}")
-                if imported.module.startswith("millrace."):
-                    needs.setdefault(room, set()).add(imported.module.split(".")[1])
+            problems.extend(
+                f"{where}:{imported.line} imports {imported.module}: {reason}"
+                for imported in imports(tree)
+                if (reason := objection(room, imported))
+            )
             if room in DETERMINISTIC:
                 problems.extend(
                     f"{where}:{line} uses {name}: the engine has no clock and no chance" for line, name in uses(tree)
                 )
-    return problems + circles(needs)
-
-
-def circles(needs: dict[str, set[str]]) -> list[str]:
-    """Drivers that need each other."""
-    return [
-        f"{driver} and {other} import each other: {driver} must not need {other}, or the other way round"
-        for driver in sorted(DRIVERS)
-        for other in sorted(DRIVERS)
-        if driver < other and reaches(needs, driver, other) and reaches(needs, other, driver)
-    ]
-
-
-def reaches(needs: dict[str, set[str]], start: str, goal: str) -> bool:
-    seen, waiting = {start}, [start]
-    while waiting:
-        for room in needs.get(waiting.pop(), set()) - seen:
-            if room == goal:
-                return True
-            seen.add(room)
-            waiting.append(room)
-    return False
+    return problems
 
 
 def test_imports_run_one_way():
@@ -192,7 +172,7 @@ print(*{{spec.name.partition(".")[0] for module in new if (spec := getattr(modul
 
 def test_a_server_loads_large_libraries_when_it_needs_them():
     """Patterns, quantiles and Arrow take 2 to 30 MB each, which most servers would carry in vain."""
-    code = "import sys, millrace.server.daemon, millrace.server.web; print(*sys.modules)"
+    code = "import sys, millrace.run.daemon, millrace.http.web; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert {"re2", "datasketches", "pyarrow", "pandas"} & set(loaded) == set()
 
@@ -212,10 +192,12 @@ CLIENT = "protocol/millrace/client/x.py"
             "imports millrace.engine.graph",
         ),
         ("operators/millrace/operators/deep/x.py", "from millrace import engine", "imports millrace.engine"),
-        ("operators/millrace/sql/x.py", "from millrace.server.config import Config", "sql may import engine"),
+        ("operators/millrace/sql/x.py", "from millrace.run.config import Config", "sql may import engine"),
         ("protocol/millrace/protocol/x.py", "from millrace.client import Client", "no other room"),
-        ("server/millrace/server/x.py", "import millrace.cli.main", "imports millrace.cli.main"),
-        ("server/millrace/server/x.py", "from tests.oracles import union", "not part of the package"),
+        ("server/millrace/run/x.py", "import millrace.cli.main", "imports millrace.cli.main"),
+        ("server/millrace/run/x.py", "from tests.oracles import union", "not part of the package"),
+        ("server/millrace/offline/x.py", "import millrace.run.runner", "imports millrace.run.runner"),
+        ("server/millrace/history/x.py", "import millrace.observe.logs", "history may import engine"),
         (ENGINE, "from . import graph", "relative"),
         (ENGINE, "def f():\n    import time", "x.py:2 imports time"),
         (ENGINE, "import os.path", "imports os.path"),
@@ -233,14 +215,6 @@ def test_a_violation_is_noticed(tmp_path, path, source, message):
     write(tmp_path, path, source)
     (line,) = violations(tmp_path)
     assert message in line
-
-
-def test_drivers_that_need_each_other_are_noticed(tmp_path):
-    write(tmp_path, "server/millrace/server/x.py", "import millrace.offline.run")
-    write(tmp_path, "server/millrace/offline/x.py", "import millrace.backfill.job")
-    assert violations(tmp_path) == []
-    write(tmp_path, "server/millrace/backfill/x.py", "import millrace.server.archive")
-    assert len(violations(tmp_path)) == 3
 
 
 @pytest.mark.parametrize(

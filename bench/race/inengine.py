@@ -21,9 +21,9 @@ from bench.race.peers import read_rows, run_program, write_columns
 from bench.race.workloads import THREE, WORKLOADS, Column, InDuckDB, Stream, Workload, digest
 from millrace.engine.engine import Engine
 from millrace.engine.events import Arrived, Deliver, Event, FeedClosed
+from millrace.formats.decoder import StreamDecoder
 from millrace.functions.loading import load
 from millrace.protocol import Schema
-from millrace.server.source import StreamDecoder
 from millrace.sql.functions import install, uninstall
 from millrace.values.batch import Batch
 

@@ -15,10 +15,10 @@ from millrace.backfill.flow import Flow, flow_of
 from millrace.backfill.layout import OWN_TIME
 from millrace.backfill.splitting import Mode, plan_split
 from millrace.engine.events import AddQuery, AddStream
+from millrace.formats.decoder import StreamDecoder
 from millrace.offline.run import Options, Run
 from millrace.offline.script import Script, plan_script
 from millrace.protocol import Refuse
-from millrace.server.source import StreamDecoder
 from millrace.sql import Catalog
 from millrace.values.batch import Batch
 from tests.backfill.local import extent_of, run_split

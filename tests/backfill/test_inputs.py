@@ -16,8 +16,8 @@ from millrace.backfill.inputs import Times, find_history, find_input, notes_of, 
 from millrace.backfill.job import flow_of_text
 from millrace.backfill.splitting import Extent
 from millrace.cli.main import app
+from millrace.history.files import Gap, Reach, write_reach
 from millrace.protocol import MillraceError, Refuse
-from millrace.server.history import Gap, Reach, write_reach
 from millrace.values.eventtime import MAX_TIME
 
 SQL = "CREATE STREAM s (ts TIMESTAMP, k BIGINT, v DOUBLE) WITH (time = 'ts'); SELECT k, v FROM s WHERE v > 1"

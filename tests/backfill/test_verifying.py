@@ -15,8 +15,8 @@ from millrace.backfill.outputs import MANIFEST
 from millrace.backfill.running import Wanted
 from millrace.backfill.splitting import ALWAYS, Slice
 from millrace.backfill.verifying import Lived, span_of_files, span_of_query, verify
+from millrace.history.files import Gap, Reach, write_reach
 from millrace.protocol import Refuse
-from millrace.server.history import Gap, Reach, write_reach
 from millrace.values.eventtime import MAX_TIME, MIN_TIME
 
 STREAM = "CREATE STREAM s (ts TIMESTAMP, k BIGINT) WITH (time = 'ts');"

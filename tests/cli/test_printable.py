@@ -5,8 +5,8 @@ import json
 import pytest
 
 from millrace.cli import show, top
+from millrace.observe.logs import without_controls
 from millrace.protocol.words import printable
-from millrace.server.logs import without_controls
 
 TITLE = "\x1b]0;owned\x07"
 ACTING = [

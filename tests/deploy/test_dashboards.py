@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from millrace.server.config import Settings
-from millrace.server.daemon import Daemon
+from millrace.run.config import Settings
+from millrace.run.daemon import Daemon
 from tests.deploy.promql import ExpressionNames, names_in, samples, unknown
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from millrace.server.config import Settings
-from millrace.server.daemon import END_SECONDS
+from millrace.run.config import Settings
+from millrace.run.daemon import END_SECONDS
 from tests.server.harness import peer, served
 from tests.server.test_api import ask
 

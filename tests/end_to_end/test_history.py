@@ -6,7 +6,7 @@ import threading
 
 import pyarrow.parquet as pq
 
-from millrace.server import history
+from millrace.history import files as history
 from tests.cli.conftest import Server
 
 STREAM = "CREATE STREAM s (k BIGINT, text TEXT) WITH (history = 'true')"

@@ -13,8 +13,8 @@ from millrace.engine.events import Change, Command
 from millrace.protocol import FrameReader, Session, Side, decode
 from millrace.protocol.frames import frame
 from millrace.protocol.messages import PROTOCOL, Credit, Data, Hello, Open, Subscribe, encode
-from millrace.server.config import Settings
-from millrace.server.daemon import Daemon
+from millrace.run.config import Settings
+from millrace.run.daemon import Daemon
 from tests.patience import HANG_SECONDS
 
 ANY_PORT = {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "allow_paths": [gettempdir()]}

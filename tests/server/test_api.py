@@ -8,12 +8,12 @@ import threading
 
 import pytest
 
+from millrace.net.connection import GREETING_SECONDS
+from millrace.observe.metrics import RECONFIGURATIONS
 from millrace.protocol import Refuse
 from millrace.protocol.messages import Error, Welcome
-from millrace.server import daemon as daemon_module
-from millrace.server.connection import GREETING_SECONDS
-from millrace.server.metrics import RECONFIGURATIONS
-from millrace.server.sinkfiles import StandardOutput
+from millrace.run import daemon as daemon_module
+from millrace.store.sinkfiles import StandardOutput
 from tests.patience import HANG_SECONDS
 from tests.server.harness import SCHEMA_SQL, FakeTimers, lines, peer, running, served, until
 

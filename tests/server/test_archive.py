@@ -24,10 +24,10 @@ from hypothesis import strategies as st
 
 from millrace.engine.engine import Engine
 from millrace.engine.events import AddStream, Archived, Arrived, Command
+from millrace.history import archive as archive_module
+from millrace.history import files as history
+from millrace.history.archive import Archive, Limits
 from millrace.protocol import Refuse
-from millrace.server import archive as archive_module
-from millrace.server import history
-from millrace.server.archive import Archive, Limits
 from millrace.sql import Catalog, CreateStream, parse, plan
 from millrace.values.batch import Batch
 from millrace.values.eventtime import FIRST_US, LAST_US, MIN_TIME
@@ -441,7 +441,7 @@ def test_a_server_that_has_history_already_does_not_start_beside_another(tmp_pat
 
 
 def test_a_killed_server_holds_nothing(tmp_path):
-    code = f"from pathlib import Path\nfrom millrace.server import history\nhistory.hold(Path({str(tmp_path)!r}))\n"
+    code = f"from pathlib import Path\nfrom millrace.history import files\nfiles.hold(Path({str(tmp_path)!r}))\n"
     with subprocess.Popen(
         [sys.executable, "-c", code + "print('held', flush=True)\ninput()"],
         stdin=subprocess.PIPE,

@@ -11,7 +11,7 @@ from millrace.engine import shadow
 from millrace.engine.events import WatchProgress
 from millrace.protocol import Refuse
 from millrace.protocol.messages import Ack, Result, Subscribed
-from millrace.server import worker
+from millrace.run import worker
 from tests.patience import HANG_SECONDS
 from tests.server.harness import Held, peer, running, served, settle, until
 from tests.server.test_planning import ask

@@ -17,9 +17,9 @@ from millrace.cli.main import app
 from millrace.engine import views
 from millrace.engine.events import WithholdCredit
 from millrace.protocol import MillraceError
-from millrace.server.daemon import Daemon
-from millrace.server.decisions import Decisions
-from millrace.server.store import CatalogFile, StoreError
+from millrace.run.daemon import Daemon
+from millrace.run.decisions import Decisions
+from millrace.store.catalog import CatalogFile, StoreError
 from tests.depth import examples
 from tests.server.harness import lines, running, served, settings, until
 from tests.server.test_api import ask, get

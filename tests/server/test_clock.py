@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.server.clock import SLEW_SHARE, STEP_US, Clock
+from millrace.run.clock import SLEW_SHARE, STEP_US, Clock
 
 SECOND = 1_000_000
 DAY = 86_400 * SECOND

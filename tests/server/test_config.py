@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from millrace.server import config
-from millrace.server.config import Address, ConfigError, load, parse_address, reference, to_toml
+from millrace.run import config
+from millrace.run.config import Address, ConfigError, load, parse_address, reference, to_toml
 
 DOCS = Path(__file__).parents[2] / "docs" / "configuration.md"
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from millrace.cli.commands import COMMANDS
 from millrace.engine.events import SetQueue
-from millrace.server.api import build
-from millrace.server.archive import Limits
-from millrace.server.daemon import Daemon
-from millrace.server.metrics import reference
+from millrace.history.archive import Limits
+from millrace.http.api import build
+from millrace.observe.metrics import reference
+from millrace.run.daemon import Daemon
 from tests.server.harness import SCHEMA_SQL, lines, served, settings, until
 
 DOCS = Path(__file__).parents[2] / "docs"

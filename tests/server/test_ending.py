@@ -9,8 +9,8 @@ import uvloop
 from structlog.testing import capture_logs
 
 from millrace.protocol import MillraceError
-from millrace.server.daemon import Daemon, StartError
-from millrace.server.sinkfiles import WholeFiles
+from millrace.run.daemon import Daemon, StartError
+from millrace.store.sinkfiles import WholeFiles
 from tests.patience import HANG_SECONDS
 from tests.server.harness import lines, running, settings, until
 from tests.server.test_api import get

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from millrace.server.etags import DECIDED, etag, matches
+from millrace.http.etags import DECIDED, etag, matches
 from tests.server.harness import SCHEMA_SQL, lines, served, until
 
 EVERYTHING = SCHEMA_SQL + "; CREATE SINK f FROM q WITH (type = 'stdout')"

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from millrace.client.arrow import to_stream
 from millrace.engine.plan import StreamDefinition
+from millrace.formats.decoder import StreamDecoder
+from millrace.formats.linecolumns import LineColumns
 from millrace.protocol import Refuse, RowError, Schema
 from millrace.protocol.messages import Ack, DataArrow, Error, Ets, EtsRequest, Punctuation
 from millrace.protocol.units import likely_unit
-from millrace.server.linecolumns import LineColumns
-from millrace.server.source import StreamDecoder
 from millrace.values.eventtime import FIRST_US, LAST_US
 from tests.running import run_events, run_script
 from tests.server.harness import lines, peer, served, until

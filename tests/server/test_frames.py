@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from millrace.client.arrow import to_stream
+from millrace.net.frames import FrameDialect
 from millrace.protocol import Schema, encode
 from millrace.protocol.frames import frame
 from millrace.protocol.messages import (
@@ -31,7 +32,6 @@ from millrace.protocol.messages import (
     Subscribed,
     Welcome,
 )
-from millrace.server.frames import FrameDialect
 from tests.server.harness import peer, served, until
 
 ROWS = [(1, 1.5, "a"), (-1, 2.5, "dropped"), (2, None, None)]

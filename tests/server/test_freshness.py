@@ -4,9 +4,9 @@ import threading
 
 import numpy as np
 
+from millrace.net.freshness import Freshness
 from millrace.protocol import Schema
-from millrace.server.freshness import Freshness
-from millrace.server.sinkfiles import LineFile
+from millrace.store.sinkfiles import LineFile
 from millrace.values.batch import Batch
 from tests.patience import HANG_SECONDS
 from tests.server.harness import served, until

@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from millrace.formats.writers import csv_lines, csv_names, json_lines
+from millrace.net import sink as sink_module
+from millrace.net.sink import Slow, WriterSink
 from millrace.protocol import Schema
-from millrace.server import sink as sink_module
-from millrace.server import sinkfiles
-from millrace.server.sink import Slow, WriterSink
-from millrace.server.sinkfiles import Disk, Folder, LineFile, StandardOutput
-from millrace.server.writers import csv_lines, csv_names, json_lines
+from millrace.store import sinkfiles
+from millrace.store.sinkfiles import Disk, Folder, LineFile, StandardOutput
 from millrace.values.batch import Batch
 from tests.cli.conftest import Server
 from tests.patience import HANG_SECONDS, wait_until

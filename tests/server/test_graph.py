@@ -5,9 +5,9 @@ import re
 import pytest
 
 from millrace.engine import views
-from millrace.server.analysis import asked_for
-from millrace.server.graph import FORMS, draw, render
-from millrace.server.rates import LOOKS, Rates, between
+from millrace.observe.analysis import asked_for
+from millrace.observe.graph import FORMS, draw, render
+from millrace.observe.rates import LOOKS, Rates, between
 from tests.server.harness import lines, served, until
 from tests.server.test_api import ask, get
 

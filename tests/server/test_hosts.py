@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from millrace.server.hosts import Hosts, host_of
+from millrace.http.hosts import Hosts, host_of
 from tests.patience import HANG_SECONDS
 from tests.server.harness import SCHEMA_SQL, running, served
 

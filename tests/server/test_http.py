@@ -9,8 +9,8 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
-from millrace.server import web
-from millrace.server.http import ANSWER_SECONDS, BODY_SECONDS, HEAD_BYTES, HEAD_SECONDS
+from millrace.http import web
+from millrace.http.protocol import ANSWER_SECONDS, BODY_SECONDS, HEAD_BYTES, HEAD_SECONDS
 from tests.patience import HANG_SECONDS
 from tests.server.harness import FakeTimers, running, settle, until
 

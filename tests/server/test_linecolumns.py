@@ -12,11 +12,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from millrace.engine.events import Arrived, Punctuated
+from millrace.formats import linecolumns
+from millrace.formats.decoder import StreamDecoder
+from millrace.formats.linecolumns import LONG, WORTHWHILE, LineColumns, newlines
+from millrace.net import lines
+from millrace.net.feeds import Feeds
 from millrace.protocol import Limits
-from millrace.server import linecolumns, lines
-from millrace.server.feeds import Feeds
-from millrace.server.linecolumns import LONG, WORTHWHILE, LineColumns, newlines
-from millrace.server.source import StreamDecoder
 from millrace.sql import Catalog, parse, plan
 from millrace.values.batch import Batch
 from tests.depth import examples

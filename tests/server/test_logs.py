@@ -6,8 +6,8 @@ from pathlib import Path
 
 from structlog.testing import capture_logs
 
+from millrace.observe.logs import CAUSES, EVENTS, EVERY_US, Sparing, add_context, client
 from millrace.protocol.messages import Ack
-from millrace.server.logs import CAUSES, EVENTS, EVERY_US, Sparing, add_context, client
 from tests.patience import HANG_SECONDS
 from tests.server.harness import lines, peer, running, served, until
 from tests.server.test_api import ask
@@ -52,7 +52,7 @@ def calls():
 
 def test_every_event_that_is_logged_is_in_the_table_with_its_level_and_fields():
     for file, level, text, fields in calls():
-        assert text in EVENTS, f"{file}: {text!r} is not in millrace.server.logs.EVENTS"
+        assert text in EVENTS, f"{file}: {text!r} is not in millrace.observe.logs.EVENTS"
         told = EVENTS[text]
         assert ("error" if level == "exception" else level) == told.level, (file, text)
         named = fields - {None, "exc_info", "client", "unit"}

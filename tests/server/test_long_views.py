@@ -2,8 +2,8 @@
 
 from unittest.mock import patch
 
-from millrace.server import daemon as daemons
-from millrace.server import metrics
+from millrace.observe import metrics
+from millrace.run import daemon as daemons
 from tests.server.harness import served
 from tests.server.test_api import get
 from tests.server.test_statements import post

@@ -23,8 +23,8 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
-from millrace.server.api import build
-from millrace.server.daemon import Daemon
+from millrace.http.api import build
+from millrace.run.daemon import Daemon
 from tests.patience import HANG_SECONDS
 from tests.server import harness
 

@@ -5,9 +5,9 @@ import json
 import pytest
 from pydantic import BaseModel, SecretStr
 
-from millrace.server.config import ServerSection, Settings
-from millrace.server.recent import LONGEST, Recent
-from millrace.server.redaction import LEFT_OUT, is_secret, redacted
+from millrace.http.redaction import LEFT_OUT, is_secret, redacted
+from millrace.observe.recent import LONGEST, Recent
+from millrace.run.config import ServerSection, Settings
 from millrace.values.kernels import compiled
 from tests.server.harness import served
 

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from millrace.server.pause import Pause
-from millrace.server.store import CatalogFile
+from millrace.run.pause import Pause
+from millrace.store.catalog import CatalogFile
 from tests.patience import HANG_SECONDS
 from tests.server.harness import peer, running, served, until
 from tests.server.test_api import ask, get
@@ -16,7 +16,7 @@ from tests.server.test_api import ask, get
 def test_what_counts_is_the_work_between_waits(monkeypatch):
     """Each look at the clock is a second later: every stretch of work takes one, and the work itself looks once."""
     seconds = itertools.count()
-    monkeypatch.setattr("millrace.server.pause.time.perf_counter", lambda: next(seconds))
+    monkeypatch.setattr("millrace.run.pause.time.perf_counter", lambda: next(seconds))
 
     async def work():
         for _ in range(3):

@@ -13,9 +13,9 @@ import uvloop
 from structlog.testing import capture_logs
 
 from millrace.protocol import Refuse
-from millrace.server.config import ConfigError, load
-from millrace.server.daemon import Daemon
-from millrace.server.places import SinkFolders
+from millrace.run.config import ConfigError, load
+from millrace.run.daemon import Daemon
+from millrace.store.places import SinkFolders
 from tests.patience import HANG_SECONDS
 from tests.server.harness import SCHEMA_SQL, lines, running, served, until
 from tests.server.test_api import ask, get
@@ -240,7 +240,7 @@ def test_opening_does_not_keep_the_loop(tmp_path, monkeypatch):
     """A disk that does not answer refuses the sink; all other work continues meanwhile."""
     import threading
 
-    from millrace.server import threads
+    from millrace.run import threads
 
     released = threading.Event()
     opened = SinkFolders.open_file

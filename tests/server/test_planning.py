@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from millrace.protocol import Refuse
-from millrace.server import catalog as catalogs
-from millrace.server.planning import Planning
+from millrace.run import catalog as catalogs
+from millrace.run.planning import Planning
 from millrace.sql.limits import Limits
 from tests.patience import HANG_SECONDS
 from tests.server.harness import Held, running, served, settle, until
@@ -247,7 +247,7 @@ def test_recursion_without_end_is_a_refusal():
 
 @pytest.mark.parametrize("words", ["EXPLAIN ANALYZE q", "explain analyze query ;", 'EXPLAIN ANALYZE QUERY "q x"  ;  '])
 def test_explain_analyze_is_recognised(words):
-    from millrace.server.analysis import asked_for
+    from millrace.observe.analysis import asked_for
 
     assert asked_for(words) in ("q", "query", "q x")
     assert asked_for(words + " " * 100_000 + "x") is None

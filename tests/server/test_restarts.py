@@ -8,7 +8,7 @@ import signal
 import pytest
 from structlog.testing import capture_logs
 
-from millrace.server.restarts import MARKER, Marker
+from millrace.store.restarts import MARKER, Marker
 from tests.cli.conftest import Server, millrace
 from tests.server.harness import running, served
 from tests.warm.start import COLD

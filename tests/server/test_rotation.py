@@ -14,10 +14,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from millrace.net.sink import Slow, WriterSink
 from millrace.protocol import Refuse, Schema
-from millrace.server.places import SinkFolders
-from millrace.server.sink import Slow, WriterSink
-from millrace.server.sinkfiles import KEY, BufferedRows, Folder, Label, Rotation, WholeFiles
+from millrace.store.places import SinkFolders
+from millrace.store.sinkfiles import KEY, BufferedRows, Folder, Label, Rotation, WholeFiles
 from millrace.values.batch import Batch
 from tests.cli.conftest import Server
 from tests.depth import examples

@@ -22,9 +22,9 @@ from millrace.engine.events import (
     Measured,
     WakeAt,
 )
+from millrace.net.sink import Retention
 from millrace.protocol import MAX_INT64, Refuse
-from millrace.server.runner import FEW_FEEDS, Runner, Stopwatch
-from millrace.server.sink import Retention
+from millrace.run.runner import FEW_FEEDS, Runner, Stopwatch
 from tests.server.harness import lines, served, until
 
 
@@ -295,7 +295,7 @@ def test_steps_take_fewer_tuples_where_they_are_dear(monkeypatch):
 
     engine = Script(*[Effects(more=True)] * (len(took) - 2), Effects(), Effects())
     runner = Runner(engine, Stopwatch(), budget=8_000, retain=Retention(0), clock=Clock())
-    monkeypatch.setattr("millrace.server.runner.time.perf_counter", perf_counter)
+    monkeypatch.setattr("millrace.run.runner.time.perf_counter", perf_counter)
     for _ in took:
         runner.step()
     budgets = [budget for _, _, budget in engine.steps]

@@ -9,7 +9,7 @@ import uvloop
 
 from millrace.engine.events import HoldQuery
 from millrace.protocol import MillraceError, Refuse
-from millrace.server import seams
+from millrace.run import seams
 from tests.patience import HANG_SECONDS
 from tests.server.harness import running, served, until
 from tests.server.test_api import ask as answer

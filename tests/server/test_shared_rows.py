@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.protocol import Field, Schema, Type
-from millrace.server import sink
-from millrace.server.sink import (
+from millrace.net import sink
+from millrace.net.sink import (
     ALIGNED_ROWS,
     STRICT_FILL,
     Backpressure,
@@ -21,6 +20,7 @@ from millrace.server.sink import (
     Slow,
     Subscription,
 )
+from millrace.protocol import Field, Schema, Type
 from millrace.values.batch import Batch
 
 SCHEMA = Schema((Field("v", Type.BIGINT),))

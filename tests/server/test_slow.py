@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from millrace.net.sink import CHUNK_BYTES, Backpressure, Consumer, Outlet, Retention, Sender, Slow, Subscription
 from millrace.protocol import Refuse, Schema
 from millrace.protocol.messages import Ack, Closed, Ping, Pong, Result
-from millrace.server.sink import CHUNK_BYTES, Backpressure, Consumer, Outlet, Retention, Sender, Slow, Subscription
-from millrace.server.sinkfiles import LineFile
+from millrace.store.sinkfiles import LineFile
 from millrace.values.batch import Batch
 from tests.patience import HANG_SECONDS
 from tests.server.harness import lines, peer, served, until

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from millrace.client.arrow import to_stream
 from millrace.engine.plan import StreamDefinition
+from millrace.formats.decoder import StreamDecoder
 from millrace.protocol import Field, MillraceError, RowError, Schema, TimestampError, Type, parse_timestamp
-from millrace.server.source import StreamDecoder
 from millrace.values.eventtime import FIRST_US, LAST_US
 
 SCHEMA = Schema(

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.server.store import VERSION, CatalogFile
+from millrace.store.catalog import VERSION, CatalogFile
 from tests.depth import examples
 
 changes = st.lists(st.tuples(st.booleans(), st.floats(0, 1), st.integers(1, 3)), max_size=12)

@@ -15,11 +15,11 @@ from millrace.engine import lowered
 from millrace.engine.plan import Node
 from millrace.operators.filter.spec import SelectSpec
 from millrace.protocol import Refuse, Type
-from millrace.server.decisions import OperatorEdit
-from millrace.server.stored import catalog_of
+from millrace.run.decisions import OperatorEdit
 from millrace.sql import parse, plan_all, planner
 from millrace.sql.planned import Catalog
 from millrace.sql.queries import QueryPlanner
+from millrace.store.stored import catalog_of
 from millrace.values.expression import Constant
 from tests.server.harness import served
 from tests.server.test_api import ask, get

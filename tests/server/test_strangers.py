@@ -7,12 +7,12 @@ import pytest
 import uvloop
 
 from millrace.client import AsyncClient, Client
+from millrace.net.connection import GREETING_BYTES, GREETING_SECONDS, Connection
+from millrace.net.frames import PING_SECONDS, PONG_SECONDS
+from millrace.net.guesses import ADDRESSES, DELAY_SECONDS, UNDER_WAY, Guesses, address_of
+from millrace.net.lines import LINE_SECONDS
 from millrace.protocol import encode, frame
 from millrace.protocol.messages import Error, Hello, Open, Opened, Ping, Pong, Welcome
-from millrace.server.connection import GREETING_BYTES, GREETING_SECONDS, Connection
-from millrace.server.frames import PING_SECONDS, PONG_SECONDS
-from millrace.server.guesses import ADDRESSES, DELAY_SECONDS, UNDER_WAY, Guesses, address_of
-from millrace.server.lines import LINE_SECONDS
 from tests.patience import HANG_SECONDS
 from tests.server.harness import SCHEMA_SQL, FakeTimers, lines, peer, running, settle, until
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from millrace.server.supervision import Supervisor
+from millrace.run.supervision import Supervisor
 from tests.patience import HANG_SECONDS, wait_until
 
 

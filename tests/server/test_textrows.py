@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millrace.formats import textrows, writers
 from millrace.protocol import Schema
 from millrace.protocol.timestamps import FIRST_US, LAST_US, format_timestamp
-from millrace.server import textrows, writers
 from millrace.values.batch import Batch
 from tests.kernels import both_ways
 

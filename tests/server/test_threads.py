@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from millrace.server import lines as lines_module
-from millrace.server import runner
+from millrace.net import lines as lines_module
+from millrace.run import runner
 from tests.server.harness import lines, running, served, settle, until
 
 SQL = """

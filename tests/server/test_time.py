@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 
 from millrace.cli.advice import Snapshot, advise
 from millrace.client import AsyncClient
+from millrace.observe.logs import sparing
 from millrace.protocol import encode
 from millrace.protocol.frames import frame
 from millrace.protocol.messages import (
@@ -31,8 +32,7 @@ from millrace.protocol.messages import (
     Punctuation,
     Result,
 )
-from millrace.server.clock import Clock
-from millrace.server.logs import sparing
+from millrace.run.clock import Clock
 from tests.patience import HANG_SECONDS
 from tests.server.harness import lines, peer, running, served, until
 from tests.server.test_api import ask, get

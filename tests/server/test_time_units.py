@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from millrace.client import AsyncClient, ServerError
 from millrace.client.arrow import to_stream
 from millrace.engine.plan import StreamDefinition
+from millrace.formats.decoder import StreamDecoder
 from millrace.protocol import Refuse, RowError, Schema, parse_timestamp
 from millrace.protocol.messages import (
     Ack,
@@ -32,7 +33,6 @@ from millrace.protocol.messages import (
     Result,
 )
 from millrace.protocol.units import UNITS, likely_unit
-from millrace.server.source import StreamDecoder
 from millrace.sql import SqlError
 from millrace.values.eventtime import FIRST_US, LAST_US
 from tests.patience import HANG_SECONDS

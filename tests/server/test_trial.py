@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millrace.observe import trial as trial_module
+from millrace.observe.conditions import MEASURES, parse_condition
+from millrace.observe.trial import Latencies
 from millrace.protocol import Refuse
-from millrace.server import trial as trial_module
-from millrace.server.conditions import MEASURES, parse_condition
-from millrace.server.store import CatalogFile
-from millrace.server.trial import Latencies
+from millrace.store.catalog import CatalogFile
 from tests.server.harness import SCHEMA_SQL, lines, peer, running, served, until
 from tests.server.test_api import ask, get
 

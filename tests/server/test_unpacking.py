@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millrace.formats import decoder as source
+from millrace.formats.decoder import StreamDecoder
 from millrace.protocol import RowError
-from millrace.server import source
-from millrace.server.source import StreamDecoder
 from millrace.sql import Catalog, parse, plan
 from tests.server.test_linecolumns import rows
 

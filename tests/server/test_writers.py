@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millrace.formats.writers import CsvWriter, JsonLinesWriter, json_lines, row_lines
 from millrace.offline.files import create
 from millrace.operators.frame.spec import retracting
 from millrace.protocol import Refuse, Schema, format_timestamp
-from millrace.server.places import SinkFolders
-from millrace.server.sinkfiles import Label, Rotation, line_file, whole_files
-from millrace.server.writers import CsvWriter, JsonLinesWriter, json_lines, row_lines
+from millrace.store.places import SinkFolders
+from millrace.store.sinkfiles import Label, Rotation, line_file, whole_files
 from millrace.values.batch import Batch
 from tests.server.harness import served
 

@@ -23,9 +23,9 @@ from millrace.engine.events import (
     ResumeQuery,
 )
 from millrace.engine.plan import QueryPlan, StreamDefinition
+from millrace.net.sink import OnSlow, Outlet, Retention, Sender, Slow, Subscription
 from millrace.protocol import Refuse
-from millrace.server.runner import FeedPeer, Runner, Stopwatch
-from millrace.server.sink import OnSlow, Outlet, Retention, Sender, Slow, Subscription
+from millrace.run.runner import FeedPeer, Runner, Stopwatch
 from millrace.sql import Catalog, parse, plan_all
 from millrace.sql.planned import CreateQuery, CreateStream
 from millrace.values.batch import Batch

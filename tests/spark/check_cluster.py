@@ -20,8 +20,8 @@ from millrace.backfill.layout import OWN_TIME
 from millrace.backfill.outputs import Destination
 from millrace.backfill.splitting import Extent, Mode, plan_split
 from millrace.backfill.verifying import read_backfill
+from millrace.formats.arrow import to_arrow
 from millrace.protocol import Refuse
-from millrace.server.arrow import to_arrow
 from millrace.sql import Catalog
 from tests.backfill.test_equality import CASES, arrived, compare, everything
 from tests.comparison import same_rows

@@ -24,10 +24,10 @@ from millrace.backfill.outputs import MANIFEST
 from millrace.backfill.running import Wanted, start
 from millrace.backfill.verifying import read_backfill
 from millrace.cli.main import app
+from millrace.formats.arrow import to_arrow
+from millrace.history.files import Reach, write_reach
 from millrace.offline.script import plan_script
 from millrace.protocol import MillraceError, Refuse, Schema, format_timestamp
-from millrace.server.arrow import to_arrow
-from millrace.server.history import Reach, write_reach
 from millrace.values.batch import Batch
 from millrace.values.expression import Column
 from tests.comparison import same_final, same_rows

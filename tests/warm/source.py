@@ -29,7 +29,7 @@ def load() -> None:
     import millrace.client
     import millrace.offline.run
     import millrace.offline.script
-    import millrace.server.daemon  # noqa: F401
+    import millrace.run.daemon  # noqa: F401
 
 
 class Source:

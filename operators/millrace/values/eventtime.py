@@ -1,6 +1,6 @@
 """Event time: its domain, the values around it that are not times, and arithmetic that stays within 64 bits.
 
-Rule: the time of a tuple lies in [FIRST_US, LAST_US]. Every way in checks it (`server/source.py` and
+Rule: the time of a tuple lies in [FIRST_US, LAST_US]. Every way in checks it (`formats/decoder.py` and
 `backfill/layout.py`), and no interval of a query or an option is longer than LIFETIME_US. Times that operators compute
 (the end of a window, a deadline) may leave the domain; `after`, `before` and `saturated` stop them at HORIZON_US, so
 the order of rows and the watermarks stay true and no window is lost. Such a time plus any interval fits 64 bits.

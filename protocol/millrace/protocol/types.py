@@ -1,7 +1,7 @@
 """The types of fields, and the schema of a stream or a query.
 
 Rule: this module contains names and types, and does not use arrays, sockets or SQL: the client imports it and depends
-on msgpack only. Add a type here, in `values/batch.py` (its array), in `server/source.py` (its decoder) and in
+on msgpack only. Add a type here, in `values/batch.py` (its array), in `formats/decoder.py` (its decoder) and in
 `docs/protocol.md`.
 """
 

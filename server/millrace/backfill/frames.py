@@ -14,12 +14,12 @@ from millrace.backfill.assign import BYTES_MARK, NULL, SEPARATOR, TEXT_MARK
 from millrace.backfill.inputs import TABLE, Input, check_columns
 from millrace.backfill.layout import SEQUENCE, STREAM, TIME, Layout
 from millrace.engine.plan import StreamDefinition
+from millrace.formats.decoder import EVENT_TIME
+from millrace.history.files import ARRIVED, FEED, IMPLICIT_TIME, LATE, MARK
+from millrace.history.files import SEQUENCE as SEQ
 from millrace.protocol import Refuse, Type
 from millrace.protocol.timestamps import FIRST_US, LAST_US
 from millrace.protocol.units import MICROSECONDS
-from millrace.server.history import ARRIVED, FEED, IMPLICIT_TIME, LATE, MARK
-from millrace.server.history import SEQUENCE as SEQ
-from millrace.server.source import EVENT_TIME
 from millrace.values import expression as e
 from millrace.values.eventtime import MAX_TIME, MIN_TIME
 from millrace.values.expression import Expression

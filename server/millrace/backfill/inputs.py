@@ -27,15 +27,15 @@ import pyarrow.parquet as pq
 from millrace.backfill.flow import Flow
 from millrace.backfill.splitting import Extent
 from millrace.engine.plan import StreamDefinition
+from millrace.formats.arrow import ARROW_TYPES, accepts
+from millrace.formats.decoder import EVENT_TIME, value_shown
+from millrace.history.files import ARRIVED, IMPLICIT_TIME, LATE, OWN_COLUMNS, REACH_FILE, Gap, Name, read_reach
+from millrace.history.files import SEQUENCE as SEQ
 from millrace.offline.files import read_opened
 from millrace.protocol import Refuse, Type, format_timestamp
 from millrace.protocol.timestamps import FIRST_US, LAST_US
 from millrace.protocol.units import MICROSECONDS, TimeUnit, likely_unit
 from millrace.protocol.words import counted
-from millrace.server.arrow import ARROW_TYPES, accepts
-from millrace.server.history import ARRIVED, IMPLICIT_TIME, LATE, OWN_COLUMNS, REACH_FILE, Gap, Name, read_reach
-from millrace.server.history import SEQUENCE as SEQ
-from millrace.server.source import EVENT_TIME, value_shown
 from millrace.values.eventtime import MAX_TIME, MIN_TIME
 
 FORMATS: Final = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}

@@ -34,9 +34,9 @@ from millrace.backfill.layout import (
 from millrace.backfill.outputs import TaskWriter
 from millrace.backfill.splitting import Mode, Slice, Split, plan_split
 from millrace.backfill.task import Task
+from millrace.formats.arrow import to_arrow
+from millrace.history.files import SEQUENCE as SEQ
 from millrace.protocol import Refuse
-from millrace.server.arrow import to_arrow
-from millrace.server.history import SEQUENCE as SEQ
 from millrace.sql import Catalog
 from millrace.sql.functions import install_module
 from millrace.values.batch import Batch
@@ -194,7 +194,7 @@ def result_frame(job: Job, rows: DataFrame) -> DataFrame:
     """The result's rows as a DataFrame, each with its own time after its columns."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    from millrace.server.arrow import arrow_schema
+    from millrace.formats.arrow import arrow_schema
 
     def run(tables: Iterator[Any]) -> Iterator[Any]:
         from pyspark import TaskContext

@@ -23,10 +23,10 @@ from millrace.backfill.columns import used_columns
 from millrace.backfill.flow import Flow
 from millrace.backfill.task import Chunk
 from millrace.engine.plan import StreamDefinition
+from millrace.formats.arrow import ARROW_TYPES, read_table, to_arrow
+from millrace.formats.decoder import EVENT_TIME, time_shown
+from millrace.formats.writers import file_batch, file_schema
 from millrace.protocol import Field, Refuse, Schema, Type
-from millrace.server.arrow import ARROW_TYPES, read_table, to_arrow
-from millrace.server.source import EVENT_TIME, time_shown
-from millrace.server.writers import file_batch, file_schema
 from millrace.values.batch import DTYPES, FILLERS, Batch, Int64s, Values
 from millrace.values.eventtime import MIN_TIME, outside
 

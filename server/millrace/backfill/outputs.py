@@ -27,9 +27,9 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from millrace.backfill.layout import result_batch, result_schema
+from millrace.formats.arrow import arrow_schema, to_arrow
+from millrace.formats.writers import ROW_GROUP
 from millrace.protocol import Refuse, Schema, format_timestamp
-from millrace.server.arrow import arrow_schema, to_arrow
-from millrace.server.writers import ROW_GROUP
 from millrace.values.batch import Batch
 from millrace.values.eventtime import MIN_TIME, is_time
 

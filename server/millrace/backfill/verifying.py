@@ -26,10 +26,10 @@ from millrace.backfill.outputs import MANIFEST, PLAN, Destination
 from millrace.backfill.running import Advanced, Said, Wanted, compute
 from millrace.backfill.splitting import ALWAYS, Slice, span_words
 from millrace.engine.plan import StreamDefinition
+from millrace.history.files import Gap
 from millrace.offline.files import read_batches
 from millrace.protocol import DELETED, GONE, Field, Refuse, Schema, Type, format_timestamp
 from millrace.protocol.words import counted
-from millrace.server.history import Gap
 from millrace.values.eventtime import MAX_TIME, MIN_TIME
 
 # Below this there is nothing: the end of a span of which nothing is known to be complete.

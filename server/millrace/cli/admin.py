@@ -13,9 +13,9 @@ import typer
 from millrace.cli import planned, show, statements
 from millrace.cli.link import Link, segment
 from millrace.cli.names import PLURALS, Kind, request
+from millrace.observe import chained
 from millrace.protocol.errors import MillraceError
 from millrace.protocol.words import counted
-from millrace.server import chained
 
 Query = Annotated[str, typer.Argument(metavar="QUERY")]
 Stream = Annotated[str, typer.Argument(metavar="STREAM")]

@@ -315,7 +315,7 @@ def _catalog(link: Link, options: BackfillOptions) -> Catalog:
 
 def _known(link: Link) -> Catalog:
     """The server's catalog: its queries have the plans that they run there."""
-    from millrace.server.stored import catalog_of
+    from millrace.store.stored import catalog_of
 
     found = link.get("catalog?plans=true")
     return catalog_of(found["statements"], found.get("plans", {}), show.tell)

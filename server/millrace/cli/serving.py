@@ -43,8 +43,8 @@ def serve(
     """Run the server until SIGTERM or Ctrl-C."""
     # Imports make tens of thousands of objects and no garbage. `main` enables the collector again.
     gc.disable()
-    from millrace.server.config import load
-    from millrace.server.daemon import main
+    from millrace.run.config import load
+    from millrace.run.daemon import main
 
     main(load(config, _flags(data_dir, listen, admin, functions)))
 
@@ -58,8 +58,8 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print the effective configuration, or one line per problem (exit code 78)."""
-    from millrace.server.config import load, to_toml
-    from millrace.server.daemon import check_certificates, load_functions
+    from millrace.run.config import load, to_toml
+    from millrace.run.daemon import check_certificates, load_functions
 
     settings = load(config, _flags(data_dir, listen, admin, functions))
     check_certificates(settings)

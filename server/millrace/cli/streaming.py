@@ -401,8 +401,8 @@ def _readable(row: dict[str, object], schema: Schema) -> dict[str, object]:
     """Timestamps in ISO 8601, bytes in base64: as `millrace run` prints them."""
     from base64 import b64encode
 
+    from millrace.formats.writers import tombstone_or_row
     from millrace.protocol import Type, format_timestamp
-    from millrace.server.writers import tombstone_or_row
 
     readable = dict(row)
     for field in schema:

@@ -48,7 +48,7 @@ def strategy_try(
 
     The trial runs in the server. Ctrl-C only stops watching it.
     """
-    from millrace.server.conditions import parse_condition
+    from millrace.observe.conditions import parse_condition
     from millrace.values.intervals import parse_duration
 
     _check("--for", for_, parse_duration)

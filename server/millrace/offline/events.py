@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from millrace.engine.events import Arrived, Event, FeedClosed, Punctuated
 from millrace.engine.plan import StreamDefinition
+from millrace.formats.decoder import StreamDecoder, check_clock, check_promise
 from millrace.offline.driver import Instant
 from millrace.offline.files import ROWS, STANDARD, Advanced, lines_of, located, read_object, refuse_file, shown
 from millrace.offline.merge import EXACT_ROWS
@@ -22,7 +23,6 @@ from millrace.protocol import Refuse, RowError, TimestampError
 from millrace.protocol.timestamps import FIRST_US, LAST_US
 from millrace.protocol.units import MICROSECONDS, TimeUnit
 from millrace.protocol.words import spelt
-from millrace.server.source import StreamDecoder, check_clock, check_promise
 from millrace.values.eventtime import MIN_TIME
 
 FEED: Final = "main"

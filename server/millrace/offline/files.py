@@ -25,11 +25,11 @@ from typing import Any, BinaryIO, Final
 import msgspec
 
 from millrace.engine.plan import StreamDefinition
+from millrace.formats.decoder import StreamDecoder
+from millrace.formats.linecolumns import LineColumns, newlines
+from millrace.formats.writers import ArrowWriter, CsvWriter, JsonLinesWriter, ParquetWriter, Writer
 from millrace.protocol import Field, Refuse, RowError, Schema, TimestampError, Type, parse_timestamp
 from millrace.protocol.units import MICROSECONDS, TimeUnit
-from millrace.server.linecolumns import LineColumns, newlines
-from millrace.server.source import StreamDecoder
-from millrace.server.writers import ArrowWriter, CsvWriter, JsonLinesWriter, ParquetWriter, Writer
 from millrace.values.batch import Batch, Row
 
 STANDARD: Final = "-"

@@ -13,11 +13,11 @@ from typing import Any, BinaryIO, Final, Protocol
 import msgspec
 
 from millrace.engine.events import Execution, Late
+from millrace.formats.textrows import json_text
+from millrace.formats.writers import TypedWriter, Writer, json_lines, json_rows
 from millrace.offline.driver import Time
 from millrace.offline.files import STANDARD, create, plain_times, refuse_file
 from millrace.protocol import Schema, format_timestamp
-from millrace.server.textrows import json_text
-from millrace.server.writers import TypedWriter, Writer, json_lines, json_rows
 from millrace.values.batch import Batch
 from millrace.values.eventtime import MAX_TIME
 

@@ -1,0 +1,937 @@
+"""The admin API: HTTP on a separate port, and the only interface of the command line.
+
+Rule: every change of the server goes through the catalog, and so through the engine's door; reads use the engine's
+views between two steps. Every refusal is answered with a problem (RFC 9457) that has the code.
+A route waits only for the engine's next steps, and for the disk if it reads history.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from fastapi import Depends, FastAPI, Header, Path, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+
+from millrace.engine import views
+from millrace.http.console import page
+from millrace.http.etags import Changed, etag, matches
+from millrace.http.hosts import Hosts
+from millrace.http.openapi import ALWAYS, PROBLEM, TITLES, document, refusals, tagged
+from millrace.http.operations import add_operations
+from millrace.http.protocol import REFUSED
+from millrace.observe import logs
+from millrace.observe.analysis import analyze as analyzed
+from millrace.observe.analysis import asked_for
+from millrace.observe.conditions import FORMS
+from millrace.observe.graph import draw, render
+from millrace.observe.metrics import version
+from millrace.observe.trial import Wish
+from millrace.protocol import MillraceError, Refuse
+from millrace.protocol.session import same_token
+from millrace.protocol.words import spelt
+from millrace.run.catalog import Check
+from millrace.run.decisions import OperatorEdit
+from millrace.run.names import nearest
+from millrace.run.threads import in_thread
+from millrace.run.timers import sleep
+from millrace.sql.errors import SqlError
+from millrace.values.intervals import parse_duration
+
+if TYPE_CHECKING:
+    from millrace.run.daemon import Daemon
+
+METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
+# A million characters of SQL, each at its longest in JSON: twelve bytes, an escaped pair of surrogates.
+BODY_BYTES: Final = 16 * 2**20
+# When to send again what found too many others being planned: each of them takes a second at the most.
+RETRY_SECONDS: Final = 1
+# The paths that a load balancer may read without a token.
+OPEN_PATHS: Final = ("/-/healthy", "/-/ready")
+
+# The HTTP status of each code that does not mean a conflict with an existing object.
+STATUSES: Final[Mapping[str, int]] = {
+    "sql": 400,
+    "unknown_strategy": 400,
+    "unauthorised": 401,
+    "shutting_down": 503,
+    "busy": 503,
+    "changed": 412,
+    "catalog": 500,
+    "history_failed": 500,
+    "unknown_stream": 404,
+    "unknown_query": 404,
+    "unknown_sink": 404,
+    "unknown_component": 404,
+    "unknown_operator": 404,
+    "unknown_trial": 404,
+    "unknown_backfill": 404,
+    "bad_condition": 400,
+    "sink_path": 400,
+    "bad_span": 400,
+    "bad_edit": 400,
+    "bad_share": 400,
+}
+
+
+class SqlRequest(BaseModel):
+    """Statements to plan, and to apply unless `dry_run` is true."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    sql: str = Field(description="One or more statements, separated by semicolons.", max_length=1_000_000)
+    dry_run: bool = Field(default=False, description="Plan and check everything, apply nothing.")
+    idempotent: bool = Field(
+        default=False, description="CREATE of an object that exists with the same definition succeeds unchanged."
+    )
+    temporary: bool = Field(
+        default=False, description="A SELECT at the end becomes a temporary query, which ends when its reader leaves."
+    )
+
+
+class StrategyRequest(BaseModel):
+    """A strategy for a component, or for one of its operators."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    strategy: str = Field(description="dfs, bfs, rr or chain, also with (k).", max_length=100)
+    operator: str | None = Field(default=None, description="Change only this operator's row.", max_length=1_000)
+
+
+class WeightRequest(BaseModel):
+    """A component's share of the processor."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    weight: int = Field(ge=1, le=1_000_000)
+
+
+class OrderRequest(BaseModel):
+    """The order mode of a query's joins. Omitted settings do not change."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    join: Literal["arrival", "sync", "filter", "adaptive"] | None = Field(
+        default=None,
+        description="arrival: rows as they arrive; sync: inputs sorted first; filter: results sorted "
+        "after; adaptive: the cheaper of both.",
+    )
+    alpha: float | None = Field(
+        default=None,
+        ge=0,
+        lt=1,
+        allow_inf_nan=False,
+        description="adaptive uses filter if c |w| l1 l2 >= alpha.",
+    )
+
+
+class PauseRequest(BaseModel):
+    """The reason for a pause, which `millrace why` shows."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    reason: str = Field(default="paused by an admin", min_length=1, max_length=1_000)
+
+
+class RenameRequest(BaseModel):
+    """A new name for a query."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    to: str = Field(description="Letters, digits, '_' and '-'; no stream or query may have it.", max_length=1_000)
+
+
+class UnshareRequest(BaseModel):
+    """The shared operators of which a query gets separate copies."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    operators: list[Annotated[str, Field(max_length=1_000)]] = Field(
+        default=[],
+        description="Operators by their names in the query's plan, with all operators that read them; all operators if "
+        "empty.",
+        max_length=1_000,
+    )
+
+
+class QueueRequest(BaseModel):
+    """A new queue for an operator's input."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    kind: Literal["append", "fifo", "inplace", "linecutting"] = Field(
+        description="append: all rows. The others keep the newest row of each key: fifo at the end, inplace in the old "
+        "row's place, linecutting with rare keys first."
+    )
+    input: int = Field(default=0, ge=0, le=1_000, description="The number of the input, from 0.")
+
+
+class BackfillRequest(BaseModel):
+    """A query that starts with the history of its streams."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    sql: str = Field(
+        description="CREATE QUERY with a new name, and optionally CREATE SINK for it.", max_length=1_000_000
+    )
+    margin_us: int | None = Field(
+        default=None,
+        ge=0,
+        le=2**62,
+        description="The total look-back and look-ahead of its operators. The server reads history from this far "
+        "before the marks (watermarks) of the streams. Null: from the start of history.",
+    )
+    out: str | None = Field(default=None, max_length=10_000, description="The folder for the rows before its seam.")
+
+
+class BackfillProgress(BaseModel):
+    """The progress of computing the rows before the seam."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    history_us: int | None = Field(
+        default=None, ge=-(2**63), lt=2**63, description="All rows before this time are written."
+    )
+    done: bool = Field(default=False, description="All rows before the seam are written.")
+    out: str | None = Field(
+        default=None,
+        max_length=10_000,
+        description="The folder of these rows; a different folder than before is refused.",
+    )
+
+
+class RowsRequest(BaseModel):
+    """The rows that an operator passes: by a condition, or a random share."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    where: str | None = Field(
+        default=None, max_length=100_000, description="A condition over the columns of the input, as after WHERE."
+    )
+    sample: float | None = Field(
+        default=None, gt=0, lt=1, allow_inf_nan=False, description="The share of rows that pass, drawn at random."
+    )
+    seed: int | None = Field(default=None, ge=0, lt=2**32, description="The seed of the random numbers.")
+    dry_run: bool = Field(default=False, description="Plan and check everything, change nothing.")
+
+
+class InsertRequest(RowsRequest):
+    """A new operator before an input."""
+
+    input: int = Field(default=0, ge=0, le=1_000, description="The number of the input to insert before, from 0.")
+    name: str | None = Field(
+        default=None,
+        max_length=1_000,
+        description="The name of the new operator. Default: the next free name of the query.",
+    )
+
+
+Name = Annotated[str, Path(max_length=1_000)]
+
+
+class TrialRequest(BaseModel):
+    """A strategy to try, the duration of the trial, and the condition for reverting it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
+    strategy: str = Field(description="dfs, bfs, rr or chain, also with (k).", max_length=100)
+    operator: str | None = Field(default=None, description="Try it only for this operator's row.", max_length=1_000)
+    for_: str = Field(alias="for", description="How long to try it, for example 30s.", max_length=100)
+    before: str | None = Field(
+        default=None, description="How long to measure before the trial. Default: as long as `for`.", max_length=100
+    )
+    revert_if: str | None = Field(default=None, description=f"When to revert: {FORMS}.", max_length=1_000)
+    revert: bool = Field(default=False, description="Revert in any case.")
+
+    def wish(self, component: str) -> Wish:
+        for_us = _span_us("for", self.for_)
+        before_us = for_us if self.before is None else _span_us("before", self.before)
+        return Wish(component, self.strategy, self.operator, for_us, before_us, self.revert_if, self.revert)
+
+
+def _span_us(name: str, text: str) -> int:
+    try:
+        return parse_duration(text)
+    except Refuse as error:
+        raise Refuse(f"{name}: {error.text}", code="bad_span") from None
+
+
+DryRun = Annotated[bool, Query(description="Plan and check everything, change nothing.")]
+Analyze = Annotated[bool, Query(description="Also measured rates, selectivity and cost per operator.")]
+Form = Annotated[
+    Literal["json", "mermaid", "dot", "table", "text"],
+    Query(alias="format", description="json for data; any other format answers with a drawing in `text`."),
+]
+IfMatch = Annotated[
+    str | None,
+    Header(
+        description="Apply the change only if the item still has this ETag; otherwise the answer is 412 with the "
+        "present item."
+    ),
+]
+
+
+def build(daemon: Daemon) -> FastAPI:
+    """The application over one daemon."""
+    app = FastAPI(
+        title="Millrace",
+        version=version(),
+        openapi_url="/api/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        responses=refusals(*ALWAYS),
+        dependencies=[Depends(_at_rest(daemon))],
+    )
+    _add_guards(app, daemon)
+    _add_pages(app, daemon)
+    _add_sql(app, daemon)
+    _add_streams(app, daemon)
+    _add_queries(app, daemon)
+    _add_backfills(app, daemon)
+    _add_sinks(app, daemon)
+    _add_components(app, daemon)
+    _add_operators(app, daemon)
+    add_operations(app, daemon)
+    vars(app)["openapi"] = document(app)
+    return app
+
+
+def _at_rest(daemon: Daemon) -> Callable[[Request], Awaitable[None]]:
+    """A dependency of every route that reads the engine: FastAPI awaits it right before the route runs."""
+
+    async def at_rest(request: Request) -> None:
+        if request.scope["path"] not in OPEN_PATHS:
+            await daemon.runner.at_rest()
+
+    return at_rest
+
+
+# -- problems and tokens -----------------------------------------------------------------------------------------------
+
+
+async def _long(items: list[dict[str, Any]]) -> Response:
+    """A list that may take long to write, as FastAPI would write it; a thread does."""
+    text = await in_thread(lambda: json.dumps(items, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
+    return Response(text, media_type="application/json")
+
+
+def problem(status: int, code: str, title: str, detail: str, **more: Any) -> JSONResponse:
+    """An RFC 9457 problem; `code` is the word that programs look at."""
+    body = {"type": f"urn:millrace:{code}", "title": title, "status": status, "detail": detail, "code": code, **more}
+    return JSONResponse(body, status, media_type=PROBLEM)
+
+
+def _refused(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, MillraceError)
+    status = STATUSES.get(error.code, 409 if isinstance(error, Refuse) else 400)
+    answer = problem(status, error.code, _title(status), error.text, **_more(error))
+    if isinstance(error, Changed):
+        answer.headers["etag"] = error.etag
+    if error.code == "busy":
+        answer.headers["retry-after"] = str(RETRY_SECONDS)
+    return answer
+
+
+def _more(error: MillraceError) -> dict[str, Any]:
+    """The machine-readable parts of an error in addition to its code."""
+    match error:
+        case SqlError():
+            return {"line": error.line, "column": error.column}
+        case Changed():
+            return {"etag": error.etag, "now": error.now}
+        case _:
+            return {}
+
+
+def _invalid(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    # Without "body" or "path": the user of a command sees neither.
+    where = ".".join(str(part) for part in first["loc"][1:]) or "the request"
+    text = first["msg"].replace("Input should be", "expected", 1)
+    value = first.get("input")
+    got = f", got {spelt(value)}" if isinstance(value, str | int | float | bool) else ""
+    return problem(422, "invalid_request", _title(422), f"{where}: {text}{got}")
+
+
+def _mistake(_: Request, error: Exception) -> JSONResponse:
+    return problem(
+        500, "internal", _title(500), f"internal error ({type(error).__name__}); the server's log has the details"
+    )
+
+
+def _no_route(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    answer = problem(error.status_code, "http", _title(error.status_code), str(error.detail))
+    answer.headers.update(error.headers or {})
+    return answer
+
+
+def _title(status: int) -> str:
+    return TITLES.get(status, "The request failed")
+
+
+def _add_guards(app: FastAPI, daemon: Daemon) -> None:
+    app.add_exception_handler(MillraceError, _refused)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _no_route)
+    app.add_exception_handler(Exception, _mistake)
+
+    @app.middleware("http")
+    async def guard(request: Request, proceed: Callable[[Request], Awaitable[Response]]) -> Response:
+        logs.client.set(f"admin {request.client.host}:{request.client.port}" if request.client else "admin")
+        logs.request.set(f"{request.method} {request.scope['path']}")
+        refused = await _refuse(request, daemon)
+        if refused is not None and REFUSED not in request.scope:
+            host = request.client.host if request.client else ""
+            logs.sparing.warning("refused an admin request", host, status=refused.status_code)
+        return refused or await proceed(request)
+
+
+async def _refuse(request: Request, daemon: Daemon) -> Response | None:
+    """The answer to a request that reaches no route."""
+    trusted = _shows_token(request, daemon.admin_token)
+    open_path = request.scope["path"] in OPEN_PATHS
+    if not open_path and not (trusted and not request.headers.getlist("origin")):
+        refused = _refuse_host(request, daemon.hosts)
+        if refused is not None:
+            return refused
+    refused = _refuse_page(request) or _refuse_body(request)
+    if refused is not None or open_path or trusted or daemon.admin_token is None:
+        return refused
+    return await _refuse_token(request, daemon)
+
+
+def _refuse_host(request: Request, hosts: Hosts) -> Response | None:
+    """Names that are not this server's: an attacker may have made them resolve to it."""
+    named = request.headers.getlist("host")
+    at = request.scope["server"]
+    if hosts.accept(named, request.scope["raw_path"].decode("ascii"), at[0] if at else None):
+        return None
+    got = f"got {spelt(', '.join(named))}" if named else "got none"
+    text = (
+        "a request without the token must have a Host header that names this server: localhost, the address of the "
+        f"connection, or a name in server.hosts; {got}. Add the name to server.hosts, or send the token without an "
+        "Origin"
+    )
+    return problem(403, "foreign_host", _title(403), text)
+
+
+def _refuse_page(request: Request) -> Response | None:
+    """Requests that a page of another site makes a browser send."""
+    host = request.headers.get("host", "")
+    for origin in request.headers.getlist("origin"):
+        if origin.partition("://")[2].lower() != host.lower():
+            return problem(403, "forbidden", _title(403), f"requests from web pages of {spelt(origin)} are refused")
+    return None
+
+
+def _refuse_body(request: Request) -> Response | None:
+    """Refuse an unexpected body."""
+    length = request.headers.get("content-length", "0")
+    if (
+        not (length.isascii() and length.isdecimal())
+        or int(length) > BODY_BYTES
+        or "transfer-encoding" in request.headers
+    ):
+        text = f"the body of a request needs a Content-Length of at most {BODY_BYTES} bytes"
+        return problem(413, "too_large", _title(413), text)
+    return None
+
+
+def _shows_token(request: Request, token: str | None) -> bool:
+    """Whether the request has the server's token; without one, no request has it."""
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    return token is not None and scheme.lower() == "bearer" and same_token(token, given.strip())
+
+
+async def _refuse_token(request: Request, daemon: Daemon) -> Response:
+    """The answer to a request without the token; it takes time if the request guessed at one."""
+    if "authorization" in request.headers:
+        delay = daemon.guesses.wrong("admin", request.client.host if request.client else "")
+        if delay is None:
+            text = (
+                "too many requests with wrong tokens from this address are waiting; a request with the right token is "
+                "always accepted"
+            )
+            answer = problem(429, "too_many_guesses", _title(429), text)
+            answer.headers.update({"retry-after": "1", "connection": "close"})
+            return answer
+        await sleep(daemon.timers, delay)
+    text = "send the server's token: Authorization: Bearer ..."
+    answer = problem(401, "unauthorised", _title(401), text)
+    answer.headers["www-authenticate"] = "Bearer"
+    return answer
+
+
+# -- routes ------------------------------------------------------------------------------------------------------------
+
+
+def _add_pages(app: FastAPI, daemon: Daemon) -> None:
+    @app.get("/-/healthy", response_class=PlainTextResponse, summary="Whether the process answers")
+    async def healthy() -> str:
+        problems = daemon.problems()
+        return "".join(f"{line}\n" for line in ("degraded" if problems else "healthy", *problems))
+
+    @app.get(
+        "/-/ready",
+        responses={503: {"description": "The server is starting or stopping"}},
+        response_class=PlainTextResponse,
+        summary="Whether the server is ready for feeds and queries",
+    )
+    async def ready() -> Response:
+        return PlainTextResponse(f"{daemon.state}\n", 200 if daemon.state == "ready" else 503)
+
+    @app.get("/metrics", response_class=PlainTextResponse, summary="Metrics for Prometheus")
+    async def metrics() -> Response:
+        return Response(await daemon.metrics.scrape(daemon.operators_in_pieces()), media_type=METRICS)
+
+    @app.get("/", response_class=HTMLResponse, include_in_schema=False)
+    async def console() -> str:
+        return page(daemon)
+
+    @app.get("/api/v1/server", summary="The server: version, addresses, clock")
+    async def server() -> dict[str, Any]:
+        return daemon.describe()
+
+
+def _add_sql(app: FastAPI, daemon: Daemon) -> None:
+    look = Look(daemon)
+
+    @app.post("/api/v1/sql", responses=tagged(400, 404, 409, 412), summary="Plan statements and apply them as a whole")
+    async def sql(request: SqlRequest, response: Response, if_match: IfMatch = None) -> dict[str, Any]:
+        name = asked_for(request.sql)
+        if name is not None:
+            told = {"kind": "explain", "name": name, **(await analyzed(daemon, name))}
+            return {"dry_run": request.dry_run, "statements": [told]}
+        check = look.unless_changed("catalog", "", if_match)
+        terms = daemon.catalog.terms(idempotent=request.idempotent, temporary=request.temporary)
+        if request.dry_run:
+            statements, becomes = await daemon.catalog.plan(request.sql, check, terms)
+            await look.tag_catalog(response)
+            return {"dry_run": True, "statements": statements, "plan": becomes}
+        statements = await daemon.catalog.execute(request.sql, check=check, terms=terms)
+        await look.tag_catalog(response)
+        return {"dry_run": request.dry_run, "statements": statements}
+
+    @app.get(
+        "/api/v1/catalog", responses=tagged(), summary="The catalog: all definitions and decisions, as SQL and as data"
+    )
+    async def catalog(
+        response: Response,
+        plans: Annotated[bool, Query(description="Also the lowered plan of each query, by its statement.")] = False,
+    ) -> dict[str, Any]:
+        found = await look.tagged(response, "catalog", "")
+        return {**found, "plans": await daemon.catalog.plans()} if plans else found
+
+
+def _add_streams(app: FastAPI, daemon: Daemon) -> None:
+    look = Look(daemon)
+
+    @app.get("/api/v1/streams", summary="All streams")
+    async def streams() -> list[dict[str, Any]]:
+        return daemon.streams()
+
+    @app.get("/api/v1/streams/{name}", responses=tagged(404), summary="One stream")
+    async def stream(name: Name, response: Response) -> dict[str, Any]:
+        return await look.tagged(response, "stream", name)
+
+    @app.get(
+        "/api/v1/streams/{name}/stale",
+        responses=refusals(404),
+        summary="Staleness of the update queues that read a stream, with their worst keys",
+    )
+    async def stale(name: Name, worst: Annotated[int, Query(ge=0, le=1_000)] = 10) -> list[dict[str, Any]]:
+        return daemon.stale(name, worst)
+
+    @app.post(
+        "/api/v1/streams/{name}/archive",
+        responses=refusals(404, 409),
+        summary="Write all rows so far into complete files of the stream's history",
+    )
+    async def archive(name: Name) -> dict[str, Any]:
+        return await daemon.archive_now(name)
+
+    @app.delete(
+        "/api/v1/streams/{name}", responses=refusals(400, 404, 409, 412), summary="Drop a stream that no query reads"
+    )
+    async def drop_stream(name: Name, if_match: IfMatch = None) -> dict[str, Any]:
+        return await daemon.catalog.drop("stream", name, look.unless_changed("stream", name, if_match))
+
+
+def _add_queries(app: FastAPI, daemon: Daemon) -> None:
+    look = Look(daemon)
+
+    @app.get("/api/v1/queries", response_model=list[dict[str, Any]], summary="All queries")
+    async def queries() -> Response:
+        return await _long(daemon.queries())
+
+    @app.get("/api/v1/queries/{name}", responses=tagged(404), summary="One query")
+    async def query(name: Name, response: Response) -> dict[str, Any]:
+        return await look.tagged(response, "query", name)
+
+    @app.delete(
+        "/api/v1/queries/{name}", responses=refusals(400, 404, 409, 412), summary="Drop a query that no query reads"
+    )
+    async def drop_query(name: Name, if_match: IfMatch = None) -> dict[str, Any]:
+        return await daemon.catalog.drop("query", name, look.unless_changed("query", name, if_match))
+
+    @app.get(
+        "/api/v1/queries/{name}/explain",
+        responses=refusals(404),
+        summary="The plan of a query, and measurements of its operators",
+    )
+    async def explain(name: Name, analyze: Analyze = False) -> dict[str, Any]:
+        return await (analyzed(daemon, name) if analyze else daemon.catalog.explain(name))
+
+    @app.get("/api/v1/queries/{name}/why", responses=refusals(404), summary="Why a query emits no rows")
+    async def why(name: Name) -> dict[str, Any]:
+        look.at("query", name)
+        return daemon.why(name)
+
+    @app.post(
+        "/api/v1/queries/{name}/pause",
+        responses=tagged(400, 404, 409, 412),
+        summary="Pause a query; it skips what arrives meanwhile",
+    )
+    async def pause(
+        name: Name, response: Response, request: PauseRequest | None = None, if_match: IfMatch = None
+    ) -> dict[str, Any]:
+        reason = None if request is None else request.reason
+        answer = await daemon.catalog.pause(name, reason, look.unless_changed("query", name, if_match))
+        await look.tagged(response, "query", name)
+        return answer
+
+    @app.post(
+        "/api/v1/queries/{name}/resume",
+        responses=tagged(404, 409, 412),
+        summary="Resume a query at the present end of its streams",
+    )
+    async def resume(name: Name, response: Response, if_match: IfMatch = None) -> dict[str, Any]:
+        answer = await daemon.catalog.resume(name, look.unless_changed("query", name, if_match))
+        await look.tagged(response, "query", name)
+        return answer
+
+    @app.post(
+        "/api/v1/queries/{name}/rename",
+        responses=tagged(400, 404, 409, 412),
+        summary="Rename a query; its sequence numbers continue",
+    )
+    async def rename(
+        name: Name, request: RenameRequest, response: Response, if_match: IfMatch = None
+    ) -> dict[str, Any]:
+        answer = await daemon.catalog.rename(name, request.to, look.unless_changed("query", name, if_match))
+        await look.tagged(response, "query", request.to)
+        return answer
+
+    @app.post(
+        "/api/v1/queries/{name}/unshare",
+        responses=tagged(400, 404, 409, 412),
+        summary="Create separate copies of shared operators for a query, with their state",
+    )
+    async def unshare(
+        name: Name, response: Response, request: UnshareRequest | None = None, if_match: IfMatch = None
+    ) -> dict[str, Any]:
+        operators = [] if request is None else request.operators
+        answer = await daemon.catalog.unshare(name, operators, look.unless_changed("query", name, if_match))
+        await look.tagged(response, "query", name)
+        return answer
+
+    @app.put(
+        "/api/v1/queries/{name}/order",
+        responses=tagged(400, 404, 409, 412),
+        summary="Change the order mode of a query's joins while they run",
+    )
+    async def set_order(
+        name: Name, request: OrderRequest, response: Response, if_match: IfMatch = None
+    ) -> dict[str, Any]:
+        check = look.unless_changed("query", name, if_match)
+        answer = await daemon.catalog.set_order(name, request.join, request.alpha, check)
+        await look.tagged(response, "query", name)
+        return answer
+
+
+def _add_backfills(app: FastAPI, daemon: Daemon) -> None:
+    @app.post(
+        "/api/v1/backfills",
+        responses=refusals(400, 404, 409, 500),
+        status_code=202,
+        summary="Create a query that starts with the history of its streams",
+    )
+    async def begin(request: BackfillRequest) -> dict[str, Any]:
+        return await daemon.seams.begin(request.sql, request.margin_us, request.out)
+
+    @app.get("/api/v1/backfills/{name}", responses=refusals(404), summary="Progress of such a query")
+    async def look(name: Name) -> dict[str, Any]:
+        return daemon.seams.look(name)
+
+    @app.put(
+        "/api/v1/backfills/{name}",
+        responses=refusals(400, 404, 409),
+        summary="Report how far the rows before its seam have been computed",
+    )
+    async def tell(name: Name, request: BackfillProgress) -> dict[str, Any]:
+        return daemon.seams.tell(name, request.history_us, request.done, request.out)
+
+    @app.delete(
+        "/api/v1/backfills/{name}",
+        responses=refusals(404),
+        summary="Cancel it: drop the query and its sinks; a live query stays",
+    )
+    async def cancel(name: Name) -> dict[str, Any]:
+        return await daemon.seams.cancel(name)
+
+
+def _add_sinks(app: FastAPI, daemon: Daemon) -> None:
+    look = Look(daemon)
+
+    @app.get("/api/v1/sinks", summary="All sinks")
+    async def sinks() -> list[dict[str, Any]]:
+        return daemon.catalog.sinks()
+
+    @app.get("/api/v1/sinks/{name}", responses=tagged(404), summary="One sink")
+    async def sink(name: Name, response: Response) -> dict[str, Any]:
+        return await look.tagged(response, "sink", name)
+
+    @app.delete(
+        "/api/v1/sinks/{name}", responses=refusals(400, 404, 409, 412), summary="Finish a sink's file and drop it"
+    )
+    async def drop_sink(name: Name, if_match: IfMatch = None) -> dict[str, Any]:
+        return await daemon.catalog.drop("sink", name, look.unless_changed("sink", name, if_match))
+
+
+def _add_components(app: FastAPI, daemon: Daemon) -> None:
+    look = Look(daemon)
+
+    @app.get("/api/v1/components", summary="All components")
+    async def components() -> list[dict[str, Any]]:
+        return daemon.components()
+
+    @app.get("/api/v1/components/{name}", responses=tagged(404), summary="One component")
+    async def component(name: Name, response: Response) -> dict[str, Any]:
+        return await look.tagged(response, "component", name)
+
+    @app.get(
+        "/api/v1/components/{name}/table", responses=refusals(404), summary="The state table of a component's scheduler"
+    )
+    async def table(name: Name) -> dict[str, Any]:
+        look.at("component", name)
+        return daemon.engine.table(name)
+
+    @app.get(
+        "/api/v1/components/{name}/graph",
+        responses=refusals(404),
+        summary="Operators, arcs, queues, rates, strategies and break points",
+    )
+    async def graph(name: Name, form: Form = "json") -> dict[str, Any]:
+        drawn = draw(views.forks(daemon.engine), daemon.operators(), look.at("component", name), daemon.rates.now())
+        return drawn if form == "json" else {"component": name, "format": form, "text": render(drawn, form)}
+
+    @app.get(
+        "/api/v1/components/{name}/strategy",
+        responses=tagged(404),
+        summary="The strategy of a component and of its operators",
+    )
+    async def strategy(name: Name, response: Response) -> dict[str, Any]:
+        found = await look.tagged(response, "component", name)
+        return {"component": name, "strategy": found["strategy"], "operators": found["strategies"]}
+
+    @app.put(
+        "/api/v1/components/{name}/strategy",
+        responses=tagged(400, 404, 409, 412),
+        summary="Set the strategy of a component or of one operator",
+    )
+    async def set_strategy(
+        name: Name, request: StrategyRequest, response: Response, if_match: IfMatch = None
+    ) -> dict[str, Any]:
+        check = look.unless_changed("component", name, if_match)
+        answer = await daemon.catalog.set_strategy(name, request.strategy, request.operator, check)
+        await look.tagged(response, "component", name)
+        return answer
+
+    @app.post(
+        "/api/v1/components/{name}/trial",
+        responses=refusals(400, 404, 409, 412),
+        status_code=202,
+        summary="Try a strategy with measurements, then keep or revert it",
+    )
+    async def try_strategy(name: Name, request: TrialRequest, if_match: IfMatch = None) -> dict[str, Any]:
+        look.at("component", name)
+        return await daemon.trials.begin(request.wish(name), look.unless_changed("component", name, if_match))
+
+    @app.get("/api/v1/components/{name}/trial", responses=refusals(404), summary="The running trial, or the last one")
+    async def trial(name: Name) -> dict[str, Any]:
+        return daemon.trials.look(name)
+
+    @app.delete("/api/v1/components/{name}/trial", responses=refusals(404), summary="End the running trial, and revert")
+    async def end_trial(name: Name) -> dict[str, Any]:
+        return await daemon.trials.cancel(name)
+
+    @app.put(
+        "/api/v1/components/{name}/weight",
+        responses=tagged(400, 404, 409, 412),
+        summary="Set a component's share of the processor",
+    )
+    async def set_weight(
+        name: Name, request: WeightRequest, response: Response, if_match: IfMatch = None
+    ) -> dict[str, Any]:
+        check = look.unless_changed("component", name, if_match)
+        answer = await daemon.catalog.set_weight(name, request.weight, check)
+        await look.tagged(response, "component", name)
+        return answer
+
+
+def _add_operators(app: FastAPI, daemon: Daemon) -> None:
+    look = Look(daemon)
+
+    @app.get("/api/v1/operators", response_model=list[dict[str, Any]], summary="All operators with their counters")
+    async def operators() -> Response:
+        return await _long([operator async for piece in daemon.operators_in_pieces() for operator in piece])
+
+    @app.get("/api/v1/operators/{name}", responses=tagged(404), summary="One operator")
+    async def operator(name: Name, response: Response) -> dict[str, Any]:
+        return await look.tagged(response, "operator", name)
+
+    async def change(name: str, on: bool, response: Response, if_match: str | None) -> dict[str, Any]:
+        answer = await daemon.catalog.set_break(name, on, look.unless_changed("operator", name, if_match))
+        await look.tagged(response, "operator", name)
+        return answer
+
+    @app.put(
+        "/api/v1/operators/{name}/break",
+        responses=tagged(404, 409, 412),
+        summary="Set a break point at an operator's output",
+    )
+    async def set_break(name: Name, response: Response, if_match: IfMatch = None) -> dict[str, Any]:
+        return await change(name, True, response, if_match)
+
+    @app.put(
+        "/api/v1/operators/{name}/queue",
+        responses=tagged(400, 404, 409, 412),
+        summary="Change the queue of an operator's input while it runs",
+    )
+    async def set_queue(
+        name: Name, request: QueueRequest, response: Response, if_match: IfMatch = None
+    ) -> dict[str, Any]:
+        check = look.unless_changed("operator", name, if_match)
+        answer = await daemon.catalog.set_queue(name, request.kind, request.input, check)
+        await look.tagged(response, "operator", name)
+        return answer
+
+    async def edit(edit: OperatorEdit, at: str, if_match: str | None, *, dry_run: bool) -> dict[str, Any]:
+        check = look.unless_changed("operator", at, if_match)
+        if dry_run:
+            return {"dry_run": True, "plan": await daemon.catalog.plan_edit(edit, check)}
+        return {"dry_run": False, **await daemon.catalog.edit_operator(edit, check)}
+
+    @app.post(
+        "/api/v1/operators/{name}/insert",
+        responses=tagged(400, 404, 409, 412),
+        summary="Insert an operator before an operator's input, until the query is replaced",
+    )
+    async def insert(
+        name: Name, request: InsertRequest, response: Response, if_match: IfMatch = None
+    ) -> dict[str, Any]:
+        wish = OperatorEdit(
+            change="insert",
+            operator=request.name,
+            where=request.where,
+            sample=request.sample,
+            seed=request.seed,
+            before=name,
+            input=request.input,
+        )
+        answer = await edit(wish, name, if_match, dry_run=request.dry_run)
+        await look.tagged(response, "operator", name)
+        return answer
+
+    @app.put(
+        "/api/v1/operators/{name}",
+        responses=tagged(400, 404, 409, 412),
+        summary="Change the condition or sample of a filtering operator",
+    )
+    async def replace(name: Name, request: RowsRequest, response: Response, if_match: IfMatch = None) -> dict[str, Any]:
+        wish = OperatorEdit(
+            change="replace", operator=name, where=request.where, sample=request.sample, seed=request.seed
+        )
+        answer = await edit(wish, name, if_match, dry_run=request.dry_run)
+        await look.tagged(response, "operator", name)
+        return answer
+
+    @app.delete(
+        "/api/v1/operators/{name}",
+        responses=refusals(404, 409, 412),
+        summary="Remove an operator that only filters rows",
+    )
+    async def remove(name: Name, dry_run: DryRun = False, if_match: IfMatch = None) -> dict[str, Any]:
+        return await edit(OperatorEdit(change="remove", operator=name), name, if_match, dry_run=dry_run)
+
+    @app.delete("/api/v1/operators/{name}/break", responses=tagged(404, 409, 412), summary="Unset a break point")
+    async def unset_break(name: Name, response: Response, if_match: IfMatch = None) -> dict[str, Any]:
+        return await change(name, False, response, if_match)
+
+
+class Look:
+    """Finds the object that a path names, with its tag."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._kinds: Mapping[str, Callable[[], list[dict[str, Any]]]] = {
+            "stream": daemon.streams,
+            "query": daemon.queries,
+            "sink": daemon.catalog.sinks,
+            "component": daemon.components,
+            "operator": daemon.operators,
+        }
+        # One object is found without the views of all, of which there may be hundreds.
+        self._ones: Mapping[str, Callable[[str], dict[str, Any] | None]] = {
+            "query": daemon.query,
+            "component": daemon.component,
+            "operator": daemon.operator,
+        }
+        self._catalog = daemon.catalog
+        self._runner = daemon.runner
+
+    def at(self, kind: str, name: str) -> dict[str, Any]:
+        """The thing as it is now, or a refusal with the nearest name."""
+        found = self._ones[kind](name) if kind in self._ones else None
+        if found is None and kind == "operator":
+            self._catalog.refuse_former(name)
+        return find(self._kinds[kind](), name, kind) if found is None else found
+
+    async def tagged(self, response: Response, kind: str, name: str) -> dict[str, Any]:
+        """The thing, and its tag in the answer."""
+        found, tag = await self._now(kind, name)
+        response.headers["etag"] = tag
+        return found
+
+    async def tag_catalog(self, response: Response) -> None:
+        """The catalog's tag in the answer, without the catalog."""
+        response.headers["etag"] = await self._runner.between_steps(lambda: etag("catalog", self._catalog.decided()))
+
+    async def _now(self, kind: str, name: str) -> tuple[dict[str, Any], str]:
+        """The thing and its tag. The catalog may be large, so a thread reads it."""
+        if kind == "catalog":
+            return await self._runner.between_steps(lambda: _with_tag(kind, self._catalog.export()))
+        await self._runner.at_rest()
+        return _with_tag(kind, self.at(kind, name))
+
+    def unless_changed(self, kind: str, name: str, if_match: str | None) -> Check:
+        """The check that refuses a change of a missing object, or of one whose tag is not in the header `If-Match` when
+        the change has its turn."""
+
+        async def check() -> None:
+            if if_match is None:
+                if kind in self._ones:  # of others the catalog knows better
+                    await self._runner.at_rest()
+                    self.at(kind, name)
+                return
+            now, tag = await self._now(kind, name)
+            if not matches(if_match, tag):
+                raise Changed(kind, name, if_match, tag, now)
+
+        return check
+
+
+def _with_tag(kind: str, found: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    return found, etag(kind, found)
+
+
+def find(items: Sequence[dict[str, Any]], name: str, kind: str) -> dict[str, Any]:
+    """The item of this name, or a refusal with the nearest one."""
+    for item in items:
+        if item["name"] == name:
+            return item
+    known = [item["name"] for item in items]
+    raise Refuse(f"{kind} {name} does not exist{nearest(name, known)}", code=f"unknown_{kind}")

@@ -1,0 +1,591 @@
+"""JSON lines on a connection: the same feeds and subscriptions, spoken by hand.
+
+Rule: each line is accepted or refused separately and the connection continues; only a line beyond the limit, or a
+missing token, ends it. This dialect has no credit: the server stops reading from a feed that is ahead of the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from operator import itemgetter
+from typing import Any, Final
+
+import numpy as np
+
+from millrace.engine.events import Late
+from millrace.formats.linecolumns import WORTHWHILE, LineColumns, Read, newlines
+from millrace.formats.writers import late_lines, row_lines
+from millrace.net.connection import GREETING_BYTES, Connection, Dialect
+from millrace.net.feeds import UnderWay
+from millrace.net.sink import Outlet, Sender, Subscription
+from millrace.observe.logs import sparing
+from millrace.protocol import MillraceError, PeerError, Refuse, RowError
+from millrace.protocol.jsonlines import (
+    LINE_BYTES,
+    CloseLine,
+    Line,
+    LineReader,
+    PunctuationLine,
+    SubscribeLine,
+    Token,
+    TupleLine,
+    UnsubscribeLine,
+    error_line,
+    lines_of,
+    parse,
+    progress_line,
+)
+from millrace.protocol.session import same_token
+from millrace.values.batch import Batch, Int64s
+
+# How long a line may take from its first byte to its newline.
+LINE_SECONDS: Final = 30.0
+# Bytes of lines that a thread reads while the loop does other things: handing fewer over takes as long as reading them.
+MANY_BYTES: Final = 2**15
+# With more bytes waiting for it, or more lines than a feed has credit for, nothing is read from the connection.
+WAITING_BYTES: Final = 2**18
+# Rows, and their bytes, that are written together: the rest waits where it can be dropped or counted.
+ROWS_AT_A_TIME: Final = 1_024
+BYTES_AT_A_TIME: Final = 2**16
+
+# The lines of tuples, in order.
+LineNumbers = Int64s | range
+
+
+class LineDialect(Dialect):
+    """A peer that speaks JSON lines."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.hall = connection.hall
+        self._limit = min(LINE_BYTES, self.hall.limits.frame_bytes)
+        self._trusted = self.hall.token is None
+        self._reader = LineReader(self._limit if self._trusted else min(GREETING_BYTES, self._limit), newlines)
+        self._unfinished: int | None = None  # the number of an incomplete line, and when it started
+        self._begun_at = 0.0
+        self._over = False  # whether no further line is heard
+        self._feeds: dict[tuple[str, str], _LineFeed] = {}
+        self._readers: dict[str, _LineReaderOf] = {}
+        self._heard: Mapping[type, Callable[[Any], None]] = {
+            TupleLine: self._tuple,
+            PunctuationLine: self._punctuation,
+            CloseLine: self._close,
+            SubscribeLine: self._subscribe,
+            UnsubscribeLine: self._unsubscribe,
+            Token: self._token,
+        }
+        self._columns = LineColumns(self.hall.feeds.source, self.hall.feeds.version)
+        # Lines that a thread reads, in order, with the number of the first; `_reading` is the first of these pieces.
+        self._waiting: deque[tuple[int, bytes]] = deque()
+        self._reading: Future[Read] | None = None
+        self._number = self._length = 0
+        self._refusals: list[tuple[int, MillraceError]] = []  # of the lines that arrived together
+        self._holds = False  # whether some feed was said to be held
+        if self._trusted:
+            connection.introduced()
+
+    # -- the connection's calls --------------------------------------------------------------------
+
+    def received(self, data: bytes) -> None:
+        self.connection.said_something()
+        while not self._trusted and data and not self._over:
+            line, end, data = data.partition(b"\n")
+            self._reader.feed(line + end)
+            self._hear_lines()
+        if not self._over:
+            self._reader.feed(data)
+            self._hear_lines()
+            self._watch_the_line()
+
+    def _watch_the_line(self) -> None:
+        """An incomplete line has to end in time; between lines a peer may be silent forever."""
+        line = self._reader.number if self._reader.buffered else None
+        if not self._trusted or line == self._unfinished:
+            return
+        armed, self._unfinished = self._unfinished is not None, line
+        self._begun_at = self.hall.timers.time()
+        if line is None:
+            self.connection.expect_nothing()
+        elif not armed:
+            self.connection.expect(LINE_SECONDS, self._look_at_the_line)
+
+    def _look_at_the_line(self) -> None:
+        if self.connection.deaf:
+            self._begun_at = self.hall.timers.time()  # its end may have arrived unread
+        rest = self._begun_at + LINE_SECONDS - self.hall.timers.time()
+        if rest > 0:
+            self.connection.expect(rest, self._look_at_the_line)
+        else:
+            self.connection.end_for("too_slow", f"a started line did not end within {LINE_SECONDS:g} seconds")
+
+    def refuse_peer(self, error: PeerError) -> None:
+        self.connection.write(error_line(error, self._reader.number))
+
+    def _hear_lines(self) -> None:
+        breach = None
+        try:
+            for number, data in self._reader.pieces():
+                if self._waiting or self._is_long(data):
+                    self._let_wait(number, data)
+                else:
+                    self._hear_piece(number, data)
+        except PeerError as error:
+            self.settle()
+            self._over = True
+            breach = error
+        self._take_all()
+        if self._refusals:
+            self._write_refusals()
+        if breach is not None:
+            self.connection.log_breach(breach)
+            self.connection.write(error_line(breach, self._number + 1))
+            self.connection.close()
+        self._tell_held()
+
+    # -- lines that a thread reads -----------------------------------------------------------------
+
+    def _is_long(self, data: bytes) -> bool:
+        return len(data) >= MANY_BYTES and self.hall.reader is not None and WORTHWHILE and self._trusted
+
+    def _let_wait(self, number: int, data: bytes) -> None:
+        self._waiting.append((number, data))
+        lines = self._reader.number - self._waiting[0][0]
+        credit = min((feed.credit for feed in self._feeds.values()), default=0)
+        if lines > credit or sum(len(waiting) for _, waiting in self._waiting) > WAITING_BYTES:
+            self.connection.hold_reading("lines")
+        self._read_next()
+
+    def _read_next(self) -> None:
+        """Have the thread read the next lines; what it knows of feeds does not change meanwhile."""
+        if self._reading is not None or not self._waiting or self._lacks_credit():
+            return
+        assert self.hall.reader is not None
+        data, loop = self._waiting[0][1], asyncio.get_running_loop()
+        reading = self._reading = self.hall.reader.submit(lambda: self._columns.read(data))
+        reading.add_done_callback(
+            lambda _: loop.call_soon_threadsafe(self.connection.guarded, self._have_read, reading)
+        )
+
+    def _have_read(self, reading: Future[Read]) -> None:
+        if reading is not self._reading or self._lacks_credit():
+            return  # it was waited for, or has to wait
+        self._hear_waiting()
+        self._take_all()
+        self._write_refusals()
+        self._tell_held()
+        self._read_next()
+
+    def _lacks_credit(self) -> bool:
+        """Whether a feed has to wait for the engine, and so all that the connection says."""
+        return any(feed.exhausted for feed in self._feeds.values())
+
+    def have_credit(self) -> None:
+        """A feed may continue: so do the waiting lines, once the engine's orders are carried out."""
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self.connection.guarded, self._continue)
+
+    def _continue(self) -> None:
+        if self._reading is None:
+            self._read_next()
+        elif self._reading.done():
+            self._have_read(self._reading)
+
+    def _hear_waiting(self) -> None:
+        """Take the first of the waiting lines, once they are read."""
+        assert self._reading is not None
+        read, self._reading = self._reading.result(), None
+        self._hear_piece(*self._waiting.popleft(), read)
+        self.connection.let_read("lines")
+
+    def settle(self) -> None:
+        while self._waiting:
+            if self._reading is not None:
+                self._hear_waiting()
+            else:
+                self._hear_piece(*self._waiting.popleft())
+        self.connection.let_read("lines")
+        self._take_all()
+        self._write_refusals()
+
+    def _write_refusals(self) -> None:
+        """In the order of the lines: tuples are checked together, after lines of other kinds that followed them."""
+        refusals, self._refusals = self._refusals, []
+        for line, error in sorted(refusals, key=itemgetter(0)):
+            self.connection.write(error_line(error, line))
+
+    def reading_changed(self) -> None:
+        self._tell_held()
+
+    def _tell_held(self) -> None:
+        if self._holds or self.hall.feeds.guessed:
+            unread = self._reader.buffered > 0 or bool(self._waiting) or not self.connection.reads
+            self._holds = self.hall.feeds.tell_held(self._feeds.values(), unread)
+
+    def writable_again(self) -> None:
+        for reader in tuple(self._readers.values()):
+            reader.subscription.pump()
+
+    def half_closed(self) -> bool:
+        self._reader.end()
+        self._hear_lines()
+        self.settle()
+        self._leave_feeds()
+        # A peer that has left looks like one that only reads, so a temporary query ends for both.
+        for query in [query for query, reader in self._readers.items() if reader.temporary]:
+            self._readers.pop(query).leave()
+        return bool(self._readers)
+
+    def farewell(self, reason: str) -> None:
+        self.connection.write(error_line(MillraceError(reason, code="shutting_down"), None))
+
+    def ended(self) -> None:
+        self.settle()
+        self._leave_feeds()
+        for reader in tuple(self._readers.values()):
+            reader.leave()
+        self._readers.clear()
+
+    def _leave_feeds(self) -> None:
+        for feed in tuple(self._feeds.values()):
+            feed.leave()
+        self._feeds.clear()
+
+    # -- hearing -----------------------------------------------------------------------------------
+
+    def _hear_piece(self, number: int, data: bytes, read: Read | None = None) -> None:
+        """Hear these lines, the first of which may have been read already."""
+        if not (WORTHWHILE and self._trusted):
+            for self._number, line in lines_of(number, data):
+                self._hear(line)
+            return
+        at = 0
+        while at < len(data):
+            if read is None or not self._columns.is_current():
+                read = self._columns.read(data, at)
+            heard = self._hear_read(number, data, read)
+            number += heard
+            at = int(read.starts[heard])
+            read = None
+
+    def _hear_read(self, number: int, data: bytes, read: Read) -> int:
+        """Take the rows of lines, and hear the lines between them one by one; how many lines that were. A feed's first
+        line teaches how to read the following ones."""
+        count = len(read.starts) - 1
+        try:
+            feeds = [self._feed(found.stream, found.feed) for found in read.tuples]
+        except MillraceError:  # every line is refused by itself
+            feeds, read = [], read._replace(tuples=(), left=range(count))
+        if not read.left and len(feeds) == 1:
+            found = read.tuples[0]
+            numbers = range(number, number + count) if len(found.batch.ts) == count else found.lines + number
+            feeds[0].read(found.batch, numbers, read.sizes.item(0) if count == 1 else int(read.sizes.sum()))
+            return count
+        taken = [0] * len(feeds)
+        for at in (*read.left, count):
+            for place, (feed, found) in enumerate(zip(feeds, read.tuples, strict=True)):
+                stop = int(found.lines.searchsorted(at))
+                if stop > taken[place]:
+                    lines = found.lines[taken[place] : stop]
+                    feed.read(found.batch.slice(taken[place], stop), lines + number, int(read.sizes[lines].sum()))
+                    taken[place] = stop
+            if at < count and self._hear_line(number + at, read.line(data, at)):
+                return at + 1
+        return count
+
+    def _hear_line(self, number: int, line: bytes) -> bool:
+        """Hear a line that was not read; whether the lines behind it are to be read again: its like can be read now, or
+        their feed has been closed."""
+        self._number = number
+        said = self._hear(line) if line else None
+        if isinstance(said, TupleLine):
+            return self._columns.learn(said.stream, said.feed)
+        return isinstance(said, CloseLine)
+
+    def _hear(self, line: bytes) -> Line | None:
+        """Obey a line, or refuse it; what it said if it was obeyed."""
+        if not self._trusted:
+            self._hear_token(line)
+            return None
+        self._length = len(line)
+        try:
+            said = parse(line)
+            self._heard[type(said)](said)
+        except MillraceError as error:
+            self.refuse(error, self._number)
+            return None
+        return said
+
+    def _hear_token(self, line: bytes) -> None:
+        """The first line, where the server wants a token: any other ends the connection."""
+        assert self.hall.token is not None
+        try:
+            said = parse(line)
+        except PeerError:
+            said = None
+        if isinstance(said, Token) and same_token(self.hall.token, said.token):
+            self._trusted = True
+            self._reader.limit = self._limit
+            self.connection.introduced()
+            return
+        self._over = True
+        if isinstance(said, Token):
+            error = PeerError("wrong token", code="unauthorised")
+            self.connection.log_refusal(error)
+            self.connection.wrong_token(error_line(error, self._number))
+        else:
+            text = 'expected {"token": "..."} as the first line: this server requires a token'
+            self.refuse(PeerError(text, code="unauthorised"), self._number)
+            self._write_refusals()
+            self.connection.close()
+
+    def refuse(self, error: MillraceError, line: int | None) -> None:
+        if line is None:  # about something that has ended
+            self.connection.write(error_line(error, None))
+        else:
+            self.connection.log_refusal(error)
+            self._refusals.append((line, error))
+
+    def _token(self, _: Token) -> None:
+        """A token without need, or a second one."""
+
+    # -- feeds -------------------------------------------------------------------------------------
+
+    def _tuple(self, said: TupleLine) -> None:
+        self._feed(said.stream, said.feed).gather(self._number, said.values, self._length)
+
+    def _punctuation(self, said: PunctuationLine) -> None:
+        feed = self._feed(said.stream, said.feed)
+        feed.take()
+        unit = self.hall.feeds.source(said.stream).unit
+        self.hall.feeds.punctuated(said.stream, feed.producer, said.time_us(unit), unit, said.where)
+
+    def _close(self, said: CloseLine) -> None:
+        feed = self._feeds.pop((said.stream, said.feed), None)
+        if feed is None:
+            raise Refuse(f"this connection does not feed {said.stream} as {said.feed}", code="not_open")
+        feed.leave()
+
+    def _feed(self, stream: str, name: str) -> _LineFeed:
+        feed = self._feeds.get((stream, name))
+        if feed is None:
+            if len(self._feeds) >= self.hall.limits.channels:
+                text = f"this connection has {len(self._feeds)} feeds, the limit: close one"
+                raise Refuse(text, code="too_many_channels")
+            feed = self._feeds[stream, name] = _LineFeed(self, stream, name)
+        return feed
+
+    def forget_feed(self, stream: str, name: str) -> None:
+        self._feeds.pop((stream, name), None)
+
+    def _take_all(self) -> None:
+        for feed in tuple(self._feeds.values()):
+            feed.take()
+
+    # -- subscriptions -----------------------------------------------------------------------------
+
+    def _subscribe(self, said: SubscribeLine) -> None:
+        outlet = self.hall.runner.outlet(said.query)
+        if said.query in self._readers:
+            raise Refuse(f"this connection has already subscribed to {said.query}", code="already_open")
+        reader = _LineReaderOf(self, said, outlet)
+        outlet.first(said.from_sequence, said.history)
+        self._readers[said.query] = reader
+        reader.begin()
+
+    def _unsubscribe(self, said: UnsubscribeLine) -> None:
+        reader = self._readers.pop(said.query, None)
+        if reader is None:
+            raise Refuse(f"this connection is not subscribed to {said.query}", code="not_open")
+        reader.leave()
+
+    def forget_reader(self, query: str) -> None:
+        self._readers.pop(query, None)
+
+
+class _LineFeed:
+    """A feed by lines: gathers the tuples of one read into a batch, and stops the reading when it is ahead.
+
+    Its name is made unique by the connection's: two people with `nc` are two feeds.
+    """
+
+    def __init__(self, dialect: LineDialect, stream: str, name: str) -> None:
+        self.stream = stream
+        self.producer = f"{dialect.connection.peer}/{name}"
+        self._name = name
+        self._dialect = dialect
+        self._feeds = dialect.hall.feeds
+        self._under_way = UnderWay(self._feeds.source(stream).schema, dialect.hall.credit_bytes)
+        self.held = False
+        self.credit = 0
+        self._gathered: list[Mapping[str, Any]] = []
+        self._numbers: list[int] = []
+        self._batches: list[tuple[Batch, LineNumbers]] = []
+        self._received = self._feeds.received_of(stream)
+        self._feeds.open(stream, self.producer, self)
+
+    def gather(self, line: int, values: Mapping[str, Any], length: int) -> None:
+        self._received.bytes += length
+        self._gathered.append(values)
+        self._numbers.append(line)
+
+    def read(self, batch: Batch, numbers: LineNumbers, length: int) -> None:
+        """Tuples of these lines, which have been read together."""
+        self._received.bytes += length
+        if self._gathered:
+            self._decode()
+        self._batches.append((batch, numbers))
+
+    def take(self) -> None:
+        """Pass on the gathered lines; unfit lines are refused separately."""
+        if self._gathered:
+            self._decode()
+        batches, self._batches = self._batches, []
+        if len(batches) == 1:
+            self._take_times(*batches[0])
+        elif batches:
+            numbers = np.concatenate([numbers for _, numbers in batches])
+            self._take_times(Batch.concat([batch for batch, _ in batches]), numbers)
+
+    def _decode(self) -> None:
+        gathered, self._gathered = self._gathered, []
+        numbers, self._numbers = self._numbers, []
+        self._take(gathered, numbers)
+
+    def _take(self, gathered: list[Mapping[str, Any]], numbers: list[int]) -> None:
+        while gathered:
+            try:
+                batch = self._feeds.source(self.stream).from_objects(gathered)
+            except RowError as error:
+                # One kind of check goes over all lines before the next: those before this one may not fit either.
+                self._take(gathered[: error.row], numbers[: error.row])
+                self._refuse_line(error, numbers[error.row])
+                gathered, numbers = gathered[error.row + 1 :], numbers[error.row + 1 :]
+            else:
+                self._batches.append((batch, np.array(numbers)))
+                return
+
+    def _take_times(self, batch: Batch, numbers: LineNumbers) -> None:
+        """Hand on the tuples whose times the stream takes. A refusal does not decode the other lines again."""
+        while len(batch.ts):
+            try:
+                self._feeds.check_times(self.stream, batch)
+            except RowError as error:
+                row = error.row
+                self._take_times(batch.slice(0, row), numbers[:row])
+                self._refuse_line(error, int(numbers[row]))
+                batch, numbers = batch.slice(row + 1, len(batch)), numbers[row + 1 :]
+            else:
+                self._arrived(batch)
+                return
+
+    def _refuse_line(self, error: RowError, number: int) -> None:
+        self._feeds.refused(self.stream, self.producer, 1, error)
+        self._dialect.refuse(_about_the_tuple(error), number)
+
+    def _arrived(self, batch: Batch) -> None:
+        self._feeds.arrived(self.stream, self.producer, batch)
+        self.credit -= len(batch.ts)
+        self._under_way.add(batch)
+        if self.exhausted:
+            self._dialect.connection.hold_reading(f"credit of {self.stream}/{self._name}")
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether it has to wait until the engine has taken more of what it sent."""
+        return self.credit <= 0 or self._under_way.full
+
+    def granted(self, tuples: int) -> None:
+        self.credit += tuples
+        self._under_way.granted(tuples)
+        if not self.exhausted:
+            self._let_read()
+
+    def _let_read(self) -> None:
+        self._dialect.connection.let_read(f"credit of {self.stream}/{self._name}")
+        self._dialect.have_credit()
+
+    def asked(self, request: int, need_us: int) -> None:
+        """Lines have no question for a timestamp: a peer punctuates when it likes."""
+
+    def late(self, late: Late) -> None:
+        """Report each late tuple to the peer, under the peer's name of the feed."""
+        self._dialect.connection.write(late_lines(late, self._name))
+
+    def hold(self, held: bool) -> None:
+        if held != self.held:
+            self.held = held
+            self._feeds.hold(self.stream, self.producer, self, held)
+
+    def ended(self, code: str, text: str) -> None:
+        self._let_read()
+        self._dialect.forget_feed(self.stream, self._name)
+        self._dialect.refuse(MillraceError(text, code=code), None)
+
+    def leave(self) -> None:
+        self.take()
+        self._let_read()
+        self.hold(False)
+        self._feeds.close(self.stream, self.producer, self)
+
+
+def _about_the_tuple(error: RowError) -> RowError:
+    """The error without the row's place: a line has one tuple."""
+    return type(error)(error.fault.lstrip(":, "), row=0, expected=error.expected, got=error.got, code=error.code)
+
+
+class _LineReaderOf(Sender):
+    """A subscription by lines, as a Sender of its rows: the socket alone limits it.
+
+    It keeps the name that the peer requested, even if the query was renamed since.
+    """
+
+    chunk_bytes = BYTES_AT_A_TIME
+
+    def __init__(self, dialect: LineDialect, wish: SubscribeLine, outlet: Outlet) -> None:
+        self._dialect = dialect
+        self._wish = wish
+        self._outlet = outlet
+        self.subscription = Subscription(f"{dialect.connection.peer}/{wish.query}", dialect.hall.slow, self)
+
+    @property
+    def temporary(self) -> bool:
+        return self._outlet.temporary
+
+    def begin(self) -> None:
+        self._watch(True)
+        self._outlet.add(self.subscription, self._wish.from_sequence)
+        sparing.info("a subscription started", self._outlet.query, query=self._outlet.query)
+
+    def _watch(self, wanted: bool) -> None:
+        if self._wish.progress:
+            self._dialect.hall.runner.watch(self._outlet.query, wanted)
+
+    def room(self) -> int:
+        return ROWS_AT_A_TIME if self._dialect.connection.writable else 0
+
+    def writable(self) -> bool:
+        return self._dialect.connection.writable
+
+    def send_rows(self, sequence: int, batch: Batch) -> None:
+        query, history = self._wish.query, self._outlet.history
+        lines = self.subscription.shared.text(
+            sequence, batch, ("lines", query), lambda: row_lines(query, sequence, batch, history)
+        )
+        self._dialect.connection.write(lines)
+
+    def send_progress(self, value_us: int) -> None:
+        if self._wish.progress:
+            self._dialect.connection.write(progress_line(self._wish.query, value_us))
+
+    def end(self, code: str, reason: str) -> None:
+        self.leave()
+        self._dialect.forget_reader(self._wish.query)
+        self._dialect.refuse(MillraceError(reason, code=code), None)
+
+    def leave(self) -> None:
+        self._watch(False)
+        self._outlet.remove(self.subscription)
+        sparing.info("a subscription ended", self._outlet.query, query=self._outlet.query)

@@ -1,0 +1,111 @@
+"""Which slow reader feeds wait for, as data and as a sentence, for `why`, `doctor` and views of a query."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from millrace.net.sink import Consumer, Outlet, WriterSink
+from millrace.protocol.timestamps import format_timestamp
+from millrace.protocol.words import counted
+
+# The reasons of `why` that a slow reader does not explain: the query takes nothing anyway.
+TAKES_NOTHING = ("paused", "failed", "catching_up")
+
+
+@dataclass(frozen=True, slots=True)
+class SlowReader:
+    """The subscriber or sink that the feeds of `streams` wait for; of several, the one that lags most."""
+
+    query: str
+    kind: str
+    name: str
+    since_us: int
+    rows: int
+    bytes: int
+    streams: tuple[str, ...]
+    keyed: bool
+    obstacle: str | None = None
+
+    @property
+    def text(self) -> str:
+        who = f"{self.kind} {self.name} of query {self.query}"
+        backlog = f"it has {counted(self.rows, 'row')} ({_readable(self.bytes)}) to read"
+        since = format_timestamp(self.since_us)
+        if self.streams:
+            waits = f"The feeds of {_listed(self.streams)} wait since {since} for {who}"
+        else:
+            waits = f"Since {since} {who} is too slow; its streams get credit, because another query waits for them"
+        obstacle = f", and cannot write: {self.obstacle}" if self.obstacle else ""
+        return f"{waits}: {backlog}{obstacle} (on_slow = 'wait'). No row is lost. {self._advice}"
+
+    @property
+    def _advice(self) -> str:
+        latest = ", or on_slow = 'latest' to send it only the newest row of each key" if self.keyed else ""
+        if self.kind == "sink":
+            return f"To let the feeds continue without it, create it with on_slow = 'disconnect'{latest}."
+        return f"To let the feeds continue without it, set limits.on_slow = 'disconnect'{latest}."
+
+    @property
+    def try_(self) -> str:
+        return f"millrace sink show {self.name}" if self.kind == "sink" else f"millrace query show {self.query}"
+
+    def to_data(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "since_us": self.since_us,
+            "rows": self.rows,
+            "bytes": self.bytes,
+            "streams": list(self.streams),
+            "obstacle": self.obstacle,
+            "text": self.text,
+            "try": self.try_,
+        }
+
+
+def slow_reader(outlet: Outlet, withheld: Mapping[str, Iterable[str]]) -> SlowReader | None:
+    """The reader that the feeds of an outlet's query wait for, by the streams that get no credit for which queries."""
+    slowest = outlet.slowest
+    if slowest is None or outlet.waiting_since_us is None:
+        return None
+    return SlowReader(
+        outlet.query,
+        _kind(slowest),
+        slowest.name,
+        outlet.waiting_since_us,
+        slowest.held,
+        slowest.held_bytes,
+        tuple(stream for stream, queries in withheld.items() if outlet.query in queries),
+        outlet.key is not None,
+        slowest.obstacle,
+    )
+
+
+def explained(why: Mapping[str, Any], reader: SlowReader) -> dict[str, Any]:
+    """The answer of `why` if a slow reader holds rows back."""
+    return {
+        **why,
+        "text": reader.text,
+        "reason": "slow_reader",
+        "operator": None,
+        "input": None,
+        "stream": next(iter(reader.streams), why["stream"]),
+        "feed": None,
+        "since": reader.since_us,
+        "held": reader.rows,
+        "try": reader.try_,
+    }
+
+
+def _kind(consumer: Consumer) -> str:
+    return "sink" if isinstance(consumer, WriterSink) else "subscriber"
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _readable(size: int) -> str:
+    return f"{size / 2**20:,.1f} MiB" if size >= 2**20 else f"{size / 1024:,.1f} KiB"

@@ -1,0 +1,922 @@
+"""Consumers of a query's rows: subscriptions, files and the standard output, each at its own pace.
+
+Rule: an Outlet belongs to one query and hands every row to every consumer. A consumer holds and counts the rows that it
+could not pass on yet, and follows its `on_slow` when they exceed its limit. Nothing here blocks the event loop: each
+file is written in a separate thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from pathlib import Path
+from typing import Final, Literal, Protocol
+
+import numpy as np
+import structlog
+
+from millrace.net.freshness import Freshness, Key, in_json
+from millrace.net.newest import Newest
+from millrace.observe.logs import sparing
+from millrace.protocol import Refuse, Schema, format_timestamp
+from millrace.protocol.words import counted
+from millrace.store.places import Identity, error_words
+from millrace.store.sinkfiles import SinkFile
+from millrace.values.batch import Batch
+
+log = structlog.get_logger()
+
+# The label under which the metrics count all subscribers of a query.
+SUBSCRIPTIONS: Final = "subscriptions"
+# How long a sink that cannot write pauses before it tries again: twice as long each time. A freed disk is noticed soon,
+# and a try costs a system call.
+LEAST_PAUSE_SECONDS: Final = 0.1
+MOST_PAUSE_SECONDS: Final = 2.0
+# Rows that are encoded at once: some megabytes.
+JOINED_ROWS: Final = 16_384
+
+# Histories differ by a random number: 64 bits are enough for the few that a client compares.
+HISTORY_BYTES: Final = 8
+# The characters of a history in an answer to a client: a valid one is complete, an invented one of 64 KiB is not.
+HISTORY_SHOWN: Final = 64
+# As many bytes as 100,000 rows of 670 bytes: ordinary rows meet the limit in tuples first.
+SLOW_BYTES: Final = 64 * 2**20
+# As many bytes as 10,000 rows of 3,300 bytes.
+RETAINED_BYTES: Final = 32 * 2**20
+# Bytes of the rows that leave at a time: encoding them takes little memory in addition to the held rows.
+CHUNK_BYTES: Final = 2**20
+
+# Rows of a query that several subscribers read, as they were written last: subscribers that read at different speeds
+# still find them, and they are few in comparison with the rows that may wait.
+SHARED_BYTES: Final = 2**23
+# Rows leave in pieces that start at a multiple of their length from this length on, so that subscribers whose credit
+# differs meet in the same pieces again.
+ALIGNED_ROWS: Final = 256
+
+OnSlow = Literal["wait", "drop_oldest", "disconnect", "latest"]
+
+
+# How many times its limit a consumer may hold before feeds wait for it even if other queries wait for them: that much
+# memory is the price of letting other queries continue.
+STRICT_FILL: Final = 2
+
+
+class Backpressure(IntEnum):
+    """Whether the feeds of a query wait for one of its consumers, and whether another query's wait is an exception."""
+
+    NONE = 0
+    SOFT = 1
+    STRICT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """The policy for a consumer that holds `limit` tuples, or `most_bytes` bytes."""
+
+    policy: OnSlow = "wait"
+    limit: int = 100_000
+    most_bytes: int = SLOW_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How many of a query's newest rows are retained for subscribers that request earlier ones: `tuples` or a few more,
+    but at most `most_bytes`."""
+
+    tuples: int
+    most_bytes: int = RETAINED_BYTES
+
+
+class Shared:
+    """Rows as a dialect writes them, which several consumers need: made once.
+
+    The number of the first row and how many they are identify rows. The newest are kept, up to SHARED_BYTES; for a
+    single consumer none.
+    """
+
+    def __init__(self) -> None:
+        self.consumers = 0
+        self._texts: OrderedDict[Hashable, bytes] = OrderedDict()
+        self._bytes = 0
+
+    def text(self, sequence: int, batch: Batch, form: Hashable, make: Callable[[], bytes]) -> bytes:
+        """The rows in this form, written by whoever asks first."""
+        if self.consumers < 2:
+            return make()
+        key = form, sequence, len(batch)
+        found = self._texts.get(key)
+        if found is None:
+            found = self._texts[key] = make()
+            self._bytes += len(found)
+            while self._bytes > SHARED_BYTES and len(self._texts) > 1:
+                self._bytes -= len(self._texts.popitem(last=False)[1])
+        return found
+
+    def count(self, consumers: int) -> None:
+        self.consumers = consumers
+        if consumers < 2:
+            self._texts.clear()
+            self._bytes = 0
+
+
+@dataclass(slots=True)
+class Counts:
+    """The rows of one sink, or of all subscriptions, by their fate."""
+
+    delivered: int = 0
+    dropped: int = 0
+    superseded: int = 0
+    held: int = 0
+    held_bytes: int = 0
+    lag_us: int = 0
+    breaches: int = 0
+
+
+class Consumer:
+    """Takes rows at its own pace.
+
+    `held` and `held_bytes` count the tuples that it has not passed on. Under `drop_oldest` they exceed the limits at
+    most by the rows that are being written; under `wait`, by the rows that the query emits for the credit that its
+    feeds still have. Under `latest` it holds the newest row of each key, and no limit applies. `obstacle` says why a
+    consumer takes no rows, if known: it keeps its rows, and only that makes feeds wait.
+    """
+
+    def __init__(self, name: str, slow: Slow, label: str) -> None:
+        self.name = name
+        self.label = label
+        self.slow = self.asked = slow
+        self.held = 0
+        self.delivered = 0
+        self.dropped = 0
+        self.obstacle: str | None = None
+        self.drained: Callable[[Consumer], None] = _nothing
+        self.history: str | None = None  # of the rows that it takes; None until an outlet has it
+        self.shared = Shared()  # of its outlet
+        self._newest: Newest | None = None
+        self._superseded = 0
+        self._queue: deque[tuple[int, Batch]] = deque()
+        # Bytes of the rows in the queue, and of those that were taken and have not left.
+        self._queued_bytes = 0
+        # Rows and bytes that are being written.
+        self._in_flight = (0, 0)
+
+    @property
+    def held_bytes(self) -> int:
+        return self._queued_bytes + (0 if self._newest is None else self._newest.weight)
+
+    @property
+    def fill(self) -> float:
+        """Its held rows as a part of the limit; 0 under another policy than `wait`."""
+        if self.slow.policy != "wait":
+            return 0.0
+        return max(self.held / self.slow.limit, self.held_bytes / self.slow.most_bytes)
+
+    @property
+    def too_slow(self) -> bool:
+        """Whether it holds more than it may."""
+        return self.held > self.slow.limit or self.held_bytes > self.slow.most_bytes
+
+    def settle(self, schema: Schema, key: Sequence[int] | None) -> None:
+        """Apply the requested policy from now on, as far as rows with this update key (None: without one) allow it."""
+        policy = self.asked.policy
+        if policy == "latest" and key is None:
+            policy = "wait"
+        self.slow = replace(self.asked, policy=policy)
+        self._keep_newest(schema, key if policy == "latest" else None)
+
+    def _keep_newest(self, schema: Schema, key: Sequence[int] | None) -> None:
+        """Hold the newest row of each key from now on, or every row. Rows that wait already are not superseded."""
+        if self._newest is not None:
+            self._superseded += self._newest.superseded
+            self._take_newest(self._newest.waiting)
+        self._newest = None if key is None else Newest(schema, key)
+
+    @property
+    def superseded(self) -> int:
+        """Rows that a newer row of their key has replaced while they waited."""
+        return self._superseded + (0 if self._newest is None else self._newest.superseded)
+
+    def put(self, sequence: int, batch: Batch) -> None:
+        if self._newest is not None:
+            before = self._newest.waiting
+            self._newest.put(sequence, batch)
+            self.held += self._newest.waiting - before
+            self.pump()
+        else:
+            self._queue.append((sequence, batch))
+            self.held += len(batch)
+            self._queued_bytes += batch.weight
+            self.pump()
+            if self.too_slow:
+                self._fall_behind()
+
+    def progressed(self, value_us: int) -> None:
+        """The query's rows are complete below this time."""
+        if self._newest is not None:
+            self._newest.promised(value_us)
+
+    def pump(self) -> None:
+        """Pass on as much as can be passed on now."""
+        raise NotImplementedError
+
+    def ended(self, code: str, text: str) -> None:
+        """The query has ended, or the consumer was too slow."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Pass on the held rows, if possible, and end."""
+
+    def take(self, most: int, most_bytes: int = CHUNK_BYTES) -> tuple[int, Batch] | None:
+        """The oldest held rows and the number of the first: at most so many rows, and bytes."""
+        if most > 0 and not self._queue and self._newest is not None:
+            self._take_newest(most)
+        if not self._queue or most <= 0:
+            return None
+        sequence, batch = self._queue[0]
+        if batch.weight > most_bytes:
+            most = min(most, max(len(batch) * most_bytes // batch.weight, 1))
+        if len(batch) <= most:
+            self._queue.popleft()
+        else:
+            if most >= ALIGNED_ROWS:
+                length = 1 << (most.bit_length() - 1)
+                most = length - sequence % length
+            batch, rest = batch.split(most)
+            self._queue[0] = (sequence + most, rest)
+        return sequence, batch
+
+    def _take_newest(self, most: int) -> None:
+        assert self._newest is not None
+        for sequence, batch in self._newest.take(most):
+            self._queue.append((sequence, batch))
+            self._queued_bytes += batch.weight
+
+    @property
+    def breaches(self) -> int:
+        """How often its rows became older than its `freshness`."""
+        return 0
+
+    def lag_us(self, now_us: int) -> int:
+        """The age of the oldest row that waits here."""
+        if self._queue:
+            return max(now_us - int(self._queue[0][1].arrival[0]), 0)
+        return 0 if self._newest is None else self._newest.oldest_us(now_us)
+
+    def passed_on(self, *batches: Batch) -> None:
+        """Rows that were taken have left."""
+        self.delivered += self._let_go(*batches)
+        self.drained(self)
+
+    def _let_go(self, *batches: Batch) -> int:
+        """Stop holding rows that were taken; the number of rows."""
+        tuples = sum(map(len, batches))
+        self.held -= tuples
+        self._queued_bytes -= sum([batch.weight for batch in batches])
+        return tuples
+
+    def _fall_behind(self) -> None:
+        if self.slow.policy == "drop_oldest":
+            dropped = self.dropped
+            self._drop_oldest()
+            tuples = self.dropped - dropped
+            if tuples:
+                text = "a consumer is too slow; its oldest rows are dropped"
+                sparing.warning(text, self.name, tuples, unit="tuples", consumer=self.name)
+        elif self.slow.policy == "disconnect":
+            held = f"{counted(self.held, 'row')} ({counted(self.held_bytes, 'byte')})"
+            limit = f"{counted(self.slow.limit, 'row')} or {counted(self.slow.most_bytes, 'byte')}"
+            self._drop(self.held)
+            self.ended("too_slow", f"{held} waited for {self.name}, more than the limit of {limit}")
+
+    def _drop_oldest(self) -> None:
+        """Drop as few rows as bring the queue back to the limit. Rows that are being written have left the queue."""
+        writing, writing_bytes = self._in_flight
+        while self._queue:
+            batch = self._queue[0][1]
+            rows = self.held - writing - self.slow.limit
+            excess = self.held_bytes - writing_bytes - self.slow.most_bytes
+            if excess > 0:
+                rows = max(rows, -(-excess * len(batch) // batch.weight))
+            if rows <= 0:
+                return
+            self._drop(min(rows, len(batch)))
+
+    def _drop(self, tuples: int) -> None:
+        while tuples > 0 and (taken := self.take(tuples)) is not None:
+            tuples -= len(taken[1])
+            self.dropped += self._let_go(taken[1])
+
+
+def _nothing(_: Consumer) -> None:
+    """The default listener."""
+
+
+class Outlet:
+    """The place where one query's rows leave the engine.
+
+    `next_sequence` is the number of the next row, `history` the name of this count: both identify a row, because
+    another history counts from 0 again. An outlet has one history. `_retained` holds the newest rows for subscribers
+    that start earlier: at least the requested number, if there were so many. `key` is the key of an update stream
+    (positions). Without a key no row is the newest one, so feeds wait for a consumer that requests `latest`.
+
+    `backpressure` says how urgently feeds have to wait for consumers under `wait`. It starts when one consumer lags by
+    its limit and ends when all lag by at most half of it, so that feeds do not stop at every row. `_lags` has the
+    consumers that lag by more than that, so that a row passed on costs nothing for each of the others.
+    """
+
+    def __init__(
+        self,
+        query: str,
+        schema: Schema,
+        retain: Retention,
+        press: Callable[[Backpressure], None],
+        key: Sequence[int] | None = None,
+    ) -> None:
+        self.history = secrets.token_hex(HISTORY_BYTES)
+        self.query = query
+        self.schema = schema
+        self.key = key
+        self.next_sequence = 0
+        # The clock when the query received its first tuple; None: it has the earlier rows from history.
+        self.since_us: int | None = None
+        self.consumers: list[Consumer] = []
+        self.shared = Shared()
+        self.backpressure = Backpressure.NONE
+        self._lags: dict[Consumer, Lag] = {}
+        # Since when feeds wait, and how often and how long they waited before.
+        self.waiting_since_us: int | None = None
+        self.waits = 0
+        self.waited_us = 0
+        self._gone = Counts()
+        self._retain = retain
+        self._retained: deque[tuple[int, Batch]] = deque()
+        self.retained_tuples = self.retained_bytes = 0
+        self._press = press
+        self._progress: int | None = None
+        # Called when the last consumer has left; None: the query stays without one.
+        self.on_unread: Callable[[], None] | None = None
+
+    @property
+    def temporary(self) -> bool:
+        """Whether its query ends with its last consumer."""
+        return self.on_unread is not None
+
+    def resume(self, before: Outlet) -> None:
+        """Continue the count of the outlet that this one replaces: the same history."""
+        self.next_sequence, self.history = before.next_sequence, before.history
+
+    def deliver(self, sequence: int, batch: Batch) -> None:
+        self.next_sequence = sequence + len(batch.ts)
+        for consumer in tuple(self.consumers):
+            consumer.put(sequence, batch)
+            if consumer.held or self._lags:
+                self._weigh(consumer)
+        self._keep(sequence, batch)
+        self._adjust()
+
+    def progressed(self, value_us: int) -> None:
+        self._progress = value_us
+        for consumer in tuple(self.consumers):
+            consumer.progressed(value_us)
+
+    def add(self, consumer: Consumer, from_sequence: int | None = None) -> int:
+        """Pass the consumer every row from a number on (default: the next); the number of its first row."""
+        first = self.first(from_sequence)
+        self._settle(consumer)
+        consumer.drained = self._look_at
+        consumer.history = self.history
+        consumer.shared = self.shared
+        self.consumers.append(consumer)
+        self.shared.count(len(self.consumers))
+        for sequence, batch in self._retained_from(first):
+            consumer.put(sequence, batch)
+        if self._progress is not None:
+            consumer.progressed(self._progress)  # the others know it already
+        self._look_at(consumer)
+        return first
+
+    def rekey(self, key: Sequence[int] | None) -> None:
+        """The query was replaced: from now on its rows are updates by this key, or no updates (None)."""
+        if key == self.key:
+            return
+        self.key = key
+        for consumer in self.consumers:
+            self._settle(consumer)
+            self._weigh(consumer)
+        self._adjust()
+
+    def _settle(self, consumer: Consumer) -> None:
+        consumer.settle(self.schema, self.key)
+
+    def remove(self, consumer: Consumer) -> None:
+        if consumer in self.consumers:
+            self.consumers.remove(consumer)
+            self.shared.count(len(self.consumers))
+            self._gone.delivered += consumer.delivered
+            self._gone.dropped += consumer.dropped
+            self._gone.superseded += consumer.superseded
+            self._gone.breaches += consumer.breaches
+            self._lags.pop(consumer, None)
+            self._adjust()
+            if not self.consumers and self.on_unread is not None:
+                self.on_unread()
+
+    def counts(self, now_us: int) -> dict[str, Counts]:
+        """By sink; all subscriptions are counted together under `subscriptions`."""
+        found = {SUBSCRIPTIONS: replace(self._gone)}
+        for consumer in self.consumers:
+            at = found.setdefault(consumer.label, Counts())
+            at.delivered += consumer.delivered
+            at.dropped += consumer.dropped
+            at.superseded += consumer.superseded
+            at.breaches += consumer.breaches
+            at.held += consumer.held
+            at.held_bytes += consumer.held_bytes
+            at.lag_us = max(at.lag_us, consumer.lag_us(now_us))
+        return found
+
+    @property
+    def oldest_retained(self) -> int:
+        return self._retained[0][0] if self._retained else self.next_sequence
+
+    def first(self, wanted: int | None, history: str | None = None) -> int:
+        """The number of the first row for a consumer that wants the rows from this one on (None: the next).
+
+        The number is one of `history`, if the consumer names one.
+        """
+        if wanted is None:
+            return self.next_sequence
+        if history is not None and history != self.history:
+            raise Refuse(
+                f"sequence {wanted} belongs to history {history[:HISTORY_SHOWN]} of query {self.query}, which ended: "
+                f"the query started again and counts from 0 in history {self.history}. {self._holds()}; "
+                f"subscribe without the old history",
+                code="not_retained",
+            )
+        if not self.oldest_retained <= wanted <= self.next_sequence:
+            text = f"query {self.query} does not have sequence {wanted}. {self._holds()}"
+            raise Refuse(f"{text}; without a sequence, a subscription starts there", code="not_retained")
+        return wanted
+
+    def _holds(self) -> str:
+        oldest, following = self.oldest_retained, self.next_sequence
+        if oldest == following:
+            return f"It retains no rows, and the next sequence is {following}"
+        rows = f"sequence {oldest}" if following - oldest == 1 else f"sequences {oldest} to {following - 1}"
+        return f"It retains {rows}, and the next sequence is {following}"
+
+    def _retained_from(self, first: int) -> Iterator[tuple[int, Batch]]:
+        for sequence, batch in tuple(self._retained):
+            if sequence + len(batch) > first:
+                skip = max(first - sequence, 0)
+                yield sequence + skip, batch.slice(skip, len(batch))
+
+    def end(self, code: str, text: str) -> None:
+        """The query is gone: notify its consumers."""
+        for consumer in tuple(self.consumers):
+            consumer.ended(code, text)
+
+    def _keep(self, sequence: int, batch: Batch) -> None:
+        retained, limits = self._retained, self._retain
+        if retained and retained[-1][0] + len(retained[-1][1].ts) != sequence:
+            retained.clear()  # the numbers have a gap, which a subscriber could not notice
+            self.retained_tuples = self.retained_bytes = 0
+        retained.append((sequence, batch))
+        self.retained_tuples += len(batch.ts)
+        self.retained_bytes += batch.weight
+        while retained and self.retained_tuples - len(retained[0][1].ts) >= limits.tuples:
+            self._forget_oldest()
+        while self.retained_bytes > limits.most_bytes:
+            (first, oldest) = self._forget_oldest()
+            if not retained:
+                self._keep_part(first, oldest)
+
+    def _forget_oldest(self) -> tuple[int, Batch]:
+        sequence, batch = self._retained.popleft()
+        self.retained_tuples -= len(batch)
+        self.retained_bytes -= batch.weight
+        return sequence, batch
+
+    def _keep_part(self, sequence: int, batch: Batch) -> None:
+        """Retain the newest rows of a batch that is too large, as a copy: a slice would keep all of it in memory."""
+        rows = len(batch)
+        while (rows := rows // 2) > 0:
+            part = batch.take(np.arange(len(batch) - rows, len(batch)))
+            if part.weight <= self._retain.most_bytes:
+                self._retained.append((sequence + len(batch) - rows, part))
+                self.retained_tuples, self.retained_bytes = rows, part.weight
+                return
+
+    def all_waited_us(self, now_us: int) -> int:
+        """How long feeds have waited for consumers, including the present wait."""
+        return self.waited_us + (0 if self.waiting_since_us is None else now_us - self.waiting_since_us)
+
+    @property
+    def slowest(self) -> Consumer | None:
+        """The consumer that feeds wait for; of several, the one that lags most."""
+        waiting = (consumer for consumer in self.consumers if consumer.fill > 0)
+        return max(waiting, key=lambda consumer: consumer.fill, default=None) if self.backpressure else None
+
+    def _look_at(self, consumer: Consumer) -> None:
+        """Let feeds wait as soon as one consumer needs it, and resume them when all have caught up."""
+        if consumer.held or self._lags:
+            self._weigh(consumer)
+            self._adjust()
+
+    def _weigh(self, consumer: Consumer) -> None:
+        lag = _lag(consumer.fill)
+        if lag is Lag.LITTLE:
+            self._lags.pop(consumer, None)
+        elif consumer in self._lags or consumer in self.consumers:  # it may have left because of its lag
+            self._lags[consumer] = lag
+
+    def _adjust(self) -> None:
+        before = self.backpressure
+        if not self._lags and not before:
+            return
+        after = _backpressure(max(self._lags.values(), default=Lag.LITTLE), before)
+        if after is not before:
+            self.backpressure = after
+            self._press(after)
+
+
+class Lag(IntEnum):
+    """How much a consumer holds: up to half of its limit, less than the limit, up to STRICT_FILL limits, or more."""
+
+    LITTLE = 0
+    HALF = 1
+    LIMIT = 2
+    MORE = 3
+
+
+def _lag(fill: float) -> Lag:
+    if fill <= 1 / 2:
+        return Lag.LITTLE
+    if fill < 1:
+        return Lag.HALF
+    return Lag.LIMIT if fill < STRICT_FILL else Lag.MORE
+
+
+def _backpressure(lag: Lag, before: Backpressure) -> Backpressure:
+    match lag:
+        case Lag.LITTLE:
+            return Backpressure.NONE
+        case Lag.HALF:
+            return min(before, Backpressure.SOFT)
+        case Lag.LIMIT:
+            return max(Backpressure.SOFT, before)
+        case Lag.MORE:
+            return Backpressure.STRICT
+
+
+class Sender(Protocol):
+    """The connection of a subscriber, as a subscription sees it.
+
+    chunk_bytes   bytes of the rows that leave together: encoding them takes little memory in addition
+    """
+
+    chunk_bytes: int = CHUNK_BYTES
+
+    def room(self) -> int:
+        """How many rows may leave now: the credit, or none while the socket is full."""
+
+    def writable(self) -> bool:
+        """Whether the socket accepts more now, regardless of the credit."""
+
+    def send_rows(self, sequence: int, batch: Batch) -> None: ...
+
+    def send_progress(self, value_us: int) -> None: ...
+
+    def end(self, code: str, reason: str) -> None: ...
+
+
+class Subscription(Consumer):
+    """A subscriber on a connection: rows leave within its credit, while its socket accepts them."""
+
+    def __init__(self, name: str, slow: Slow, sender: Sender) -> None:
+        super().__init__(name, slow, SUBSCRIPTIONS)
+        self._sender = sender
+        self._progress: int | None = None
+
+    def put(self, sequence: int, batch: Batch) -> None:
+        sender, rows = self._sender, len(batch.ts)
+        if (
+            not self.held  # so nothing is queued
+            and self._newest is None
+            and self._progress is None
+            and rows <= sender.room()
+            and batch.weight <= sender.chunk_bytes
+        ):
+            self.delivered += rows
+            sender.send_rows(sequence, batch)
+        else:
+            super().put(sequence, batch)
+
+    def progressed(self, value_us: int) -> None:
+        super().progressed(value_us)
+        self._progress = value_us
+        self.pump()
+
+    def pump(self) -> None:
+        sender, held = self._sender, self.held
+        while (taken := self.take(sender.room(), sender.chunk_bytes)) is not None:
+            sender.send_rows(*taken)
+            self.delivered += self._let_go(taken[1])
+        if self.held != held:
+            self.drained(self)
+        if self._progress is not None and not self.held and self._sender.writable():
+            value, self._progress = self._progress, None
+            self._sender.send_progress(value)
+
+    def ended(self, code: str, text: str) -> None:
+        if code == "too_slow":
+            log.warning("disconnected a slow subscriber", subscriber=self.name, reason=text)
+        self._sender.end(code, text)
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why a sink cannot write, and since when."""
+
+    reason: str
+    since_us: int
+
+
+class WriterSink(Consumer):
+    """Rows to a file, a folder of files or the standard output, in a separate thread, as many at a time as have
+    gathered.
+
+    An error of the system (a full disk, a lost permission, a deleted folder) is retried until it is over. Meanwhile
+    rows are held as for any slow consumer, and `on_slow` applies when there are too many. Any other error ends the
+    sink.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        slow: Slow,
+        writer: SinkFile,
+        freshness: Freshness | None = None,
+        now_us: Callable[[], int] = lambda: 0,
+    ) -> None:
+        super().__init__(name, slow, name)
+        self.freshness = freshness
+        self._now_us = now_us
+        self.failed: str | None = None
+        self.trouble: Trouble | None = None
+        self.retries = 0
+        self._writer = writer
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"sink-{name}")
+        self._writing: asyncio.Future[tuple[int, Exception | None]] | None = None
+        self._being_written: Sequence[Batch] = ()
+        self._breaches_told = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._pause = LEAST_PAUSE_SECONDS
+        self._closing = False
+
+    def settle(self, schema: Schema, key: Sequence[int] | None) -> None:
+        super().settle(schema, key)
+        if self.freshness is not None:
+            self.freshness.key = tuple(key or ())
+
+    @property
+    def state(self) -> str:
+        """`running`, `waiting` (it cannot write, and tries again) or `failed` (it has ended)."""
+        if self.failed is not None:
+            return "failed"
+        return "running" if self.trouble is None else "waiting"
+
+    @property
+    def reason(self) -> str | None:
+        return self.failed if self.trouble is None or self.failed is not None else self.trouble.reason
+
+    @property
+    def unfinished(self) -> int:
+        """Rows that were taken and are in no whole file yet."""
+        return self._writer.unfinished
+
+    @property
+    def path(self) -> Path | None:
+        return self._writer.path
+
+    @property
+    def identity(self) -> Identity | None:
+        return self._writer.identity
+
+    @property
+    def breaches(self) -> int:
+        return 0 if self.freshness is None else self.freshness.breaches
+
+    def problem(self) -> str | None:
+        """The problem, for the server's health."""
+        if self.failed is not None:
+            return f"sink {self.name} has ended: {self.failed}; {counted(self.dropped, 'row')} lost"
+        if self.trouble is None:
+            return None
+        since = format_timestamp(self.trouble.since_us)
+        return (
+            f"sink {self.name} cannot write since {since}: {self.trouble.reason}; it holds "
+            f"{counted(self.held + self.unfinished, 'row')}, has lost {self.dropped}, and retries"
+        )
+
+    def look(self, now_us: int, above: Iterable[tuple[Key, int]]) -> None:
+        """Compare the age of waiting rows with the `freshness`: rows here, and keys `above`, in the query."""
+        freshness = self.freshness
+        if freshness is None:
+            return
+        found = list(above)
+        for batch in (*self._being_written, *(batch for _, batch in self._queue)):
+            found += freshness.overdue(batch, now_us).items()
+        if self._newest is not None:
+            names = self._newest.key_names
+            older = self._newest.older(now_us, freshness.bound_us)
+            found += [(tuple(zip(names, map(in_json, key), strict=True)), age) for key, age in older]
+        freshness.look(now_us, found)
+        if (more := freshness.breaches - self._breaches_told) > 0:
+            self._breaches_told += more
+            text = "rows became older than a sink's freshness"
+            # The log holds no data: the API and `millrace why` have the keys.
+            sparing.warning(text, self.name, more, sink=self.name, reason=freshness.sentence(self.name, keys=False))
+
+    # -- writing -----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Open the file unless it is open, so that an error shows before the first row."""
+        self._begin()
+
+    def pump(self) -> None:
+        if self.failed is not None:
+            self._drop(self.held)
+            self.drained(self)
+        elif self.held and self.trouble is None:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Have the thread write the rows held."""
+        if self._writing is not None or self._closing or self.failed is not None:
+            return
+        self._cancel_timer()
+        parts = []
+        # One row finds out whether an error is over; the others stay where `on_slow` can reach them.
+        most = self.held if self.trouble is None else 1
+        while (taken := self.take(most)) is not None:
+            parts.append(taken)
+            most -= len(taken[1])
+        self._being_written = [batch for _, batch in parts]
+        self._in_flight = sum(map(len, self._being_written)), sum(batch.weight for batch in self._being_written)
+        self._writer.history = self.history
+        self._writing = asyncio.get_running_loop().run_in_executor(self._thread, self._write, parts)
+        self._writing.add_done_callback(lambda writing: self._written(writing, parts))
+
+    def _write(self, parts: Sequence[Part]) -> tuple[int, Exception | None]:
+        """In the thread: how many rows were taken, and the error that stopped the others."""
+        taken = 0
+        try:
+            for sequence, batch in _joined(parts):
+                try:
+                    self._writer.write(sequence, batch)
+                finally:
+                    taken += self._writer.taken
+            self._writer.flush()
+        except Exception as error:  # of any kind: the rows that were taken count
+            return taken, error
+        return taken, None
+
+    def _written(self, writing: asyncio.Future[tuple[int, Exception | None]], parts: Sequence[Part]) -> None:
+        self._writing, self._being_written, self._in_flight = None, (), (0, 0)
+        if writing.cancelled():
+            return
+        tuples, error = writing.result()
+        done, rest = _divided(parts, tuples)
+        self._queue.extendleft(reversed(rest))
+        if error is not None:
+            self._failed_to_write(error)
+        elif self.trouble is not None:
+            self._recovered()
+        self.passed_on(*(batch for _, batch in done))
+        if self.freshness is not None:
+            for _, batch in done:
+                self.freshness.written(batch, self._now_us())
+        self._bound_queue()
+        self.pump()
+        self._set_timer()
+
+    def _failed_to_write(self, error: Exception) -> None:
+        reason = error_words(error)
+        if not isinstance(error, OSError | Refuse):
+            self.failed = reason
+            log.error("a sink cannot write and has stopped", sink=self.name, reason=reason)
+        elif self.trouble is None:
+            self.trouble = Trouble(reason, self._now_us())
+            log.error("a sink cannot write: it waits and retries", sink=self.name, reason=reason)
+        else:
+            self.trouble = replace(self.trouble, reason=reason)
+            self.retries += 1
+        self.obstacle = reason
+
+    def _recovered(self) -> None:
+        assert self.trouble is not None
+        seconds = round((self._now_us() - self.trouble.since_us) / 1e6, 3)
+        self.trouble, self.obstacle, self._pause = None, None, LEAST_PAUSE_SECONDS
+        log.info("a sink writes again", sink=self.name, seconds=seconds, lost=self.dropped)
+
+    def _bound_queue(self) -> None:
+        """Apply the limit to rows of a failed write, which are in the queue again."""
+        if self.too_slow and self._newest is None and self.failed is None:
+            self._fall_behind()
+
+    def _set_timer(self) -> None:
+        """Schedule another look: after an error, or for a file that is due although no row arrives."""
+        if self._timer is not None or self._writing is not None or self._closing or self.failed is not None:
+            return
+        seconds = self._writer.due_seconds()
+        if self.trouble is not None:
+            seconds, self._pause = self._pause, min(2 * self._pause, MOST_PAUSE_SECONDS)
+        if seconds is not None:
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._look_again)
+
+    def _look_again(self) -> None:
+        self._timer = None
+        self._begin()
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def ended(self, code: str, text: str) -> None:
+        """Fail if too slow. If the query has ended, the catalog closes the file."""
+        if code == "too_slow":
+            if self.trouble is not None:
+                text = f"{text}; it could not write: {self.trouble.reason}"
+            self.failed = text
+            log.warning("stopped a slow sink", sink=self.name, reason=text)
+
+    async def close(self) -> None:
+        """Write the held rows, then complete the file. A sink that could not write retries once."""
+        await self._settled()
+        if self.held:
+            self._begin()
+            await self._settled()
+        self._closing = True
+        self._cancel_timer()
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._writer.close)
+        except Exception as error:  # of any kind, as in a write: other sinks' files must still be completed
+            self.failed = error_words(error)
+            log.error("a sink could not complete its file", sink=self.name, reason=self.failed)
+        if lost := self.held + self._writer.unfinished:
+            self.dropped += lost
+            log.error("a sink ended without writing its last rows; they are lost", sink=self.name, rows=lost)
+        self._thread.shutdown(wait=False)
+
+    async def _settled(self) -> None:
+        """Wait until the thread is idle."""
+        while self._writing is not None:
+            await asyncio.wait([self._writing])
+            await asyncio.sleep(0)  # let the callback start the next write
+
+
+# Rows that wait, and the number of the first.
+Part = tuple[int, Batch]
+
+
+def _joined(parts: Sequence[Part]) -> Iterator[Part]:
+    """Parts that follow each other as one, so that single rows are not written singly."""
+    group: list[Batch] = []
+    first = rows = 0
+    for sequence, batch in parts:
+        if group and (sequence != first + rows or rows + len(batch) > JOINED_ROWS):
+            yield first, Batch.concat(group)
+            group, rows = [], 0
+        if not group:
+            first = sequence
+        group.append(batch)
+        rows += len(batch)
+    if group:
+        yield first, Batch.concat(group)
+
+
+def _divided(parts: Sequence[Part], tuples: int) -> tuple[list[Part], list[Part]]:
+    """The first `tuples` rows, and the others."""
+    done: list[Part] = []
+    rest: list[Part] = []
+    for sequence, batch in parts:
+        here = min(tuples, len(batch))
+        tuples -= here
+        if here == len(batch):
+            done.append((sequence, batch))
+        elif not here:
+            rest.append((sequence, batch))
+        else:
+            first, last = batch.split(here)
+            done.append((sequence, first))
+            rest.append((sequence + here, last))
+    return done, rest

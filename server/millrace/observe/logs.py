@@ -1,0 +1,384 @@
+"""The events of the log, and a limit on how often one is repeated.
+
+Rule: an event has one text, one level and fixed field names; all variable parts are fields. The table below is the
+log's contract: `docs/logs.md` is printed from it, and a test compares it with the calls. An event that bad rows or many
+clients could repeat without end goes through `Sparing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping
+from contextvars import Context, ContextVar
+from typing import Any, Final, Literal, NamedTuple
+
+import structlog
+
+from millrace.protocol.words import printable
+from millrace.run.clock import monotonic_us
+
+log = structlog.get_logger()
+
+Level = Literal["debug", "info", "warning", "error"]
+
+# A repeated event is logged at once, and then at most this often for each cause.
+EVERY_US: Final = 10_000_000
+# Causes that are tracked. Beyond this number all pending counts are logged, and tracking starts again.
+CAUSES: Final = 10_000
+
+# The client whose bytes or request are being processed, and the request. Each line logged meanwhile names them.
+client: Final[ContextVar[str | None]] = ContextVar("client", default=None)
+request: Final[ContextVar[str | None]] = ContextVar("request", default=None)
+
+
+def add_context(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A structlog processor: adds the client and the request that caused the event, if any."""
+    for name, context in (("client", client), ("request", request)):
+        if (value := context.get()) is not None:
+            event.setdefault(name, value)
+    return event
+
+
+def without_controls(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A structlog processor: names chosen by clients cannot send control characters to a terminal."""
+    for name, value in event.items():
+        if isinstance(value, str):
+            event[name] = printable(value, lines=name == "exception")
+    return event
+
+
+class LogEvent(NamedTuple):
+    """An event. Rate-limited ones have a field with the number of times (or of tuples) since the last line."""
+
+    level: Level
+    fields: tuple[str, ...]
+    meaning: str
+
+
+EVENTS: Final[dict[str, LogEvent]] = {
+    # -- the server's life
+    "ready": LogEvent("info", ("listen", "admin"), "Both ports are open and the catalog is restored."),
+    "no data_dir: streams and queries are lost when the server ends": LogEvent(
+        "info", (), "Logged once, at the start."
+    ),
+    "restored from the catalog": LogEvent(
+        "info", ("statements",), "The statements of earlier runs are in effect again."
+    ),
+    "restarted without operator state": LogEvent(
+        "warning",
+        ("query", "meaning"),
+        "A restored query lost its windows, joins or totals; `meaning` describes the effect on its first rows.",
+    ),
+    "the previous server did not end cleanly": LogEvent(
+        "warning", ("text",), "It was killed or crashed; `text` has the time and the possible losses."
+    ),
+    "the marker of the previous server cannot be read": LogEvent(
+        "warning", ("path", "reason"), "It is unknown whether the previous server ended cleanly."
+    ),
+    "a query is planned again from its statement": LogEvent(
+        "warning",
+        ("reason", "statement"),
+        "The plan in the catalog cannot be used, for example because a newer Millrace wrote it. The query runs the "
+        "plan of this version; `millrace explain` shows it.",
+    ),
+    "cannot restore a decision of the catalog": LogEvent(
+        "warning", ("reason",), "A strategy, weight or pause of an earlier run could not be restored."
+    ),
+    "the catalog cannot be written": LogEvent(
+        "error", ("reason",), "Changes are in effect, but are lost at the next start. The server retries every second."
+    ),
+    "the catalog can be written again": LogEvent("info", (), "The problem of the previous row is over."),
+    "the seams of queries cannot be written": LogEvent(
+        "error",
+        ("path", "reason"),
+        "After a restart, `--then-live` does not know where the history of a query ends.",
+    ),
+    "addresses.json cannot be removed": LogEvent(
+        "warning", ("path", "reason"), "The server still ends; the file keeps its old addresses."
+    ),
+    "a shutdown step failed; the others continue": LogEvent(
+        "error", ("part", "reason"), "The server saves what it can, and ends with exit code 1."
+    ),
+    "a change did not finish in time; after a restart it may be missing": LogEvent(
+        "warning", (), "The server stopped waiting for a change of the graph; check the queries after the next start."
+    ),
+    "a temporary query could not be dropped": LogEvent(
+        "warning", ("query", "reason"), "The query of a SELECT stays until `DROP QUERY` or a restart removes it."
+    ),
+    "draining": LogEvent("info", ("at_most_seconds",), "The server is stopping in good order."),
+    "draining took too long; queued rows are lost": LogEvent(
+        "warning", (), "Raise `server.drain_seconds`, or find the slow consumer."
+    ),
+    "a sink did not accept its last rows; they are lost": LogEvent(
+        "error", (), "A write hangs; the server ends without it."
+    ),
+    "ended": LogEvent("info", (), "The last line."),
+    "internal error: the server is stopping": LogEvent("error", ("task",), "A bug in the server, with its traceback."),
+    "cannot notify the service manager": LogEvent(
+        "warning", ("message", "reason"), "systemd's socket did not accept the message."
+    ),
+    # -- clocks
+    "the system clock jumped forward; the server clock follows": LogEvent(
+        "warning", ("seconds",), "The clock of the machine was set."
+    ),
+    "the system clock was set back; the server clock slows down until both agree": LogEvent(
+        "warning", ("seconds",), "The clock of the machine was set; the server's time never goes back."
+    ),
+    "the system clock and the server clock agree again": LogEvent(
+        "info", (), "The problem of the previous row is over."
+    ),
+    # -- clients
+    "a client connected": LogEvent("debug", (), "A TCP connection."),
+    "a client left": LogEvent("debug", ("reason",), "A TCP connection ended; `reason` is set if it broke."),
+    "refused a connection: the limit is reached": LogEvent("warning", ("times",), "More than `limits.connections`."),
+    "closed an unauthenticated connection to admit newer ones": LogEvent(
+        "warning", ("times",), "More than `limits.unauthenticated_connections`."
+    ),
+    "a client was disconnected": LogEvent(
+        "warning",
+        ("code", "reason", "times"),
+        "It was silent, too slow, or did not read; `millrace_connections_refused_total` counts these by reason.",
+    ),
+    "internal error in a connection": LogEvent("error", (), "A bug in the server, with its traceback."),
+    "a client used the wrong port": LogEvent("warning", ("times",), "HTTP on the port for streams, or the reverse."),
+    "a client sent a wrong token": LogEvent(
+        "warning",
+        ("port", "address", "times"),
+        "At most one line in ten seconds; the metric `millrace_wrong_tokens_total` counts each.",
+    ),
+    "a client violated the protocol": LogEvent("warning", ("code", "reason", "times"), "Its connection was closed."),
+    "a client was refused": LogEvent(
+        "warning",
+        ("code", "reason", "times"),
+        "A frame, a line or a request was refused; the client received the same text.",
+    ),
+    "a feed opened": LogEvent("info", ("stream", "feed", "times"), "A client feeds the stream."),
+    "a feed ended": LogEvent(
+        "info", ("stream", "feed", "lost", "times"), "`lost` is true if its connection broke; then it may come back."
+    ),
+    "a subscription started": LogEvent("info", ("query", "times"), "A client reads the query's rows."),
+    "a subscription ended": LogEvent(
+        "info", ("query", "times"), "The client left or was disconnected, or the query ended."
+    ),
+    "requested a timestamp": LogEvent(
+        "debug", ("stream", "feed", "need_us"), "An operator waits for this feed's time."
+    ),
+    "a request for a timestamp ended": LogEvent(
+        "debug", ("stream", "feed", "outcome", "took_us"), "`outcome` is as in the metrics."
+    ),
+    # -- tuples
+    "tuples arrived late": LogEvent(
+        "warning", ("stream", "feed", "tuples"), "They are in the stream's `.late` side stream."
+    ),
+    "a client sent tuples older than its punctuation; they are late": LogEvent(
+        "warning", ("stream", "feed", "tuples"), "It had promised to send no such tuples."
+    ),
+    "tuples too far in the future were refused": LogEvent(
+        "warning",
+        ("stream", "feed", "tuples"),
+        "Beyond `max_ahead`. A frame with one such tuple is refused as a whole.",
+    ),
+    "rows were dropped": LogEvent("warning", ("operator", "reason", "tuples"), "Rows that could not be computed."),
+    "the engine rejected an event": LogEvent(
+        "warning", ("kind", "reason"), "It was valid when it arrived, and no longer when its turn came."
+    ),
+    # -- consumers
+    "feeds wait for a slow reader": LogEvent(
+        "warning",
+        ("query", "reader", "tuples"),
+        "The query's streams get no credit until the subscriber or sink has caught up (`on_slow = 'wait'`).",
+    ),
+    "feeds continue: every reader has caught up": LogEvent(
+        "info", ("query",), "The problem of the previous row is over."
+    ),
+    "disconnected a slow subscriber": LogEvent(
+        "warning", ("subscriber", "reason"), "It was too slow (`on_slow = 'disconnect'`)."
+    ),
+    "a consumer is too slow; its oldest rows are dropped": LogEvent(
+        "warning", ("consumer", "tuples"), "`on_slow = 'drop_oldest'`."
+    ),
+    "stopped a slow sink": LogEvent("warning", ("sink", "reason"), "It was too slow (`on_slow = 'disconnect'`)."),
+    "a sink cannot write: it waits and retries": LogEvent(
+        "error",
+        ("sink", "reason"),
+        "A full disk, a permission, or a missing folder. `on_slow` decides how many rows it holds.",
+    ),
+    "a sink writes again": LogEvent("info", ("sink", "seconds", "lost"), "The problem of the previous row is over."),
+    "a sink cannot write and has stopped": LogEvent("error", ("sink", "reason"), "Drop it and create it again."),
+    "a sink could not complete its file": LogEvent("error", ("sink", "reason"), "The end of its file is missing."),
+    "a sink ended without writing its last rows; they are lost": LogEvent(
+        "error", ("sink", "rows"), "It could not write when it was dropped or the server ended."
+    ),
+    "a sink writes outside the folders that sinks may write to": LogEvent(
+        "warning",
+        ("sink", "path"),
+        "Logged at each start: the sink is older than the rule. Add the folder to `server.allow_paths`.",
+    ),
+    "removed a partially written row": LogEvent(
+        "warning", ("path", "bytes"), "A server was killed while a sink was writing."
+    ),
+    "removed the unfinished files of a sink": LogEvent("warning", ("sink", "files"), "A killed server left them."),
+    "rows became older than a sink's freshness": LogEvent(
+        "warning",
+        ("sink", "reason", "times"),
+        "The rows of some keys; the API lists the keys.",
+    ),
+    # -- queries that start with their history
+    "a query continues live after its history": LogEvent(
+        "info",
+        ("query", "seam_us", "rows_before"),
+        "It is live. Rows before the seam come from history, and `rows_before` of them are already computed. With a "
+        "bounded look-back the server processed only the newest part of the history.",
+    ),
+    "a query could not process its history": LogEvent(
+        "error", ("query", "reason"), "The server drops it again, with its sinks."
+    ),
+    "a query could not be dropped and emits no rows": LogEvent(
+        "warning", ("query", "reason"), "Other queries read it: drop these first."
+    ),
+    "a query is live, but switching from history had an error": LogEvent(
+        "error", ("query", "reason"), "It runs with its whole history."
+    ),
+    # -- history
+    "the history of a stream lags: its feeds wait": LogEvent("warning", ("stream", "rows"), "The disk is too slow."),
+    "the history of a stream has caught up: its feeds continue": LogEvent(
+        "info", ("stream",), "The problem of the previous row is over."
+    ),
+    "history cannot be written; the server retries": LogEvent("error", ("stream", "reason"), "No rows are lost yet."),
+    "history is written again": LogEvent("info", ("stream",), "The problem of the previous row is over."),
+    "rows of a stream's history could not be written and are lost": LogEvent(
+        "error", ("stream", "rows"), "The server ended before the disk accepted them."
+    ),
+    "the last rows of history could not be written; they are lost": LogEvent(
+        "error", (), "A write hangs during shutdown."
+    ),
+    "removed unfinished files of history": LogEvent("warning", ("stream", "files"), "A killed server left them."),
+    "the server was killed while it wrote history: unwritten rows are missing there": LogEvent(
+        "warning",
+        ("stream", "after_seq", "from_us"),
+        "Logged at the next start; the stream's archive reports the same gap.",
+    ),
+    # -- queries and changes
+    "a query failed": LogEvent(
+        "error", ("query", "reason", "lost", "detail"), "`millrace query resume` starts it again."
+    ),
+    "a join switched its order": LogEvent(
+        "info", ("operator", "numbers"), "`numbers` are the measurements that decided it."
+    ),
+    "an aggregate changed what it keeps": LogEvent(
+        "info", ("operator", "numbers"), "`numbers` are what it keeps now, and the counts that decided it."
+    ),
+    "refused an admin request": LogEvent(
+        "warning",
+        ("status", "times"),
+        "Without the token (401, 429), from a page of another site or with a host name that is not in `server.hosts` "
+        "(403), or with too large a body (413).",
+    ),
+    "refused an HTTP request": LogEvent(
+        "warning",
+        ("status", "reason", "times"),
+        "Not HTTP (400), too slow (408), too long a head (431), or too many connections (503).",
+    ),
+    "internal error in a request": LogEvent("error", (), "A bug in the server, with its traceback."),
+    "chain updated its segments": LogEvent(
+        "info",
+        ("component", "decisions", "breaks"),
+        "The strategy `chain` split the component again, based on new measurements.",
+    ),
+    "changed": LogEvent(
+        "info", ("change", "name"), "A change by an administrator is in effect; `request` has the path."
+    ),
+    "a change was refused": LogEvent(
+        "info",
+        ("change", "name", "reason"),
+        "A statement or a name has a mistake, for example. The administrator received the whole text.",
+    ),
+    "a trial ended": LogEvent(
+        "info", ("component", "strategy", "outcome"), "A trial of `millrace strategy try` ended."
+    ),
+    "internal error in a trial": LogEvent("error", ("component",), "A bug in the server, with its traceback."),
+}
+
+
+def without_data(text: str) -> str:
+    """The reason without the value that a client sent: that is data, and only the client receives it."""
+    return text.partition(", got ")[0]
+
+
+class Sparing:
+    """Logs an event at once, and then at intervals with the number of repetitions.
+
+    `flush` logs pending counts when they are due, and all of them at the end, so no count is lost.
+    """
+
+    def __init__(self, now_us: Callable[[], int] = monotonic_us) -> None:
+        self._now_us = now_us
+        self._pending: dict[tuple[str, ...], _Pending] = {}
+
+    def info(self, event: str, by: str, count: int = 1, *, unit: str = "times", **about: Any) -> None:
+        self._add("info", event, by, count, unit, about)
+
+    def warning(self, event: str, by: str, count: int = 1, *, unit: str = "times", **about: Any) -> None:
+        self._add("warning", event, by, count, unit, about)
+
+    def _add(self, level: Level, event: str, by: str, count: int, unit: str, about: dict[str, Any]) -> None:
+        """`by` names the cause: events of different causes are counted separately."""
+        pending = self._pending.get((event, by))
+        if pending is None:
+            if len(self._pending) >= CAUSES:
+                self.flush(everything=True)
+            pending = self._pending[event, by] = _Pending(level, unit)
+        pending.add(count, about)
+        self._log_if_due(event, pending)
+
+    def forget(self) -> None:
+        """Start without pending counts, as a new server does."""
+        self._pending.clear()
+
+    def flush(self, *, everything: bool = False) -> None:
+        """Log the pending counts that are due, or all; drop causes without pending counts."""
+        now_us = self._now_us()
+        for (event, by), pending in tuple(self._pending.items()):
+            if pending.count and (everything or now_us >= pending.due_us):
+                # The present client did not cause this event.
+                Context().run(self._log_pending, event, pending)
+            elif now_us >= pending.due_us:
+                del self._pending[event, by]
+        if everything:
+            self._pending.clear()
+
+    def _log_if_due(self, event: str, pending: _Pending) -> None:
+        if self._now_us() >= pending.due_us:
+            self._log_pending(event, pending)
+
+    def _log_pending(self, event: str, pending: _Pending) -> None:
+        count, pending.count, pending.due_us = pending.count, 0, self._now_us() + EVERY_US
+        getattr(log, pending.level)(event, **{pending.unit: count}, **pending.about)
+
+
+class _Pending:
+    """Repetitions that are not logged yet: their number, and the newest fields."""
+
+    def __init__(self, level: Level, unit: str) -> None:
+        self.level = level
+        self.unit = unit
+        self.count = 0
+        self.due_us = 0
+        self.about: dict[str, Any] = {}
+
+    def add(self, count: int, about: dict[str, Any]) -> None:
+        self.count += count
+        # Who spoke now is not who speaks when it is entry.
+        self.about = about if client.get() is None else {**about, "client": client.get()}
+
+
+# One per process, as the log is.
+sparing: Final = Sparing()
+
+
+def reference() -> str:
+    """The table of `docs/logs.md`."""
+    lines = ["| event | level | fields | meaning |", "|---|---|---|---|"]
+    for event, entry in EVENTS.items():
+        fields = ", ".join(f"`{field}`" for field in entry.fields)
+        lines.append(f"| {event} | {entry.level} | {fields} | {entry.meaning} |")
+    return "\n".join(lines) + "\n"

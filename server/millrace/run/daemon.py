@@ -1,0 +1,822 @@
+"""The daemon: one event loop with the engine's driver, the TCP port, the HTTP port, and an orderly end.
+
+Rule: everything that can be wrong at the start is found before the daemon says that it is ready, and costs one clear
+line and an exit code: 78 for the configuration, 1 for the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import gc
+import heapq
+import json
+import os
+import signal
+import socket
+import ssl
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from millrace.engine import views
+from millrace.engine.engine import Engine
+from millrace.engine.fieldnames import with_old_names
+from millrace.functions.loading import FunctionsError
+from millrace.history.archive import Archive, open_files
+from millrace.history.archive import Limits as ArchiveLimits
+from millrace.http.hosts import Hosts
+from millrace.http.operations import cores, guards, kernels, process
+from millrace.net.connection import Connection, Hall
+from millrace.net.feeds import Feeds
+from millrace.net.frames import FrameDialect
+from millrace.net.freshness import in_json
+from millrace.net.guesses import Guesses
+from millrace.net.lines import LineDialect
+from millrace.net.readers import slow_reader
+from millrace.net.sink import Retention, Slow
+from millrace.observe.inspection import Inspector
+from millrace.observe.logs import add_context, sparing, without_controls
+from millrace.observe.metrics import Metrics, version
+from millrace.observe.rates import LOOK_SECONDS, Rates
+from millrace.observe.recent import recent
+from millrace.observe.trial import Trials
+from millrace.protocol import Limits, MillraceError, Refuse
+from millrace.run.banner import print_banner
+from millrace.run.catalog import Catalog, Defaults
+from millrace.run.config import (
+    Address,
+    ConfigError,
+    Security,
+    Settings,
+    admin_security,
+    history_folder,
+    listen_security,
+    read_token,
+)
+from millrace.run.planning import Planning
+from millrace.run.runner import NOTHING, Runner, Stopwatch, Timepiece
+from millrace.run.seams import Seams
+from millrace.run.supervision import Supervisor
+from millrace.run.timers import LoopTimers, Timers
+from millrace.run.worker import Worker
+from millrace.sql.functions import install_module
+from millrace.sql.limits import Limits as SqlLimits
+from millrace.store.places import SinkFolders
+from millrace.store.restarts import Marker, UncleanEnd
+from millrace.values.batch import Batch
+from millrace.values.intervals import parse_interval
+
+if TYPE_CHECKING:
+    from millrace.http.web import HttpServer
+
+log = structlog.get_logger()
+
+# New objects that may wait for the cyclic collector: the rows of a few large reads, some megabytes.
+YOUNG_OBJECTS: Final = 100_000
+# Connections that wait to be accepted: what Linux allows by default.
+BACKLOG: Final = 4096
+# How often idle connections are looked for, as a share of `idle_seconds`.
+SWEEP_SHARE: Final = 4
+
+
+# Feeds of a stream that are shown: a quarter of a megabyte, and a person looks at the first few.
+FEEDS_SHOWN: Final = 1_000
+# How long the end waits for files to be finished, after the rows have been written.
+SINK_SECONDS: Final = 5.0
+# How long the end waits for history to be written: the most that may be queued, on a disk with 10 MB/s.
+HISTORY_SECONDS: Final = 30.0
+# How long the end waits for the change that is being made: one of a thousand queries takes less than two.
+CHANGE_SECONDS: Final = 5.0
+# How long the end waits for trials to be taken back: a step or two of the engine.
+TRIAL_SECONDS: Final = 2.0
+# How long a TLS handshake may take, on either port.
+HANDSHAKE_SECONDS: Final = 5.0
+# How long the end waits for running tasks: mostly answers at the HTTP port.
+TASK_SECONDS: Final = 5.0
+# How long the end may take beyond `server.drain_seconds`; a service manager must wait longer before it kills.
+END_SECONDS: Final = TRIAL_SECONDS + CHANGE_SECONDS + SINK_SECONDS + HISTORY_SECONDS + TASK_SECONDS
+# How often it is looked for rows that are older than sinks promise: at the least, and at the most.
+MOST_SECONDS: Final = 1.0
+LEAST_SECONDS: Final = 0.05
+# Operators that a view describes before the loop does something else: two milliseconds.
+PIECE = 200
+
+
+class StartError(MillraceError):
+    """The daemon cannot start although its configuration is fine."""
+
+    code = "start"
+
+
+class Daemon:
+    """A running server. `start`, then `wait_ended`; `stop` starts the orderly end."""
+
+    def __init__(self, settings: Settings, clock: Timepiece | None = None, timers: Timers | None = None) -> None:
+        self.settings = settings
+        self.timers = timers or LoopTimers()
+        self.state = "starting"
+        sparing.forget()
+        self.stuck = False  # whether a sink's thread hangs in a write that will never end
+        self.stopwatch = Stopwatch()
+        self.engine = Engine(
+            share=True,
+            stopwatch=self.stopwatch,
+            credit=settings.engine.credit,
+            credit_bytes=settings.engine.credit_bytes,
+            most_queued=settings.engine.most_queued,
+            most_queued_bytes=settings.engine.most_queued_bytes,
+        )
+        limits = settings.limits
+        threads = settings.engine.threads or min(cores(), 2)
+        self._reader = Worker("lines") if threads > 1 else None
+        self.runner = Runner(
+            self.engine,
+            self.stopwatch,
+            budget=settings.engine.budget,
+            retain=Retention(limits.retained_tuples, limits.retained_bytes),
+            clock=clock,
+            threads=threads,
+        )
+        self.feeds = Feeds(self.runner)
+        self.metrics = Metrics(self.engine, self.runner, self.feeds)
+        self.runner.on_ask_ended = self.metrics.ask_ended
+        self.archive = Archive(
+            ArchiveLimits(
+                history_folder(settings.server),
+                settings.server.archive_file_bytes,
+                parse_interval(settings.server.archive_file_age),
+                settings.server.archive_waiting_bytes,
+            ),
+            submit=self.runner.submit,
+            mark_of=self.mark_of,
+            now_us=self.runner.now_us,
+            at_rest=self.runner.at_rest,
+        )
+        self.runner.on_history = self.archive.take
+        self.metrics.archives = self.archive.views
+        slow = Slow(limits.on_slow, limits.slow_limit, limits.slow_bytes)
+        self.catalog = Catalog(
+            self.engine,
+            self.runner,
+            self.feeds,
+            self.metrics,
+            strategy=settings.engine.strategy,
+            defaults=Defaults(parse_interval(settings.engine.grace), parse_interval(limits.max_ahead)),
+            folder=settings.server.data_dir,
+            archive=self.archive,
+            places=SinkFolders.of(settings),
+            planning=Planning(
+                SqlLimits(limits.sql_characters, limits.sql_tokens, limits.sql_depth), limits.sql_waiting
+            ),
+            timers=self.timers,
+        )
+        self.catalog.inspect = Inspector(self).show
+        self.runner.on_failure = self.catalog.query_failed
+        self.seams = Seams(self)
+        self.catalog.on_query_dropped = self.seams.dropped
+        self.catalog.on_query_renamed = self.seams.renamed
+        self.trials = Trials(self.engine, self.runner, self.catalog)
+        self.runner.on_delivery = self._delivered
+        self.rates = Rates(self.engine, self.runner.now_us)
+        self.admin_token = _token(admin_security(settings.server))
+        self.hosts = Hosts(settings.server.hosts)
+        self.guesses = self.metrics.guesses = Guesses(self.timers)
+        self.hall = Hall(
+            runner=self.runner,
+            feeds=self.feeds,
+            limits=Limits(frame_bytes=limits.frame_bytes),
+            slow=slow,
+            write_buffer=limits.write_buffer_bytes,
+            credit_bytes=settings.engine.credit_bytes,
+            token=_token(listen_security(settings.server)),
+            server=f"millrace {version()}",
+            most_connections=limits.connections,
+            admin=lambda: self.admin_url,
+            frames=FrameDialect,
+            json_lines=LineDialect,
+            reader=self._reader,
+            connections={},
+            timers=self.timers,
+            guesses=self.guesses,
+            refusals=self.metrics.refusals,
+            most_strangers=limits.unauthenticated_connections,
+            strangers={},
+            turned_away={},
+        )
+        self.listen = settings.server.listen
+        self.admin = settings.server.admin
+        folder = settings.server.data_dir
+        self._addresses = None if folder is None else folder / "addresses.json"
+        self._marker = None if folder is None else Marker(folder)
+        self.unclean_end: UncleanEnd | None = None  # of the server that was here before
+        self._stopping = asyncio.Event()
+        self._sockets: list[socket.socket] = []
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._server: asyncio.Server | None = None
+        self._http: HttpServer | None = None
+        self._failure: BaseException | None = None
+        self._disorder: StartError | None = None  # a part of the end has failed
+
+    @property
+    def admin_url(self) -> str:
+        return f"http{'s' if admin_security(self.settings.server).certificate is not None else ''}://{self.admin}"
+
+    # -- views -------------------------------------------------------------------------------------
+
+    def streams(self) -> list[dict[str, Any]]:
+        """The engine's streams with the counts of the sockets, and the side streams of their late tuples."""
+        engine = {stream["name"]: stream for stream in self.engine.streams()}
+        withheld = self.engine.withheld()
+        found = []
+        for name, at in self.feeds.received().items():
+            stream = engine[name]
+            view = {
+                **stream,
+                "connections": at.connections,
+                "bytes": at.bytes,
+                "too_far_ahead": self.runner.far.get(name, 0),
+                "rejected": at.rejected + self.runner.far.get(name, 0),
+                "feeds": _holding_most(stream["feeds"]),
+                "groups": [
+                    {**one, "group": {name: in_json(value) for name, value in one["group"].items()}}
+                    for one in stream["groups"]
+                ],
+                "withheld_for": withheld.get(name, []),
+                "archive": self.archive.view(name),
+            }
+            shown = with_old_names(view)
+            found.append(shown)
+            if stream["timestamps"] == "external":
+                found.append(self._side_stream(shown, engine))
+        return found
+
+    def _side_stream(self, origin: Mapping[str, Any], engine: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        """A stream of late tuples as a stream; in the engine it is only there while a query reads it."""
+        late = self.feeds.source(origin["name"]).stream.late
+        blank = {key: 0 if isinstance(value, int) else None for key, value in origin.items()}
+        shown = {
+            **blank,
+            "name": late.name,
+            "fields": late.schema.to_data(),
+            "fingerprint": late.schema.fingerprint(),
+            "timestamps": late.timestamps,
+            "punctuations_by_cause": {},
+            "feeds": [],
+            "groups": [],
+            "withheld_for": [],
+            "archive": None,
+            **engine.get(late.name, {}),
+        }
+        return {**shown, "tuples": origin["late"], "connections": 0, "bytes": 0, "rejected": 0}
+
+    def stale(self, stream: str, worst: int) -> list[dict[str, Any]]:
+        """How stale the update queues downstream of a stream are; keys as JSON values."""
+        self.catalog.must_know("stream", stream)
+        found = self.engine.stale(stream, worst)
+        for queue in found:
+            for one in queue["worst"]:
+                one["key"] = {name: in_json(value) for name, value in one["key"].items()}
+        return found
+
+    def operators(self) -> list[dict[str, Any]]:
+        """The engine's operators."""
+        return [self._by_the_clock(operator) for operator in self.engine.operators()]
+
+    async def operators_in_pieces(self) -> AsyncIterator[list[dict[str, Any]]]:
+        """The same in lists, between which the loop is free."""
+        await self.runner.at_rest()
+        for piece in views.operators_in_pieces(self.engine, PIECE):
+            yield [self._by_the_clock(operator) for operator in piece]
+            await asyncio.sleep(0)
+            await self.runner.at_rest()
+
+    def operator(self, name: str) -> dict[str, Any] | None:
+        """One of them; None if there is none of this name."""
+        with contextlib.suppress(Refuse):
+            return self._operator(name)
+        return None
+
+    def _operator(self, name: str) -> dict[str, Any]:
+        return self._by_the_clock(views.operator_named(self.engine, name))
+
+    def _by_the_clock(self, operator: dict[str, Any]) -> dict[str, Any]:
+        """Waiting continues while the engine is idle."""
+        if operator["waits"]:
+            found = self.engine.graph.operator(operator["name"])
+            now_us = max(self.runner.now_us(), self.engine.clock.now_us)
+            for position, given in enumerate(operator["inputs"]):
+                given["idle_wait_us"] = views.idle_us(found, position, now_us)
+        return operator
+
+    def components(self) -> list[dict[str, Any]]:
+        """The engine's components, with the inputs of their operators: what waits, and for how long it has."""
+        operators = {operator["name"]: operator for operator in self.operators()}
+        return [_with_inputs(component, operators) for component in self.engine.components()]
+
+    def component(self, name: str) -> dict[str, Any] | None:
+        """One of them; None if there is none of this name."""
+        found = next((one for one in self.engine.graph.components if one.name == name), None)
+        if found is None:
+            return None
+        component = views.component(self.engine, found)
+        return _with_inputs(component, {one: self._operator(one) for one in component["operators"]})
+
+    def queries(self) -> list[dict[str, Any]]:
+        """The engine's queries, with who reads them."""
+        return [query for name in self.engine.queries_by_name if (query := self.query(name)) is not None]
+
+    def query(self, name: str) -> dict[str, Any] | None:
+        """One of them; None if there is none of this name."""
+        outlet = self.runner.outlets.get(name)
+        if outlet is None or name not in self.engine.queries_by_name:
+            return None
+        reader = slow_reader(outlet, self.engine.withheld()) if outlet.backpressure else None
+        return {
+            **views.query(self.engine, self.engine.query(name)),
+            "history": outlet.history,
+            "next_sequence": outlet.next_sequence,
+            "oldest_sequence": outlet.oldest_retained,
+            "retained_tuples": outlet.retained_tuples,
+            "retained_bytes": outlet.retained_bytes,
+            "slow_reader": None if reader is None else reader.to_data(),
+            "subscribers": len(outlet.consumers),
+            "since_us": outlet.since_us,
+            "restarted": self._restarted(name),
+            "backfill": self.seams.view(name),
+            "temporary": name in self.catalog.temporaries.names,
+        }
+
+    def _restarted(self, name: str) -> dict[str, Any] | None:
+        """When a restored query started again without its state, and the consequence; None for any other query."""
+        found = self.catalog.restarted.get(name)
+        if found is None:
+            return None
+        at_us, meaning = found
+        return {"at_us": at_us, "text": f"restarted without operator state: {meaning}"}
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "version": version(),
+            "state": self.state,
+            "listen": str(self.listen),
+            "listen_tls": listen_security(self.settings.server).certificate is not None,
+            "admin": str(self.admin),
+            "now_us": self.runner.now_us(),
+            "steps": self.runner.steps,
+            "connections": len(self.hall.connections),
+            "data_dir": None
+            if self.settings.server.data_dir is None
+            else str(self.settings.server.data_dir.absolute()),
+            "history_dir": None if self.archive.limits.folder is None else str(self.archive.limits.folder),
+            "problems": self.problems(),
+            "catalog_error": self.catalog.error,
+            "unclean_end": None if self.unclean_end is None else self.unclean_end.to_data(),
+            "kernels": kernels(),
+            "clock_held_back_us": self.runner.clock_held_back_us,
+            **guards(self.settings.server),
+            "process": process(),
+        }
+
+    def problems(self) -> list[str]:
+        """The reasons why the server cannot save its state, for its health."""
+        return [*self.catalog.problems(), *self.archive.problems()]
+
+    def mark_of(self, stream: str) -> int:
+        """No later tuple is on time below it: the engine stamps tuples with at least its clock."""
+        source = self.engine.source(stream)
+        return source.mark if source.clocking.timestamps == "external" else max(source.mark, self.runner.now_us())
+
+    def why(self, query: str) -> dict[str, Any]:
+        """The input that a query waits for, and the progress of its history."""
+        found = self.catalog.why(query)
+        sentence = self.seams.sentence(query)
+        return found if sentence is None else {**found, "text": f"{found['text']} {sentence}"}
+
+    async def archive_now(self, stream: str) -> dict[str, Any]:
+        """Write all rows received so far into the files of a stream's history."""
+        self.catalog.must_know("stream", stream)
+        await self.runner.command(NOTHING)  # its answer follows the lateness decisions about earlier rows
+        return {"stream": stream, "archive": await self.archive.flush(stream)}
+
+    # -- life --------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Open both ports and be ready; whatever is in the way is a MillraceError, and then nothing stays open."""
+        try:
+            await self._start()
+        except BaseException:
+            for bound in self._sockets:
+                bound.close()
+            for part in (self._close_sinks, self._close_archive, self._end_tasks):
+                await self._whatever_happens(part)
+            raise
+
+    async def _start(self) -> None:
+        server = self.settings.server
+        with self._in_the_folder():
+            self._remove_addresses()  # of a server that was killed
+        self._look_for_unclean_end()
+        for setting, address in (("server.listen", server.listen), ("server.admin", server.admin)):
+            self._sockets.append(_bind(setting, address))
+        tcp, http = self._sockets
+        self.listen, self.admin = _bound(tcp), _bound(http)
+        self._watch(asyncio.create_task(self.runner.run(), name="engine"))
+        await self.catalog.load()
+        self.seams.load()
+        loop = asyncio.get_running_loop()
+        tls = _tls(listen_security(server))
+        self._server = await loop.create_server(
+            lambda: Connection(self.hall), sock=tcp, ssl=tls, backlog=BACKLOG, ssl_handshake_timeout=_handshake(tls)
+        )
+        self._http = self._make_http()
+        self._watch(asyncio.create_task(self._http.serve(sockets=[http]), name="http"))
+        if self.settings.limits.idle_seconds:
+            self._watch(asyncio.create_task(self._sweep(self.settings.limits.idle_seconds), name="sweep"))
+        self._watch(asyncio.create_task(self._measure(), name="rates"))
+        self._watch(asyncio.create_task(self.archive.run(), name="history"))
+        self._watch(asyncio.create_task(self._watch_ages(), name="freshness"))
+        with self._in_the_folder():
+            self._write_addresses()
+            if self._marker is not None:
+                self._marker.write(self.runner.now_us())
+        self.state = "ready"
+        log.info("ready", listen=str(self.listen), admin=self.admin_url)
+        if server.data_dir is None:
+            log.info("no data_dir: streams and queries are lost when the server ends")
+
+    def _make_http(self) -> HttpServer:
+        """The HTTP server. Its libraries take a third of all imports, so they are imported once feeds can connect."""
+        from millrace.http.web import make_http
+
+        return make_http(self)
+
+    async def wait_ended(self) -> None:
+        """Until `stop` is called or something fails; then drain, and end."""
+        await self.wait_stopping()
+        await self._end()
+        if (failure := self._failure or self._disorder) is not None:
+            raise failure
+
+    async def wait_stopping(self) -> None:
+        """Wait until the orderly end starts."""
+        await self._stopping.wait()
+
+    def stop(self) -> None:
+        """Start the orderly end."""
+        self._stopping.set()
+
+    def _delivered(self, query: str, now_us: int, batch: Batch) -> None:
+        self.metrics.delivered(query, now_us, batch)
+        self.trials.delivered(query, now_us, batch)
+
+    async def _end(self) -> None:
+        """Stop accepting, process queued tuples within the time limit, flush the sinks, close the connections."""
+        self.state = "draining"
+        log.info("draining", at_most_seconds=self.settings.server.drain_seconds)
+        for part in (
+            self._withdraw_addresses,
+            self.seams.close,
+            self._end_trials,
+            self._end_changes,
+            self._stop_reading,
+            self._drain,
+            self._say_goodbye,
+            self._close_sinks,
+            self._close_archive,
+            self._end_tasks,
+            self._remove_marker,
+        ):
+            await self._whatever_happens(part)
+        sparing.flush(everything=True)
+        log.info("ended")
+
+    def _look_for_unclean_end(self) -> None:
+        if self._marker is not None:
+            found = self._marker.read(self.runner.now_us(), open_files(self.archive.limits.folder))
+            self.unclean_end = found
+            if found is not None:
+                log.warning("the previous server did not end cleanly", text=found.text)
+
+    async def _remove_marker(self) -> None:
+        """The end was clean, unless a part of the server failed."""
+        if self._marker is not None and self._failure is None and self._disorder is None:
+            self._marker.remove()
+
+    async def _whatever_happens(self, part: Callable[[], Awaitable[None]]) -> None:
+        """One part of the end. If it fails, the others still save as much as possible."""
+        try:
+            await part()
+        except Exception as error:
+            text = "a shutdown step failed; the others continue"
+            log.error(text, part=part.__name__.strip("_"), reason=repr(error))
+            told = "a shutdown step failed; see the server's log"
+            self._disorder = StartError(told, code="internal")
+
+    async def _withdraw_addresses(self) -> None:
+        try:
+            self._remove_addresses()
+        except OSError as error:
+            log.warning("addresses.json cannot be removed", path=str(self._addresses), reason=_reason(error))
+
+    async def _end_trials(self) -> None:
+        """Nothing that is only tried outlives the server."""
+        if self._failure is None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TRIAL_SECONDS):
+                    await self.trials.close()
+
+    async def _end_changes(self) -> None:
+        """Finish the change that is being made; its sender gets an answer."""
+        try:
+            async with asyncio.timeout(CHANGE_SECONDS):
+                await self.catalog.end_changes()
+        except TimeoutError:
+            log.warning("a change did not finish in time; after a restart it may be missing")
+
+    async def _stop_reading(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for connection in tuple(self.hall.connections):
+            connection.hold_reading("draining")
+            connection.settle()
+
+    async def _drain(self) -> None:
+        try:
+            async with asyncio.timeout(self.settings.server.drain_seconds):
+                if self._failure is None:
+                    await self.runner.wait_drained()
+                await self.runner.wait_delivered()
+        except TimeoutError:
+            log.warning("draining took too long; queued rows are lost")
+
+    async def _say_goodbye(self) -> None:
+        for connection in tuple(self.hall.connections):
+            connection.farewell("the server is ending")
+
+    async def _close_sinks(self) -> None:
+        try:
+            async with asyncio.timeout(SINK_SECONDS):
+                await self.catalog.close()
+        except TimeoutError:
+            self.stuck = True
+            log.error("a sink did not accept its last rows; they are lost")
+
+    async def _close_archive(self) -> None:
+        try:
+            async with asyncio.timeout(HISTORY_SECONDS):
+                await self.archive.close()
+        except TimeoutError:
+            self.stuck = True
+            log.error("the last rows of history could not be written; they are lost")
+
+    async def _end_tasks(self) -> None:
+        if self._http is not None:
+            self._http.stop()
+        if self._reader is not None:
+            self._reader.close()
+        for task in self._tasks:
+            if task.get_name() != "http":
+                task.cancel()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(TASK_SECONDS):
+                await asyncio.gather(*self._tasks, return_exceptions=True)
+        for connection in tuple(self.hall.connections):
+            connection.abort()
+
+    def _watch(self, task: asyncio.Task[Any]) -> None:
+        """Watch a task whose failure, an internal error, ends the daemon and is logged in full."""
+        self._tasks.append(task)
+        task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("internal error: the server is stopping", task=task.get_name(), exc_info=error)
+            self._failure = StartError("internal error; see the server's log", code="internal")
+            self.stop()
+
+    async def _sweep(self, idle_seconds: float) -> None:
+        while True:
+            await asyncio.sleep(idle_seconds / SWEEP_SHARE)
+            for connection in tuple(self.hall.connections):
+                if connection.idle_since(self.timers.time()) > idle_seconds:
+                    connection.farewell(f"no input for {idle_seconds} seconds")
+
+    async def _measure(self) -> None:
+        while True:
+            await self.runner.at_rest()
+            self.rates.look()
+            self.catalog.write_again()
+            if self._marker is not None:
+                self._marker.touch()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _watch_ages(self) -> None:
+        """Look at what waits for sinks that promise freshness, twice in the time that they promise; as it takes time
+        where much waits, never for more than a twentieth of it."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self.runner.at_rest()
+            began = loop.time()
+            self.catalog.look_for_breaches()
+            took = loop.time() - began
+            bound_us = self.catalog.strictest_us
+            pause = MOST_SECONDS if bound_us is None else min(bound_us / 2e6, MOST_SECONDS)
+            await asyncio.sleep(max(pause, LEAST_SECONDS, 20 * took))
+
+    @contextmanager
+    def _in_the_folder(self) -> Iterator[None]:
+        """At the start, a folder that takes nothing is a reason not to."""
+        try:
+            yield
+        except OSError as error:
+            text = f"server.data_dir: cannot write {self._addresses}: {_reason(error)}"
+            raise StartError(text) from None
+
+    def _write_addresses(self) -> None:
+        """Write the server's addresses to a file for local programs, as long as it listens."""
+        if self._addresses is not None:
+            text = json.dumps({"listen": str(self.listen), "admin": str(self.admin)})
+            aside = self._addresses.with_suffix(".part")
+            aside.write_text(text + "\n", encoding="utf-8")
+            aside.rename(self._addresses)
+
+    def _remove_addresses(self) -> None:
+        if self._addresses is not None:
+            self._addresses.unlink(missing_ok=True)
+
+
+def _with_inputs(component: dict[str, Any], operators: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    inputs = [{"operator": name, **given} for name in component["operators"] for given in operators[name]["inputs"]]
+    return {**component, "inputs": inputs}
+
+
+def _holding_most(feeds: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The feeds that hold their stream back most; all of them, if they are not very many."""
+    if len(feeds) <= FEEDS_SHOWN:
+        return feeds
+    # A feed that has promised nothing yet holds most.
+    return heapq.nsmallest(FEEDS_SHOWN, feeds, lambda feed: (feed["mark_us"] is not None, feed["mark_us"] or 0))
+
+
+def _token(guard: Security) -> str | None:
+    return None if guard.token_file is None else read_token(guard.token_file)
+
+
+def _tls(guard: Security) -> ssl.SSLContext | None:
+    if guard.certificate is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(guard.certificate, guard.key)
+    return context
+
+
+def _handshake(tls: ssl.SSLContext | None) -> float | None:
+    """How long a TLS handshake may take; without TLS asyncio refuses a number."""
+    return None if tls is None else HANDSHAKE_SECONDS
+
+
+def check_certificates(settings: Settings) -> None:
+    """ConfigError if a certificate and its key cannot be loaded together."""
+    for guard in (listen_security(settings.server), admin_security(settings.server)):
+        try:
+            _tls(guard)
+        except (ssl.SSLError, OSError) as error:
+            text = f"certificate {guard.certificate} with key {guard.key}: {error}"
+            raise ConfigError([text]) from None
+
+
+def load_functions(settings: Settings) -> None:
+    """Make the functions of the configured module known to SQL, in this process; ConfigError if they cannot be."""
+    if settings.server.functions is not None:
+        try:
+            install_module(settings.server.functions)
+        except FunctionsError as error:
+            raise ConfigError([f"server.{error.text}"]) from None
+
+
+def _bind(setting: str, address: Address) -> socket.socket:
+    try:
+        family, _, _, _, where = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            _find_dead_peers(bound)
+            bound.bind(where)
+            bound.listen(BACKLOG)
+            bound.setblocking(False)
+        except OSError:
+            bound.close()
+            raise
+    except OSError as error:
+        reason = _reason(error)
+        hint = "; is another server running?" if "in use" in reason else ""
+        raise StartError(f"{setting}: cannot listen on {address}: {reason}{hint}") from None
+    return bound
+
+
+def _find_dead_peers(bound: socket.socket) -> None:
+    """TCP keep-alive, which accepted sockets inherit: a peer whose machine or network has gone is found in minutes."""
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4)):
+        if hasattr(socket, name):
+            bound.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
+
+
+def _bound(bound: socket.socket) -> Address:
+    host, port = bound.getsockname()[:2]
+    return Address(host, port)
+
+
+def configure_logging(settings: Settings) -> None:
+    """Log lines to stderr, for people or for programs."""
+    renderer: Any = structlog.processors.JSONRenderer()
+    if settings.log.format == "console":
+        renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            add_context,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            without_controls,
+            recent,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(settings.log.level),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+
+
+async def serve(settings: Settings) -> bool:
+    """Run until SIGTERM or SIGINT; whether everything could be ended."""
+    daemon = Daemon(settings)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, daemon.stop)
+    supervisor = Supervisor()
+    async with supervisor.reassured():
+        await daemon.start()
+        spare_the_collector()
+        print_banner(daemon)
+        supervisor.ready(f"listening on {daemon.listen}, admin on {daemon.admin}")
+        await daemon.wait_stopping()
+        supervisor.stopping()
+        await daemon.wait_ended()
+    return not daemon.stuck
+
+
+def spare_the_collector() -> None:
+    """Keep the cyclic collector away from what lives as long as the process, and call it seldom.
+
+    Decoding makes a tuple per row, and each thousand of them had all of the loaded program looked through for cycles;
+    docs/decisions/garbage-collector.md has the figures.
+    """
+    gc.enable()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS, 50, 100)
+    _return_memory()
+
+
+def _return_memory() -> None:
+    """Return what imports used and freed: glibc keeps it, 3 MB; other C libraries lack the function."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def main(settings: Settings) -> None:
+    """Run the daemon on uvloop; MillraceError says why it could not."""
+    import uvloop
+
+    configure_logging(settings)
+    check_certificates(settings)
+    load_functions(settings)
+    _make_folder(settings)
+    if not uvloop.run(serve(settings)):
+        # Python would wait for the hanging thread forever.
+        sys.stderr.flush()
+        os._exit(1)
+
+
+def _make_folder(settings: Settings) -> None:
+    folder = settings.server.data_dir
+    if folder is None:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError([f"server.data_dir: cannot create {folder}: {_reason(error)}"]) from None
