@@ -23,6 +23,7 @@ from millrace.engine.events import (
     Measured,
     PauseQuery,
     Progressed,
+    QueueTurned,
     ReplaceQuery,
     ResumeQuery,
     SetQueue,
@@ -40,7 +41,7 @@ from tests.depth import examples
 from tests.engine.graphs import Bench, identity, plan, punctuate, refusal, rows, select, sort, times, union
 
 TICKS = Schema.of(ts="timestamp", k="text", v="bigint")
-KINDS = ("append", "fifo", "inplace", "linecutting")
+KINDS = ("append", "auto", "fifo", "inplace", "linecutting")
 
 
 def ticks(name: str = "s", **options: Any) -> StreamDefinition:
@@ -262,7 +263,8 @@ def test_an_exchange_takes_the_order_of_all_that_follows() -> None:
         (EdgeSpec("inplace", (1,), shed=5), "sheds nothing"),
         (EdgeSpec("append", shed=0), "from 1 to"),
         (EdgeSpec("inplace", (1,), commit="lazy"), "both a window and"),
-        (EdgeSpec("append", window=TimeWindow(1, 1), commit="lazy"), "cannot append"),
+        (EdgeSpec("append", window=TimeWindow(1, 1), commit="lazy"), "linecutting, got append"),
+        (EdgeSpec("auto", (1,), window=TimeWindow(1, 1), commit="lazy"), "linecutting, got auto"),
     ],
 )
 def test_edges_that_make_no_sense_are_refused(edge: EdgeSpec, text: str) -> None:
@@ -418,7 +420,7 @@ def test_an_edge_of_windows_gives_whole_windows_with_marks(commit: Any) -> None:
     assert windows == [list(range(n * 10, n * 10 + 10)) for n in range(3)] + [[30, 31, 32, 33, 34]]
     assert reader.superseded == 0
     assert Engine.restore(bench.engine.save()).save() == bench.engine.save()
-    assert "cannot append" in refusal(bench, SetQueue("d.Q", "append"))
+    assert "windows, LAZY or EAGER" in refusal(bench, SetQueue("d.Q", "append"))
     assert bench.do(SetQueue("d.Q", "fifo"))["kind"] == "fifo"
     assert reader.queue.last.finished or commit == "lazy"  # type: ignore[attr-defined]
 
@@ -464,3 +466,52 @@ def test_windows_that_wait_for_too_long_are_told_once_they_have_arrived() -> Non
     assert bench.engine.older("w", 1000, 0) == []
     bench.step(tick(("a", 12, 2)), at=200, budget=0)
     assert bench.engine.older("w", 1000, 0) == [((("k", "a"),), 800)]
+
+
+# -- an edge that the load turns ---------------------------------------------------------------------------------------
+
+SECOND = 1_000_000
+
+
+def seconds(bench: Bench, count: int, arrive: int, serve: int) -> list[Any]:
+    """So many seconds, in tenths: so many tuples of 30 keys arrive, and so many are processed; the switches."""
+    turned: list[Any] = []
+    for _ in range(10 * count):
+        at = bench.now_us + SECOND // 10
+        given_now = [(f"k{n % 30}", at + n, n) for n in range(arrive)]
+        orders = bench.step(tick(*given_now), at=at, budget=serve).orders
+        turned += [order for order in orders if isinstance(order, QueueTurned)]
+    return turned
+
+
+def test_the_load_turns_an_edge_and_all_of_it_is_shown_and_saved() -> None:
+    bench = Bench(ticks())
+    bench.query(dashboard(kind="auto"), "dfs(10)")
+    assert seconds(bench, 3, 20, 200) == []
+    assert "newest row" not in bench.engine.why("d")["text"]
+    (turned,) = seconds(bench, 3, 80, 40)
+    assert (turned.operator, turned.input, turned.numbers["mode"]) == ("d.Q", 0, "update")
+    assert turned.numbers["load"] >= 0.9
+    auto = seen(bench)["auto"]
+    assert (auto["mode"], auto["switches"]) == ("update", 1)
+    assert bench.engine.queries()[0]["auto"] == {"d.Q": "update"}
+    assert bench.engine.staleness("d.Q")["auto"] == auto
+    assert "d.Q reads only the newest row of each key until the load falls" in bench.engine.why("d")["text"]
+    other = Bench()
+    other.engine, other.now_us = Engine.restore(bench.engine.save(), trace=True), bench.now_us
+    assert other.engine.save() == bench.engine.save()
+    before = seconds(bench, 9, 10, 200)
+    assert seconds(other, 9, 10, 200) == before
+    assert [order.numbers["mode"] for order in before] == ["append"]
+    assert other.engine.save() == bench.engine.save()
+    assert seen(bench)["auto"]["switches"] == 2
+    assert bench.do(SetQueue("d.Q", "inplace"))["kind"] == "inplace"
+    assert seen(bench)["auto"] is None
+
+
+def test_feeds_wait_for_an_edge_that_appends_and_not_for_one_that_supersedes() -> None:
+    bench = Bench(ticks())
+    bench.query(dashboard(kind="auto"), "dfs(10)")
+    assert queue_of(bench).presses
+    seconds(bench, 4, 80, 40)
+    assert not queue_of(bench).presses

@@ -81,6 +81,89 @@ class QueueOracle:
         return self.pending.pop(key).newest
 
 
+# -- a queue that chooses ----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class AutoOracle:
+    """A queue that appends, or supersedes under overload: everything that has happened is looked through again at the
+    end of each span. Updates are `(key, event time, value)`; times are microseconds."""
+
+    enough: int  # services that a span must have had while the queue was never empty
+    mode: str = "append"
+    queued: list[Any] = field(default_factory=list)  # while it appends
+    newest: QueueOracle = field(default_factory=lambda: QueueOracle("inplace"))
+    past: list[tuple[int, str, int]] = field(default_factory=list)  # when, "in" or "out", and how many wait after it
+    start: int = 0
+    started: int = 0  # the length of the past then, and whether anything waited
+    waited: bool = False
+    capacity: float = 0.0
+    calm: int = 0
+    modes: list[str] = field(default_factory=list)
+    superseded_before: int = 0
+
+    @property
+    def waiting(self) -> int:
+        return len(self.queued) if self.mode == "append" else len(self.newest.line)
+
+    @property
+    def superseded(self) -> int:
+        return self.superseded_before + self.newest.superseded
+
+    def enqueue(self, updates: Sequence[Any], now: int) -> None:
+        if now - self.start >= 1_000_000:
+            self.judge(now)
+        for update in updates:
+            self.put(update, now)
+            self.past.append((now, "in", self.waiting))
+
+    def put(self, update: Any, now: int) -> None:
+        if self.mode == "append":
+            self.queued.append(update)
+        else:
+            key, time, value = update
+            self.newest.enqueue(key, time, value, now)
+
+    def dequeue(self, limit: int, now: int) -> list[Any]:
+        taken = []
+        for _ in range(min(limit, self.waiting)):
+            taken.append(self.queued.pop(0) if self.mode == "append" else self.newest.dequeue())
+            self.past.append((now, "out", 0))
+        self.past.append((now, "look", self.waiting))
+        return taken
+
+    def judge(self, now: int) -> None:
+        span, seconds = self.past[self.started :], (now - self.start) / 1_000_000
+        arrived = sum(what == "in" for _, what, _ in span)
+        served = sum(what == "out" for _, what, _ in span)
+        never_empty = self.waited and all(left for _, what, left in span if what == "look")
+        if never_empty and served:
+            if served < self.enough:
+                return
+            self.capacity = served / seconds
+        load = arrived / seconds / self.capacity if self.capacity else 0.0
+        if self.mode == "append":
+            if never_empty and served and load >= 0.9:
+                self.turn(now)
+        elif load <= 0.75:
+            self.calm += int(seconds)
+            if self.calm >= 3:
+                self.turn(now)
+        else:
+            self.calm = 0
+            self.capacity *= 1 + 1 / 64
+        self.start, self.started, self.waited = now, len(self.past), self.waiting > 0
+
+    def turn(self, now: int) -> None:
+        left = self.queued if self.mode == "append" else [self.newest.pending[key].newest for key in self.newest.line]
+        self.superseded_before += self.newest.superseded
+        self.mode = "update" if self.mode == "append" else "append"
+        self.modes.append(self.mode)
+        self.queued, self.newest, self.calm = [], QueueOracle("inplace"), 0
+        for update in left:
+            self.put(update, now)
+
+
 # -- staleness, tick by tick -------------------------------------------------------------------------------------------
 
 

@@ -17,7 +17,10 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 JOIN = "CREATE QUERY pairs AS SELECT a.k FROM s a [RANGE '1 s'] JOIN s b [RANGE '1 s'] ON a.k = b.k"
-LATEST = "CREATE STREAM u (k BIGINT) WITH (update_key = 'k'); CREATE QUERY latest AS SELECT k FROM u WHERE k > 0"
+LATEST = (
+    "CREATE STREAM u (k BIGINT) WITH (update_key = 'k'); CREATE QUERY latest AS SELECT k FROM u WHERE k > 0; "
+    "CREATE QUERY chosen AS SELECT k FROM u LATEST USING AUTO"
+)
 
 
 def table_of_metrics():

@@ -2,10 +2,12 @@
 
 import asyncio
 
+from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from millrace.cli.main import app
 from millrace.http.etags import etag
+from millrace.operators.queues.auto import QueueSwitch
 from millrace.values.batch import Batch
 from tests.server.harness import lines, running, served, until
 from tests.server.test_api import ask, get
@@ -64,6 +66,38 @@ async def test_keys_that_wait_are_shown_as_json_can_say_them(daemon):
     reader.queue.enqueue(rows, 5)
     (found,) = await get(daemon, "/api/v1/streams/s/stale?worst=1")
     assert found["worst"][0]["key"] == {"k": "\\x01ff", "x": "nan"}
+
+
+@served(
+    "CREATE STREAM s (k TEXT, v BIGINT) WITH (update_key = 'k'); CREATE QUERY q AS SELECT * FROM s LATEST USING AUTO"
+)
+async def test_an_edge_that_the_load_has_turned_is_shown_everywhere(daemon):
+    with capture_logs() as log:
+        reader = daemon.engine.graph.operators["q.project1"].inputs[0]
+        reader.queue._turn(QueueSwitch("update", 3.0, 300.0, 100.0), 0)  # as a second of overload does
+        reader.queue._since_us = 2**62  # and no later span ends
+        await feed(daemon, ("a", 1))
+    (line,) = [line for line in log if line["event"] == "a queue turned with the load"]
+    assert (line["operator"], line["input"], line["mode"], line["load"]) == ("q.project1", 0, "update", 3.0)
+    assert queue_of(daemon, "q.project1")["auto"] == {
+        "mode": "update", "load": 3.0, "arrived": 300.0, "capacity": 100.0, "switches": 1
+    }  # fmt: skip
+    for words, expected in (
+        (("query", "show", "q"), "q.project1 update"),
+        (("operator", "show", "q.project1"), "update"),
+        (("stream", "show", "s", "--stale"), "auto (now update)"),
+        (("why", "q"), "reads only the newest row of each key until the load falls"),
+        (("explain", "q", "--analyze"), "at a load of 3.00: 300 rows a second against 100 processed; changed 1 time"),
+        (("explain", "q"), "LATEST USING AUTO by k"),
+    ):
+        code, text = await cli(daemon, *words)
+        assert code == 0, text
+        assert expected in " ".join(text.split()), text
+    metrics = (await ask(daemon, "GET", "/metrics"))[2]
+    lines_ = [line for line in metrics.split("\n") if 'operator="q.project1"' in line]
+    for name in ("update_superseding", "update_switches_total"):
+        (line,) = [line for line in lines_ if line.startswith(f"millrace_{name}{{")]
+        assert line.endswith((" 1", " 1.0"))
 
 
 @served(SQL)

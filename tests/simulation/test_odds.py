@@ -64,7 +64,7 @@ def test_the_table_is_printed(capsys, monkeypatch):
     assert main() == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition("  ")[0] for line in lines] == list(odds.TABLE)
-    assert "updates.queue" + " " * 18 + "  append 25 %, fifo 25 %, inplace 25 %, linecutting 25 %" in lines
+    assert "updates.queue" + " " * 18 + "  append 20 %, auto 20 %, fifo 20 %, inplace 20 %, linecutting 20 %" in lines
 
 
 def test_shares_are_those_of_the_draws():

@@ -373,13 +373,14 @@ def test_worlds_of_update_streams(first):
 def test_worlds_of_update_streams_are_worth_playing():
     """Every kind of query, queue and loss is in some of the first worlds."""
     kinds: Counter = Counter()
-    for seed in range(40):
+    for seed in range(60):
         world = updates_of(seed)
         kinds.update(query.kind for query in world.queries)
         kinds.update(line.kind for line in world.log)
         played = UpdatePlay(world, 0, rough=True)
         played.run()
         kinds.update({f"to {kind}": count for kind, count in played.exchanged.items()})
+        kinds.update({f"turned to {mode}": count for mode, count in played.turned.items()})
         kinds.update(superseded=played.superseded, shed=played.shed, late=played.late.total())
         kinds.update(away=sum(consumer.away for consumer in played.consumers.values()))
         kinds.update(left_out=sum(o.superseded for o in played.engine.graph.operators.values()))
@@ -397,7 +398,8 @@ def test_worlds_of_update_streams_are_worth_playing():
         "pause",
         "check",
     } <= kinds.keys()
-    assert {"to append", "to fifo", "to inplace", "to linecutting", "away", "left_out", "late"} <= kinds.keys()
+    assert {"to append", "to auto", "to fifo", "to inplace", "to linecutting"} <= kinds.keys()
+    assert {"turned to update", "turned to append", "away", "left_out", "late"} <= kinds.keys()
 
 
 def update_many(worlds, first):

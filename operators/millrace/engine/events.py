@@ -517,6 +517,15 @@ class AggregateTurned:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueTurned:
+    """The queue of an input appends or supersedes from now on: which, and the load that caused it (see QueueSwitch)."""
+
+    operator: str
+    input: int
+    numbers: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class ChainDecided:
     """A component under `chain` has other segments or slopes from now on: by operator, with the numbers; `decisions`
     counts how often that has happened."""
@@ -554,6 +563,7 @@ Effect = (
     | RowsFailed
     | JoinTurned
     | AggregateTurned
+    | QueueTurned
     | ChainDecided
     | QueryFailed
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from millrace.engine.faults import ask_quietly
 from millrace.engine.fieldnames import with_old_names
-from millrace.engine.graph.edges import queue_of
+from millrace.engine.graph.edges import auto_of, queue_of
 from millrace.engine.graph.rewire import editing, sharing
 from millrace.engine.graph.rewire.failing import state_tuples
 from millrace.engine.queries import Query
@@ -130,6 +130,12 @@ def query(engine: Engine, query: Query) -> dict[str, Any]:
             if isinstance(operator, OrderSwitching)
         },
         "update_key": None if plan.update_key is None else list(plan.update_key),
+        "auto": {
+            operator.name: auto["mode"]
+            for operator in query.operators
+            for reader in operator.inputs
+            if (auto := auto_of(reader)) is not None
+        },
         "state": state(query),
         "reason": query.paused,
         "rows": query.sink.sequence,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from millrace.engine import views
 from millrace.engine.faults import OperatorError
+from millrace.engine.graph.edges import auto_of
 from millrace.engine.plan import origin_of
 from millrace.engine.queries import Query
 from millrace.engine.views import ignored
@@ -69,7 +70,8 @@ def why(engine: Engine, name: str, now_us: int | None = None) -> dict[str, Any]:
         except Exception as error:
             return _unknown(name, error).to_data()
         if reason is not None:
-            return replace(reason, text=reason.text + _ahead(engine, query) + _ignored(engine, query)).to_data()
+            more = _superseding(query) + _ahead(engine, query) + _ignored(engine, query)
+            return replace(reason, text=reason.text + more).to_data()
     raise AssertionError(f"nothing is known of {name}")
 
 
@@ -79,6 +81,20 @@ def _unknown(name: str, error: Exception) -> Why:
     at = f" {error.operator.name}" if isinstance(error, OperatorError) else ""
     text = f"{name} cannot be examined, because an operator failed:{at} {type(fault).__name__}: {fault}."
     return Why(text, "unknown", try_=f"millrace query show {name}")
+
+
+def _superseding(query: Query) -> str:
+    """A sentence per input whose queue supersedes under the present load."""
+    text = ""
+    for operator in query.operators:
+        for reader in operator.inputs:
+            auto = auto_of(reader)
+            if auto is not None and auto["mode"] == "update":
+                text += (
+                    f" {operator.name} reads only the newest row of each key until the load falls: "
+                    f"{auto['arrived']:,.0f} rows a second arrived, and it processed {auto['capacity']:,.0f}."
+                )
+    return text
 
 
 def _ahead(engine: Engine, query: Query) -> str:

@@ -297,6 +297,7 @@ def query_order(
 
 class QueueKind(StrEnum):
     APPEND = "append"
+    AUTO = "auto"
     FIFO = "fifo"
     INPLACE = "inplace"
     LINECUTTING = "linecutting"
@@ -306,7 +307,10 @@ def operator_queue(
     link: Link,
     name: Operator,
     kind: Annotated[
-        QueueKind, typer.Argument(help="append keeps every tuple; the others keep the newest tuple of each key.")
+        QueueKind,
+        typer.Argument(
+            help="append keeps every tuple; the others keep the newest of each key, auto only under overload."
+        ),
     ],
     position: Annotated[int, typer.Option("--input", min=0, help="The number of the input, from 0.")] = 0,
 ) -> None:
@@ -426,7 +430,8 @@ def _show_stale(link: Link, name: str, worst: int) -> None:
     if not queues:
         show.out(f"no query reads {name} with LATEST, so none of its queues supersedes tuples")
     for queue in queues:
-        head = f"{queue['operator']}, input {queue['input']}: {queue['kind']}"
+        mode = f" (now {queue['auto']['mode']})" if queue.get("auto") else ""
+        head = f"{queue['operator']}, input {queue['input']}: {queue['kind']}{mode}"
         if queue["paused"]:
             skipped = counted(queue["skipped"], "tuple")
             show.out(f"{head}; its query is paused and skipped {skipped}, so its rows grow stale")

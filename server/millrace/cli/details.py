@@ -231,7 +231,7 @@ GROUPS: Final[Mapping[str, Groups]] = {
             _if("state_tuples", "state tuples"),
             _if("backfill", "backfill"),
         ),
-        "Operators": (_always("operators"), _if("shared", "shared"), _if("joins", "joins")),
+        "Operators": (_always("operators"), _if("shared", "shared"), _if("joins", "joins"), _if("auto", "auto")),
     },
     "sink": {
         "": (

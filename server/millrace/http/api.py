@@ -155,9 +155,9 @@ class QueueRequest(BaseModel):
     """A new queue for an operator's input."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
-    kind: Literal["append", "fifo", "inplace", "linecutting"] = Field(
+    kind: Literal["append", "auto", "fifo", "inplace", "linecutting"] = Field(
         description="append: all rows. The others keep the newest row of each key: fifo at the end, inplace in the old "
-        "row's place, linecutting with rare keys first."
+        "row's place, linecutting with rare keys first, auto only under overload."
     )
     input: int = Field(default=0, ge=0, le=1_000, description="The number of the input, from 0.")
 

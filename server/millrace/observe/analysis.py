@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from millrace.observe import chained
 from millrace.observe.graph import columns, per_second, percent
 from millrace.observe.rates import Rate
+from millrace.protocol.words import counted
 
 if TYPE_CHECKING:
     from millrace.run.daemon import Daemon
@@ -75,6 +76,7 @@ def _measured(operator: Mapping[str, Any], rate: Rate | None) -> dict[str, Any]:
         "state_tuples": operator["state_tuples"],
         "state_bytes": operator["state_bytes"],
         "aggregate": operator["aggregate"],
+        "auto": [given["queue"] and given["queue"]["auto"] for given in operator["inputs"]],
     }
 
 
@@ -94,7 +96,7 @@ def _table(measured: list[dict[str, Any]]) -> list[str]:
         )
         for found in measured
     ]
-    return columns([heads, *rows]).split("\n") + _chain(measured) + _kept(measured)
+    return columns([heads, *rows]).split("\n") + _chain(measured) + _kept(measured) + _autos(measured)
 
 
 def _kept(measured: list[dict[str, Any]]) -> list[str]:
@@ -116,6 +118,22 @@ def _kept(measured: list[dict[str, Any]]) -> list[str]:
                 f"{kept['last_rows_bytes']:,} bytes as rows, {kept['last_groups_bytes']:,} as groups"
             )
         lines.append(line)
+    return ["", *lines] if lines else []
+
+
+def _autos(measured: list[dict[str, Any]]) -> list[str]:
+    """Whether LATEST USING AUTO supersedes at present, and the load that decided it."""
+    lines = []
+    for found in measured:
+        for auto in filter(None, found["auto"]):
+            mode = "reads every row" if auto["mode"] == "append" else "reads the newest row of each key"
+            line = f"{found['name']} {mode}"
+            if auto["switches"]:
+                line += (
+                    f" at a load of {auto['load']:.2f}: {auto['arrived']:,.0f} rows a second against "
+                    f"{auto['capacity']:,.0f} processed; changed {counted(auto['switches'], 'time')}"
+                )
+            lines.append(line)
     return ["", *lines] if lines else []
 
 

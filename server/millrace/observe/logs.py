@@ -267,6 +267,12 @@ EVENTS: Final[dict[str, LogEvent]] = {
     "an aggregate changed what it keeps": LogEvent(
         "info", ("operator", "numbers"), "`numbers` are what it keeps now, and the counts that decided it."
     ),
+    "a queue turned with the load": LogEvent(
+        "info",
+        ("operator", "input", "mode", "load", "arrived", "capacity"),
+        "A `LATEST USING AUTO` edge supersedes older rows from now on (`update`) or keeps all (`append`). `arrived` "
+        "and `capacity` are tuples per second.",
+    ),
     "refused an admin request": LogEvent(
         "warning",
         ("status", "times"),

@@ -352,6 +352,19 @@ class Metrics:
             "update_shed", "Tuples dropped by random load shedding.", labels,
             [(at, queue["shed"]) for at, queue in queues],
         )  # fmt: skip
+        autos = [(at, queue["auto"]) for at, queue in queues if queue["auto"] is not None]
+        yield _gauge(
+            "update_superseding",
+            "Of LATEST USING AUTO: 1 while the queue keeps only the newest tuple of each key, 0 while it keeps all.",
+            labels,
+            [(at, int(auto["mode"] == "update")) for at, auto in autos],
+        )
+        yield _counter(
+            "update_switches",
+            "Of LATEST USING AUTO: how often the load has changed whether the queue supersedes.",
+            labels,
+            [(at, auto["switches"]) for at, auto in autos],
+        )
         yield _gauge(
             "update_staleness_seconds",
             "Mean age of the oldest pending update of a key (queue), or of the oldest update that is not in the "

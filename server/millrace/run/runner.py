@@ -53,6 +53,7 @@ from millrace.engine.events import (
     PauseQuery,
     Progressed,
     QueryFailed,
+    QueueTurned,
     Rejected,
     RenameQuery,
     ResumeQuery,
@@ -199,6 +200,7 @@ class Runner:
             RowsFailed: self._rows_failed,
             AggregateTurned: self._aggregate_turned,
             JoinTurned: self._join_turned,
+            QueueTurned: self._queue_turned,
             ChainDecided: self._chain_decided,
             QueryFailed: self._query_failed,
         }
@@ -722,6 +724,9 @@ class Runner:
 
     def _aggregate_turned(self, order: AggregateTurned) -> None:
         log.info("an aggregate changed what it keeps", operator=order.operator, **order.numbers)
+
+    def _queue_turned(self, order: QueueTurned) -> None:
+        log.info("a queue turned with the load", operator=order.operator, input=order.input, **order.numbers)
 
     def _chain_decided(self, order: ChainDecided) -> None:
         cuts = [name for name, link in order.links.items() if link.cut]

@@ -13,6 +13,7 @@ from millrace.engine.queries import Query
 from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import Operator
+from millrace.operators.queues.auto import AutoQueue, QueueSwitch
 from millrace.operators.queues.edge import QueueKind
 from millrace.operators.queues.inlet import QueueInlet
 from millrace.protocol import Refuse, Schema
@@ -98,7 +99,16 @@ def queue_of(reader: Inlet, now_us: int) -> dict[str, Any] | None:
         "oldest_us": stale.oldest_us,
         "queue_staleness_us": stale.queue_mean_us,
         "application_staleness_us": stale.application_mean_us,
+        "auto": auto_of(reader),
     }
+
+
+def auto_of(reader: Inlet) -> dict[str, Any] | None:
+    """Whether a queue that chooses appends or supersedes at present, and the load that decided it; None for others."""
+    if not isinstance(reader, QueueInlet) or not isinstance(queue := reader.queue, AutoQueue):
+        return None
+    last = QueueSwitch(queue.mode, 0.0, 0.0, 0.0) if queue.last is None else queue.last
+    return {**last._asdict(), "switches": queue.switches}
 
 
 def kinds(plan: QueryPlan) -> dict[tuple[str, int], QueueKind]:
@@ -158,6 +168,7 @@ def staleness(engine: Engine, name: str, position: int, worst: int) -> dict[str,
         "operator": name,
         "input": position,
         "kind": reader.edge.kind,
+        "auto": auto_of(reader),
         "waiting": reader.queue.waiting,
         "superseded": reader.superseded,
         "paused": reader.away,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from millrace.engine.events import AggregateTurned, Effects, JoinTurned
+from millrace.engine.events import AggregateTurned, Effects, JoinTurned, QueueTurned
 from millrace.engine.faults import OperatorError
 from millrace.engine.graph.rewire import failing
 from millrace.engine.scheduler.component import Component
@@ -54,6 +54,8 @@ def work(engine: Engine, effects: Effects, budget: int, executions: int) -> None
     if engine.remembering:
         failing.check_states(engine, worked, effects)
         _report_switches(engine, worked, effects)
+    if engine.clock.requeued:
+        _report_queues(engine, effects)
     for component in worked:
         if component.busy():
             _demand_nevertheless(engine, component, effects)
@@ -93,3 +95,10 @@ def _report_switches(engine: Engine, worked: Sequence[Component], effects: Effec
             if operator.pacing.untold:
                 for switch in operator.pacing.tell():
                     effects.orders.append(JoinTurned(operator.name, switch._asdict()))
+
+
+def _report_queues(engine: Engine, effects: Effects) -> None:
+    for reader, switch in engine.clock.requeued:
+        if (consumer := reader.consumer) is not None:
+            effects.orders.append(QueueTurned(consumer.name, consumer.inputs.index(reader), switch._asdict()))
+    engine.clock.requeued.clear()

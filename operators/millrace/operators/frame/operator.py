@@ -24,14 +24,15 @@ if TYPE_CHECKING:
 
 
 class StepClock:
-    """The engine's clock as data: the time of the step in progress. Operators that changed their way note it here, with
-    the counts that caused it."""
+    """The engine's clock as data: the time of the step in progress. Operators and queues that changed their way note it
+    here, with the counts that caused it."""
 
-    __slots__ = ("now_us", "turned")
+    __slots__ = ("now_us", "requeued", "turned")
 
     def __init__(self) -> None:
         self.now_us = 0
         self.turned: list[tuple[str, Sequence[Any]]] = []
+        self.requeued: list[tuple[Inlet, Any]] = []
 
 
 class Site(NamedTuple):

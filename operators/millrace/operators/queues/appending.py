@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -45,7 +45,7 @@ class InOrder(TupleQueue):
 class AppendQueue(InOrder):
     """All tuples; the batches are shared with the arc."""
 
-    bounded: ClassVar[bool] = False
+    bounded: bool = False
 
     def __init__(self) -> None:
         self._batches: deque[Batch] = deque()

@@ -7,6 +7,7 @@ from typing import Literal
 
 from millrace.operators.frame.windows import TimeWindow
 from millrace.operators.queues.appending import AppendQueue, SheddingQueue
+from millrace.operators.queues.auto import AutoQueue
 from millrace.operators.queues.queue import Queue
 from millrace.operators.queues.update import SCHEDULERS, UpdateQueue
 from millrace.operators.queues.windows import Commit, WindowQueue
@@ -14,14 +15,15 @@ from millrace.protocol import Refuse, Schema
 from millrace.values.definitions import Definition
 from millrace.values.eventtime import MIN_TIME
 
-QueueKind = Literal["append", "fifo", "inplace", "linecutting"]
+QueueKind = Literal["append", "auto", "fifo", "inplace", "linecutting"]
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeSpec(Definition):
     """One input of an operator.
 
-    kind     `append` keeps everything; the others keep the newest per update key and choose the next key to serve
+    kind     `append` keeps everything; the others keep the newest per update key and choose the next key to serve,
+             `auto` only under overload
     key      positions of the update key in the input's rows; none means one key for all tuples
     window   updates are windows of this kind (UPS, section 6), committed to LAZY or EAGER as `commit` says
     shed     of an appending edge: the greatest number of tuples, a random choice beyond that
@@ -56,7 +58,7 @@ class EdgeSpec(Definition):
 
     @property
     def updates(self) -> bool:
-        """Whether newer tuples supersede older ones here."""
+        """Whether newer tuples supersede older ones here, always or at times."""
         return self.kind != "append"
 
     def check(self, schema: Schema, where: str) -> None:
@@ -65,10 +67,10 @@ class EdgeSpec(Definition):
             raise Refuse(f"{where}: the update key has position {max(self.key)}, the input has {len(schema)} columns")
         if (self.window is None) != (self.commit is None):
             raise Refuse(f"{where}: an update queue of windows has both a window and LAZY or EAGER, got one of them")
-        if self.window is not None and not self.updates:
+        if self.window is not None and self.kind not in SCHEDULERS:
             raise Refuse(
                 f"{where}: its updates are windows, LAZY or EAGER, so its kind is one of {', '.join(SCHEDULERS)}, "
-                "and it cannot append"
+                f"got {self.kind}"
             )
         if self.shed is not None and self.updates:
             raise Refuse(f"{where}: SHED is for edges that append; an update queue of kind {self.kind} sheds nothing")
@@ -85,7 +87,8 @@ def build_queue(edge: EdgeSpec, schema: Schema, *, begin_us: int | None, seed: i
         return SheddingQueue(schema, edge.shed, seed=seed)
     if edge.kind == "append":
         return AppendQueue()
-    assert edge.kind in SCHEDULERS
+    if edge.kind == "auto":
+        return AutoQueue(schema, edge.key)
     if edge.window is not None:
         assert edge.commit is not None
         begin = MIN_TIME if begin_us is None else begin_us

@@ -14,9 +14,10 @@ from typing import Any, ClassVar
 from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import StepClock
+from millrace.operators.queues.auto import AutoQueue
 from millrace.operators.queues.edge import EdgeSpec, build_queue
 from millrace.operators.queues.queue import Queue, TupleQueue
-from millrace.operators.queues.update import UpdateQueue
+from millrace.operators.queues.update import SCHEDULERS, UpdateQueue
 from millrace.operators.queues.windows import WindowQueue
 from millrace.values.batch import Batch
 
@@ -54,7 +55,7 @@ class QueueInlet(Inlet):
 
     def _build(self, edge: EdgeSpec, buffer: Buffer, since_us: int | None) -> Queue:
         queue = build_queue(edge, edge.reads(buffer.schema), begin_us=since_us, seed=self.seed)
-        if isinstance(queue, UpdateQueue | WindowQueue):
+        if isinstance(queue, AutoQueue | UpdateQueue | WindowQueue):
             queue.timed = self.timed
         return queue
 
@@ -107,6 +108,9 @@ class QueueInlet(Inlet):
             queue.by_tuples = False  # a queue upstream may have changed the order since
         queue.promised(self.promise, now_us)
         queue.enqueue(batch, now_us)
+        if isinstance(queue, AutoQueue) and queue.untold is not None:
+            self.clock.requeued.append((self, queue.untold))
+            queue.untold = None
         waiting = queue.waiting
         self.arc.gauge.add(waiting - before, self.width)
         if waiting > self.peak:
@@ -195,8 +199,7 @@ class QueueInlet(Inlet):
         retains them. Between two update queues every key keeps its place in line."""
         queue = self.queue
         self.edge = edge
-        if isinstance(queue, UpdateQueue | WindowQueue) and edge.updates:
-            assert edge.kind != "append"
+        if isinstance(queue, UpdateQueue | WindowQueue) and edge.kind in SCHEDULERS:
             queue.reschedule(edge.kind)
             return
         assert isinstance(queue, TupleQueue)

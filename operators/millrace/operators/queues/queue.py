@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from millrace.values.batch import Batch
 from millrace.values.eventtime import MAX_TIME
@@ -84,7 +84,7 @@ class Queue(ABC):
     bounded      whether its size is bounded, so that feeds need not wait for it
     """
 
-    bounded: ClassVar[bool] = True
+    bounded: bool = True
     floor: Floor
     superseded: int = 0
     shed: int = 0
