@@ -69,14 +69,6 @@ class LineDialect(Dialect):
         self._over = False  # whether no further line is heard
         self._feeds: dict[tuple[str, str], _LineFeed] = {}
         self._readers: dict[str, _LineReaderOf] = {}
-        self._heard: Mapping[type, Callable[[Any], None]] = {
-            TupleLine: self._tuple,
-            PunctuationLine: self._punctuation,
-            CloseLine: self._close,
-            SubscribeLine: self._subscribe,
-            UnsubscribeLine: self._unsubscribe,
-            Token: self._token,
-        }
         self._columns = LineColumns(self.hall.feeds.source, self.hall.feeds.version)
         # Lines that a thread reads, in order, with the number of the first; `_reading` is the first of these pieces.
         self._waiting: deque[tuple[int, bytes]] = deque()
@@ -312,7 +304,7 @@ class LineDialect(Dialect):
         self._length = len(line)
         try:
             said = parse(line)
-            self._heard[type(said)](said)
+            _HEARD[type(said)](self, said)
         except MillraceError as error:
             self.refuse(error, self._number)
             return None
@@ -403,6 +395,17 @@ class LineDialect(Dialect):
 
     def forget_reader(self, query: str) -> None:
         self._readers.pop(query, None)
+
+
+# By the type of a line. One table for all connections: a table of bound methods in each would take a kilobyte.
+_HEARD: Final[Mapping[type, Callable[[LineDialect, Any], None]]] = {
+    TupleLine: LineDialect._tuple,
+    PunctuationLine: LineDialect._punctuation,
+    CloseLine: LineDialect._close,
+    SubscribeLine: LineDialect._subscribe,
+    UnsubscribeLine: LineDialect._unsubscribe,
+    Token: LineDialect._token,
+}
 
 
 class _LineFeed:
