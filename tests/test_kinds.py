@@ -24,6 +24,7 @@ PLANNER_RULES = {
     "deduplicated",
     "edges",
     "grouped",
+    "groupwise",
     "joint",
     "joins",
     "keeping",

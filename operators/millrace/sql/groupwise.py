@@ -1,14 +1,19 @@
 """Which aggregates may close the windows of single groups: those that group by a stream's punctuation key.
 
-The key may be renamed on the way. Each operator decides at run time whether it can pass a promise about a group on;
-here it is only excluded that no promise can arrive.
+The key may be renamed on the way, and the way may lead through other queries. Each operator decides at run time whether
+it can pass a promise about a group on; here it is only excluded that no promise can arrive.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from millrace.engine.plan import Node
+from millrace.operators.aggregate.spec import AggregateSpec
+from millrace.operators.union.spec import UnionSpec
+from millrace.protocol import Schema
+from millrace.sql.planned import Catalog, schemas_of
 from millrace.values import expression as e
 
 if TYPE_CHECKING:
@@ -17,23 +22,38 @@ if TYPE_CHECKING:
 
 def punctuated_groups(planner: QueryPlanner, node: str, keys: Sequence[e.Expression]) -> bool:
     """Whether groups by these expressions over a node include all columns of a stream's punctuation key."""
-    columns = {origin for key in keys if isinstance(key, e.Column) for origin in _origins(planner, node, key)}
-    for stream in map(planner.catalog.stream, planner.streams):
-        key = {(stream.source, stream.schema.names.index(name)) for name in stream.punctuation_key}
-        if key and key <= columns:
-            return True
-    return False
+    columns = {key.position for key in keys if isinstance(key, e.Column)}
+    nodes = {node.name: node for node in planner.nodes}
+    return bool(_promised(planner.catalog, nodes, planner.schemas, node, columns))
 
 
-def _origins(planner: QueryPlanner, name: str, key: e.Expression) -> Iterator[tuple[str, int]]:
-    """The columns outside of the plan that a column of a node is copied from."""
-    node = next((node for node in planner.nodes if node.name == name), None)
-    if node is None:
-        if isinstance(key, e.Column):
-            yield name, key.position
-        return
-    if len(node.inputs) > 1:
-        return  # joins and unions do not pass such promises on
-    ((_, origin),) = node.spec.origins(key, [planner.schemas[one] for one in node.inputs])
-    if isinstance(origin, e.Column):
-        yield from _origins(planner, node.inputs[0], origin)
+def _promised(
+    catalog: Catalog, nodes: Mapping[str, Node], schemas: Mapping[str, Schema], name: str, columns: Collection[int]
+) -> set[frozenset[int]]:
+    """The sets of these columns of an operator's rows by whose values it may promise groups."""
+    if name not in nodes:
+        for stream in catalog.streams.values():
+            if stream.source == name:
+                key = frozenset(stream.schema.names.index(column) for column in stream.punctuation_key)
+                return {key} if key and key <= set(columns) else set()
+        query = next((query for query in catalog.queries.values() if query.output == name), None)
+        if query is None:
+            return set()
+        nodes, schemas = {node.name: node for node in query.nodes}, schemas_of(query, catalog)
+    node = nodes[name]
+    stops = len(node.inputs) > 1 and not isinstance(node.spec, UnionSpec)
+    if stops or (isinstance(node.spec, AggregateSpec) and not node.spec.early):
+        return set()
+    inputs = [schemas[one] for one in node.inputs]
+    made = {at: node.spec.origins(e.Column(schemas[name].fields[at].type, True, at, ""), inputs) for at in columns}
+    sides = []
+    for side, producer in enumerate(node.inputs):
+        above = {
+            origin.position: at
+            for at, origins in made.items()
+            for place, origin in origins
+            if place == side and isinstance(origin, e.Column) and node.edge(side).plain
+        }
+        found = _promised(catalog, nodes, schemas, producer, above)
+        sides.append({frozenset(above[at] for at in key) for key in found})
+    return set.intersection(*sides)

@@ -6,8 +6,6 @@ from typing import ClassVar
 
 from millrace.operators.filter.index import Found
 from millrace.operators.filter.spec import SelectSpec
-from millrace.operators.frame.clause import Clause
-from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import RowWise, Site
 from millrace.values.batch import Batch
@@ -28,9 +26,6 @@ class Select(RowWise):
         self.predicate = spec.predicate
         self._test = compile_predicate(spec.predicate)
         self.found: tuple[Batch, Found] | None = None  # by the arc's predicate index, in the batch that was put last
-
-    def heed(self, reader: Inlet, clause: Clause) -> None:
-        self.output.put_clause(clause)
 
     def compute(self, batch: Batch) -> Batch:
         matches, self.found = self.found, None

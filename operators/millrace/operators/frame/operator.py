@@ -215,6 +215,11 @@ class Operator(ABC):
     def heed(self, reader: Inlet, clause: Clause) -> None:
         """Take note of a promise about certain rows of an input. What an operator does not pass on is dropped."""
 
+    def copied_from(self, position: int) -> int | None:
+        """The column of its inputs that a column of its rows is copied from, if it passes promises about groups by
+        that column; None if it drops them."""
+        return None
+
     def demand(self, need_us: int) -> int:
         """The least that its inputs must promise for it to promise this."""
         return need_us
@@ -250,6 +255,18 @@ class RowWise(Operator):
     @abstractmethod
     def compute(self, batch: Batch) -> Batch:
         """The rows that follow from these."""
+
+    def heed(self, reader: Inlet, clause: Clause) -> None:
+        own = self.passed(clause)
+        if own is not None:
+            self.output.put_clause(own)
+
+    def passed(self, clause: Clause) -> Clause | None:
+        """A promise about its input's rows as one about its own; None if nothing follows."""
+        return clause
+
+    def copied_from(self, position: int) -> int | None:
+        return position
 
     def more(self) -> bool:
         return self.inputs[0].waiting > 0

@@ -15,10 +15,15 @@ earlier.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from typing import Any
 
+from millrace.operators.frame.clause import Clause
+from millrace.operators.frame.group_passing import NOTHING, GroupPassing
 from millrace.operators.frame.idle_waiting import IdleWaiting
-from millrace.operators.frame.operator import Site
+from millrace.operators.frame.inlet import Inlet
+from millrace.operators.frame.operator import Operator, Site
+from millrace.operators.frame.punctuation_grain import EVERY, PunctuationGrain, union_of
 from millrace.operators.frame.reorder import Reorder, merge_by_time
 from millrace.values.batch import Batch
 from millrace.values.eventtime import MAX_TIME
@@ -121,8 +126,17 @@ class TimeOrdered(LinedInputs):
             self.emit(rows)
 
 
+def without_groups(_: Operator, lines: Any) -> Any:
+    """The lines of a `Merging` operator from before promises about groups passed it, in today's layout."""
+    return [lines, NOTHING]
+
+
 class Merging(TimeOrdered):
     """An operator that takes the tuples of all its inputs, which have one schema, as one line in order of time."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
+        self.groups = GroupPassing(self.inputs, self.output)
 
     @abstractmethod
     def consume(self, batch: Batch) -> Batch | None:
@@ -134,3 +148,31 @@ class Merging(TimeOrdered):
             return None
         self.left_line(0, len(batch))
         return self.consume(batch)
+
+    def declares(self) -> PunctuationGrain | None:
+        return union_of((EVERY, self.output.grain)) if self.output.punctuates else EVERY
+
+    def heed(self, reader: Inlet, clause: Clause) -> None:
+        self.groups.heed(reader, clause)
+
+    def copied_from(self, position: int) -> int | None:
+        return position
+
+    def announce(self, low_us: int | None = None) -> bool:
+        useful = super().announce(low_us)
+        if self.groups:
+            self.groups.pass_on(self._queued, min(self._heads(), default=MAX_TIME))
+        return useful
+
+    def _queued(self) -> Iterator[Batch]:
+        for reorder in self.waiting:
+            for run in reorder.runs:
+                yield from run.prefix(MAX_TIME, run.count)
+
+    def save(self) -> Any:
+        return [super().save(), self.groups.save()]
+
+    def restore(self, data: Any) -> None:
+        lines, groups = data
+        super().restore(lines)
+        self.groups.restore(groups)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 from millrace.operators.frame.clause import Clause
-from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import RowWise, Site
 from millrace.operators.project.spec import MapSpec
@@ -33,10 +32,11 @@ class Map(RowWise):
         self._places = {one.position: at for at, (_, one) in enumerate(spec.columns) if isinstance(one, Column)}
         self._retracts = self.output.schema.retracts
 
-    def heed(self, reader: Inlet, clause: Clause) -> None:
-        own = clause.moved(self._places)
-        if own is not None:
-            self.output.put_clause(own)
+    def passed(self, clause: Clause) -> Clause | None:
+        return clause.moved(self._places)
+
+    def copied_from(self, position: int) -> int | None:
+        return next((column for column, at in self._places.items() if at == position), None)
 
     def compute(self, batch: Batch) -> Batch:
         columns, valid, errors = self._columns(batch)

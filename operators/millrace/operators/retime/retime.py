@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from millrace.operators.frame.clause import Clause
 from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import RowWise, Site
-from millrace.operators.frame.punctuation_grain import EVERY, PunctuationGrain
+from millrace.operators.frame.punctuation_grain import EVERY, PunctuationGrain, union_of
 from millrace.operators.retime.spec import RetimeSpec
 from millrace.values.batch import Batch
 from millrace.values.eventtime import HORIZON_US, after, before
+from millrace.values.expression import TIME
 
 
 class Retime(RowWise):
@@ -41,10 +43,15 @@ class Retime(RowWise):
 
     def declares(self) -> PunctuationGrain | None:
         """What readers need at their boundaries is needed `lag_us` above them here."""
-        return EVERY if self.output.punctuates else None
+        return union_of((EVERY, self.output.grain)) if self.output.punctuates else None
 
     def promised(self, low_us: int) -> int:
         return before(low_us, self._lag_us)
+
+    def passed(self, clause: Clause) -> Clause | None:
+        if [at for at, _ in clause.below] != [TIME]:
+            return None
+        return clause._replace(below=((TIME, self.promised(clause.below[0][1])),))
 
     def demand(self, need_us: int) -> int:
         return after(need_us, self._lag_us)

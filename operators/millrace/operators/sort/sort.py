@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from millrace.operators.frame.layout import Layout
-from millrace.operators.frame.waiting import Merging
+from millrace.operators.frame.waiting import Merging, without_groups
 from millrace.values.batch import Batch
 
 
@@ -16,7 +16,7 @@ class Sort(Merging):
     """
 
     kind: ClassVar[str] = "sort"
-    layout: ClassVar[Layout] = Layout(1)
+    layout: ClassVar[Layout] = Layout(2, without_groups)
 
     def advance(self, limit: int) -> Batch | None:
         batch = super().advance(limit)

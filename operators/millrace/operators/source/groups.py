@@ -70,6 +70,19 @@ class GroupMarks:
         row[slot] = value_us
         return True
 
+    def promised(self, side: Hashable, group: Group) -> int:
+        """What a side has promised of a group, by a promise about that group."""
+        row = self.promises.get(side)
+        if row is None:
+            return MIN_TIME
+        batch = Batch.from_rows(self._schema, [group], [0])
+        slot = int(self._slots(batch.columns, batch.valid, 1)[0])
+        return int(self.promises[side][slot])
+
+    @property
+    def full(self) -> bool:
+        return self.ahead >= MOST_GROUPS
+
     def leave(self, side: Hashable) -> None:
         """The side holds nothing back any more."""
         self.promises.pop(side, None)
@@ -144,8 +157,9 @@ class GroupMarks:
     def __iter__(self) -> Iterator[tuple[Group, int, dict[Hashable, int]]]:
         """The stored groups, each with its mark and what the sides have promised."""
         slots = np.flatnonzero(self._live())
+        sides = sorted(self.promises, key=str)
         for slot, group in zip(slots.tolist(), self._index.rows(slots), strict=True):
-            by = {side: int(row[slot]) for side, row in self.promises.items() if row[slot] > MIN_TIME}
+            by = {side: int(self.promises[side][slot]) for side in sides if self.promises[side][slot] > MIN_TIME}
             yield group, int(self.marks[slot]), by
 
     # -- state ---------------------------------------------------------------------------------------------------------

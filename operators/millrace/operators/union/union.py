@@ -7,15 +7,32 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from millrace.operators.frame.clause import Clause
+from millrace.operators.frame.group_passing import NOTHING, GroupPassing
+from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import Operator, Site
-from millrace.operators.frame.waiting import Merging
+from millrace.operators.frame.waiting import Merging, without_groups
 from millrace.operators.updates import kernel as replacing
 from millrace.operators.updates.key_index import KeyIndex
 from millrace.protocol import Schema
 from millrace.values.arrays import grown
 from millrace.values.batch import Batch, Int64s
 from millrace.values.eventtime import MIN_TIME, stamped, untimed
+
+
+def _ordered_of_version_1(operator: Operator, state: Any) -> Any:
+    lines, last_us = state
+    return [without_groups(operator, lines), last_us]
+
+
+def _of_version_1(_: Operator, turn: Any) -> Any:
+    return [turn, NOTHING]
+
+
+def _youngest_of_version_1(operator: Operator, state: Any) -> Any:
+    turn, youngest = state
+    return [_of_version_1(operator, turn), youngest]
 
 
 class OrderedUnion(Merging):
@@ -27,7 +44,7 @@ class OrderedUnion(Merging):
     """
 
     kind: ClassVar[str] = "union"
-    layout: ClassVar[Layout] = Layout(1)
+    layout: ClassVar[Layout] = Layout(2, _ordered_of_version_1)
 
     def __init__(self, site: Site) -> None:
         super().__init__(site)
@@ -63,17 +80,18 @@ class OrderedUnion(Merging):
 
 class ArrivalUnion(Operator):
     """Pass the tuples of all inputs as they arrive (OOP, figure A-1). Promises no order; its bound is the least of its
-    inputs'.
+    inputs', also for each group of which they promise more.
 
     The inputs take turns: an execution that ends with its limit leaves the next turn to the next input.
     """
 
     kind: ClassVar[str] = "union"
-    layout: ClassVar[Layout] = Layout(1)
+    layout: ClassVar[Layout] = Layout(2, _of_version_1)
 
     def __init__(self, site: Site) -> None:
         super().__init__(site.name, site.inputs, site.output)
         self._turn = 0
+        self.groups = GroupPassing(self.inputs, self.output)
         self._renames = [reader.schema != site.output.schema for reader in site.inputs]
 
     def pass_on(self, batch: Batch, position: int) -> Batch:
@@ -92,11 +110,24 @@ class ArrivalUnion(Operator):
             if self.taken >= limit:
                 break
 
+    def heed(self, reader: Inlet, clause: Clause) -> None:
+        self.groups.heed(reader, clause)
+
+    def copied_from(self, position: int) -> int | None:
+        return position
+
+    def announce(self, low_us: int | None = None) -> bool:
+        useful = super().announce(low_us)
+        if self.groups:
+            self.groups.pass_on()
+        return useful
+
     def save(self) -> Any:
-        return self._turn
+        return [self._turn, self.groups.save()]
 
     def restore(self, data: Any) -> None:
-        self._turn = data
+        self._turn, groups = data
+        self.groups.restore(groups)
 
 
 class Youngest:
@@ -141,6 +172,8 @@ class YoungestUnion(ArrivalUnion):
     """Update streams of one key (UPS, section 3.2): deliver the youngest row of each key, and drop what is older than
     the last one delivered. Of two inputs' rows of one key and time only the first to come is delivered.
     """
+
+    layout: ClassVar[Layout] = Layout(2, _youngest_of_version_1)
 
     def __init__(self, site: Site, key: Sequence[int]) -> None:
         super().__init__(site)
