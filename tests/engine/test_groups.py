@@ -6,8 +6,10 @@ not after.
 
 from __future__ import annotations
 
+import random
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.engine.engine import Engine
-from millrace.engine.events import Arrived, Event, FeedClosed, Late, Punctuated
+from millrace.engine.events import Answered, Arrived, AskTimestamp, Event, FeedClosed, FeedOpened, Late, Punctuated
 from millrace.engine.plan import StreamDefinition
 from millrace.operators.aggregate import panes
 from millrace.operators.aggregate.spec import AggregateCall, AggregateSpec
@@ -23,10 +25,11 @@ from millrace.operators.filter.spec import SelectSpec
 from millrace.operators.frame.windows import SessionWindow, TimeWindow
 from millrace.operators.project.spec import MapSpec
 from millrace.operators.source import groups
+from millrace.operators.union.spec import UnionSpec
 from millrace.protocol import Schema, Type
 from millrace.values.batch import Batch
 from millrace.values.expression import Call, Column, Constant
-from tests.depth import examples
+from tests.depth import DEEP, examples
 from tests.engine.graphs import Bench, plan, rows
 
 TUPLES = Schema.of(ts="timestamp", k="bigint", x="text", v="bigint")
@@ -34,6 +37,9 @@ TS, K, X, V = (Column(field.type, True, at, field.name) for at, field in enumera
 # A projection in between puts the columns in another order.
 MOVED = MapSpec((("v", V), ("x", X), ("when", TS), ("k", K)))
 K2, X2, V2 = Column(Type.BIGINT, True, 3, "k"), Column(Type.TEXT, True, 1, "x"), Column(Type.BIGINT, True, 0, "v")
+X1, WHEN1 = Column(Type.TEXT, True, 0, "x"), Column(Type.TIMESTAMP, True, 1, "when")
+K1, V1 = Column(Type.BIGINT, True, 2, "k"), Column(Type.BIGINT, True, 3, "v")
+WHEN2 = Column(Type.TIMESTAMP, True, 2, "when")
 CALLS = (
     ("n", AggregateCall(Type.BIGINT, False, "count()")),
     ("v", AggregateCall(Type.BIGINT, True, "sum(bigint)", (V2,))),
@@ -75,8 +81,11 @@ class Model:
         self.on_time: list[tuple[int, Any, Any, int]] = []
         self.late: list[tuple[int, Any, Any, int]] = []
 
+    def group_of(self, row: tuple[Any, ...]) -> Group:
+        return tuple(row[at] for at in self.key)
+
     def mark_of(self, row: tuple[Any, ...]) -> int:
-        return max(self.mark, self.group_marks.get(tuple(row[at] for at in self.key), self.mark))
+        return max(self.mark, self.group_marks.get(self.group_of(row), self.mark))
 
     def settle(self) -> None:
         if not self.feeds:
@@ -106,17 +115,27 @@ class Model:
         self.settle()
 
     def results(self, window: Window) -> Counter[Result]:
-        """The rows of all groups' windows to which no tuple can come any more."""
-        groups: dict[tuple[Any, Any], list[tuple[int, Any, Any, int]]] = {}
-        for row in self.on_time:
-            groups.setdefault((row[1], row[2]), []).append(row)
-        found: Counter[Result] = Counter()
-        for (k, x), members in groups.items():
-            mark = self.mark_of(members[0])
-            for start, end, inside in windows(window, members):
-                if end <= mark:
-                    found[k, x, len(inside), sum(row[3] for row in inside), start, end] += 1
-        return found
+        return results([self], window)
+
+
+def results(models: Sequence[Model], window: Window, *, ordered: bool = False) -> Counter[Result]:
+    """The rows of all groups' windows to which no tuple of any of the streams can come any more. An `ordered` union
+    holds the tuples above the least mark of the streams back, and with a tuple the later windows of its group."""
+    groups: dict[tuple[Any, Any], list[tuple[int, Any, Any, int]]] = {}
+    for row in (row for model in models for row in model.on_time):
+        groups.setdefault((row[1], row[2]), []).append(row)
+    found: Counter[Result] = Counter()
+    horizon = min(model.mark for model in models)
+    queued = [
+        (row[0], model.group_of(row)) for model in models for row in model.on_time if ordered and row[0] > horizon
+    ]
+    for (k, x), members in groups.items():
+        marks = [model.mark_of(members[0]) for model in models]
+        mark = min(marks + [ts for ts, group in queued if group == models[0].group_of(members[0])])
+        for start, end, inside in windows(window, members):
+            if end <= mark:
+                found[k, x, len(inside), sum(row[3] for row in inside), start, end] += 1
+    return found
 
 
 def windows(window: Window, members: list[Any]) -> Iterable[tuple[int, int, list[Any]]]:
@@ -217,6 +236,144 @@ def test_rows_are_those_of_the_tuples_on_time_however_they_are_flushed(data: st.
     assert found[0] == found[1]
 
 
+def united(window: Window, *, ordered: bool, view: bool) -> list[Any]:
+    """A union of two streams, and the groups of its rows; as one query, or the groups as a query over the union."""
+    (aggregate,) = [node.spec for node in query(window).nodes if node.name == "q.A"]
+    union = [("M", MOVED, ["s.source"]), ("N", MOVED, ["t.source"]), ("U", UnionSpec(ordered), ["M", "N"])]
+    if not view:
+        return [plan("q", *union, ("A", aggregate, ["U"]), schema=Schema.of(v="bigint"))]
+    renamed = ("R", MapSpec((("x", X2), ("when", WHEN2), ("k", K2), ("v", V2))), ["U"])
+    names = ("V", MapSpec((("v", V1), ("x", X1), ("when", WHEN1), ("k", K1))), ["u.R"])
+    first = plan("u", *union, renamed, schema=Schema.of(x="text", when="timestamp", k="bigint", v="bigint"))
+    return [first, plan("q", names, ("A", aggregate, ["V"]), schema=Schema.of(v="bigint"))]
+
+
+def happening(rng: random.Random) -> Event:
+    """One of two streams hears tuples of two groups, or a promise; most promises are about a group."""
+    name, feed = rng.choice("st"), "f" if rng.random() < 0.97 else "g"
+    what = rng.choices(["tuples", "group", "mark", "close"], [5, 5, 1, 0.2])[0]
+    if what == "tuples":
+        made = [(rng.randint(0, 60), rng.choice([1, 2]), rng.choice("ab"), 1) for _ in range(rng.randint(1, 4))]
+        return Arrived(name, feed, Batch.from_rows(TUPLES, made, [row[0] for row in made]))
+    if what == "close":
+        return FeedClosed(name, feed)
+    return Punctuated(name, feed, rng.randint(0, 70), (rng.choice([1, 2]),) if what == "group" else ())
+
+
+def play_union(seed: int) -> int:
+    """Each side must have promised: a window of a group is released neither too early nor too late. Returns how many
+    rows a promise about their group has released."""
+    rng = random.Random(seed)
+    disorder = rng.choice([30, 60, 60])
+    size = rng.randint(1, 25)
+    kinds: list[Window] = [TimeWindow(size, rng.randint(1, 30)), TimeWindow(size, size), SessionWindow(size)]
+    window = rng.choice(kinds)
+    ordered, view = rng.random() < 0.5, rng.random() < 0.5
+    definition = stream(("k",), disorder)
+    bench = Bench(definition, replace(definition, name="t"))
+    for made in united(window, ordered=ordered, view=view):
+        bench.query(made)
+    models = {name: Model((1,), disorder) for name in "st"}
+    before: Counter[Result] = Counter()
+    limits = rng.choice([{}, {"executions": 1}, {"budget": 2}])
+    early = 0
+    for _ in range(rng.randint(4, 14)):
+        heard = [happening(rng) for _ in range(rng.randint(1, 3))]
+        for event in heard:
+            models[event.stream].hear(event)  # type: ignore[union-attr]
+        now = results(list(models.values()), window, ordered=ordered)
+        found = Counter(rows(bench.run(*heard, **limits), "q"))
+        assert found == now - before, f"seed {seed}, {window}, ordered {ordered}, view {view}"
+        early += sum(row[-1] > min(model.mark for model in models.values()) for row in found)
+        before |= now
+        if rng.random() < 0.2:
+            saved = bench.engine.save()
+            bench.engine = Engine.restore(saved, trace=True)
+            assert bench.engine.save() == saved
+    return early
+
+
+def test_groups_pass_unions_and_views_at_the_exact_time() -> None:
+    first = random.randrange(10**9) if DEEP else 0
+    assert sum(play_union(first + seed) for seed in range(examples(600))) > 100
+
+
+RETRY_US = 10
+
+
+def oldest_blocked(model: Model, window: TimeWindow) -> tuple[int, Group] | None:
+    """The end of the earliest window that is still to be emitted for some group, and of such groups the first to
+    arrive."""
+    open_windows = []
+    for order, row in enumerate(model.on_time):
+        end = row[0] - (row[0] - window.offset_us) % window.size_us + window.size_us
+        if end > model.mark_of(row):
+            open_windows.append((end, order, model.group_of(row)))
+    return (min(open_windows)[0], min(open_windows)[2]) if open_windows else None
+
+
+def answers(rng: random.Random, ask: AskTimestamp) -> Answered | None:
+    """For the group alone, mostly; sometimes for the whole feed, too little, too late, or never."""
+    about = ask.group if rng.random() < 0.8 else ()
+    value = ask.need_us + rng.choice([0, 0, 0, 3, 12, -4])
+    return None if rng.random() < 0.1 else Answered("s", ask.feed, ask.request, value, about)
+
+
+def play_requests(seed: int) -> int:
+    """Requests name the group that has been blocked for the longest, of the feeds that hold it back, and nothing else;
+    when they are answered, everything leaves. Returns how many there were."""
+    rng = random.Random(seed)
+    window = TimeWindow(size := rng.randint(3, 20), size, rng.randint(0, 5))
+    key = rng.choice([("k",), ("x", "k")])
+    bench = Bench(replace(stream(key, 1_000), ets_retry_us=RETRY_US))
+    bench.query(query(window))
+    model = Model(tuple(TUPLES.names.index(name) for name in key), 1_000)
+    feeds = "f" if rng.random() < 0.5 else "fg"
+    bench.run(*(FeedOpened("s", feed, can_answer=True) for feed in feeds))
+    model.feeds = dict.fromkeys(feeds, model.mark)
+    asked: dict[tuple[str, Group], tuple[int, int]] = {}
+    found: Counter[Result] = Counter()
+    waiting: list[AskTimestamp] = []
+    now = count = 0
+    for turn in range(30 + 400):
+        now += rng.randint(1, 8)
+        heard: list[Event] = []
+        for ask in waiting:
+            if turn >= 30:
+                heard.append(Answered("s", ask.feed, ask.request, ask.need_us, ask.group))
+            elif (answer := answers(rng, ask)) is not None:
+                heard.append(answer)
+        if turn < 30 and rng.random() < 0.6:
+            made = [(max(now - rng.randint(0, 30), 0), rng.choice([1, 2, None]), rng.choice("ab"), 1) for _ in "12"]
+            heard.append(Arrived("s", rng.choice(feeds), Batch.from_rows(TUPLES, made, [row[0] for row in made])))
+        for event in heard:
+            if isinstance(event, Answered):
+                event = Punctuated("s", event.feed, event.value_us, event.group)
+            model.hear(event)
+        effects = bench.run(*heard, at=now)
+        found += Counter(rows(effects, "q"))
+        assert found == model.results(window), f"seed {seed}"
+        waiting = [order for order in effects.orders if isinstance(order, AskTimestamp)]
+        for ask in waiting:
+            assert (ask.need_us, ask.group) == oldest_blocked(model, window), f"seed {seed}"
+            assert model.feeds[ask.feed] < ask.need_us, f"seed {seed}"
+            assert model.promises.get((ask.feed, ask.group), model.mark) < ask.need_us, f"seed {seed}"
+            need, at = asked.get((ask.feed, ask.group), (ask.need_us - 1, 0))
+            assert ask.need_us > need or now >= at + RETRY_US, f"seed {seed}: a request was repeated too soon"
+            asked[ask.feed, ask.group] = ask.need_us, now
+        count += len(waiting)
+        if rng.random() < 0.1:
+            bench.engine = Engine.restore(bench.engine.save(), trace=True)
+        if turn >= 30 and oldest_blocked(model, window) is None:
+            return count
+    raise AssertionError(f"seed {seed}: {oldest_blocked(model, window)} is still blocked")
+
+
+def test_requests_name_the_oldest_blocking_group() -> None:
+    first = random.randrange(10**9) if DEEP else 0
+    assert sum(play_requests(first + seed) for seed in range(examples(300))) > 1_000
+
+
 def give(*made: tuple[Any, ...], feed: str = "f") -> Arrived:
     return Arrived("s", feed, Batch.from_rows(TUPLES, made, [row[0] for row in made]))
 
@@ -246,3 +403,27 @@ def test_a_promise_that_goes_back_has_no_effect() -> None:
     effects = bench.run(give((15, 7, "a", 2)), Punctuated("s", "f", 0, (8,)), give((5, 8, "a", 3)))
     assert bench.engine.source("s").late == 1
     assert rows(effects, "q") == []
+
+
+def test_why_names_the_group_that_has_waited_the_longest() -> None:
+    bench = Bench(stream(("k",), 1_000))
+    bench.query(query(TimeWindow(10, 10)))
+    bench.run(FeedOpened("s", "f", can_answer=True), give((2, 8, "a", 1), (1, 7, "a", 1), (12, 9, "a", 1)), at=20)
+    found = bench.engine.why("q")
+    assert (found["reason"], found["group"]) == ("asked", {"k": 8})
+    assert found["text"].endswith("has not answered the last request for its time. The group that has waited the "
+                                  "longest is k = 8.")  # fmt: skip
+    bench.run(Answered("s", "f", 1, 10, (8,)), at=21)
+    assert bench.engine.why("q")["group"] == {"k": 7}
+    bench.run(Answered("s", "f", 2, 10), at=22)
+    assert bench.engine.why("q")["group"] is None
+
+
+def test_a_need_of_all_rows_is_asked_for_before_one_of_a_group() -> None:
+    """An aggregate by another column waits for the same window: one answer about all rows serves both."""
+    bench = Bench(stream(("k",), 1_000))
+    bench.query(query(TimeWindow(10, 10)))
+    total = AggregateSpec(TimeWindow(10, 10), (), CALLS[:1], ())
+    bench.query(plan("total", ("A", total, ["s.source"]), schema=Schema.of(n="bigint")))
+    effects = bench.run(FeedOpened("s", "f", can_answer=True), give((1, 7, "a", 1), (12, 9, "a", 1)), at=20)
+    assert [(one.need_us, one.group) for one in effects.orders if isinstance(one, AskTimestamp)] == [(10, ())]

@@ -64,6 +64,7 @@ def test_a_silent_client_that_cannot_be_asked() -> None:
         "held": 1,
         "asked": None,
         "answered": None,
+        "group": None,
         "try": "millrace sql \"ALTER STREAM b SET (max_skew = '2 seconds')\"",
     }
 

@@ -33,6 +33,7 @@ from millrace.operators.project.map import Map
 from millrace.operators.queues.inlet import QueueInlet
 from millrace.operators.sink.sink import Sink
 from millrace.operators.source.feeds import Feed
+from millrace.operators.source.groups import Group
 from millrace.operators.source.source import Source
 from millrace.protocol import Refuse
 from millrace.values.batch import Batch
@@ -95,17 +96,18 @@ def asking() -> Iterator[None]:
         definition: StreamDefinition,
         feed: Feed,
         need_us: int,
+        group: Group,
         effects: Effects,
     ) -> None:
         if definition.ets == "on-demand" and not any(
-            self.holders(waiter, need, holding).get(source) == need_us
+            self.holders(waiter, need, holding).get(source) == (need_us, group)
             for waiter in self._engine.graph.component_of(source).waiters
             for need, holding in waiter.needs()
         ):
             raise Broken(f"{source.stream}, {feed.name} was asked for {need_us}, which nobody waits for")
         if not feed.can_answer or feed.leaves_us is not None:
             raise Broken(f"{source.stream}, {feed.name} was asked, and cannot answer")
-        request(self, source, definition, feed, need_us, effects)
+        request(self, source, definition, feed, need_us, group, effects)
 
     WatermarkCoordinator._request = checked  # type: ignore[method-assign]
     try:

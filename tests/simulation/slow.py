@@ -85,7 +85,7 @@ class Feed(FeedPeer):
     def granted(self, tuples: int) -> None:
         self.credit += tuples
 
-    def asked(self, request: int, need_us: int) -> None: ...
+    def asked(self, request: int, need_us: int, group: tuple[Any, ...]) -> None: ...
 
     def late(self, late: Late) -> None:
         raise AssertionError("a feed sends in order")

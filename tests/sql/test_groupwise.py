@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from millrace.engine.events import AddStream, Punctuated
 from millrace.operators.aggregate.spec import AggregateSpec
 from millrace.protocol import Refuse
 from millrace.sql import Catalog, SqlError, parse, plan_all
+from millrace.sql.planned import CreateQuery, CreateStream
+from tests.engine.graphs import Bench
 from tests.running import run_events
 
 STREAMS = """
@@ -20,9 +23,17 @@ CREATE STREAM plain (ts TIMESTAMP, k BIGINT) WITH (time = 'ts');
 
 PER_SECOND = "SELECT k, count(*) AS n, window_end - INTERVAL '1 us' AS at FROM TUMBLE(s, ts, '1 s') GROUP BY k"
 
+VIEWS = f"""
+CREATE QUERY renamed AS SELECT v, k AS g, ts FROM s WHERE v > 1;
+CREATE QUERY mixed AS SELECT ts, k FROM s UNION ALL SELECT ts, k FROM plain;
+CREATE QUERY in_order WITH (order = 'event') AS SELECT g, ts FROM renamed;
+CREATE QUERY per_second AS {PER_SECOND};
+CREATE QUERY per_second_in_order WITH (order = 'event') AS {PER_SECOND};
+"""
+
 
 def early(select: str, options: str = "") -> list[bool]:
-    _, catalog = plan_all(parse(f"{STREAMS} CREATE QUERY q {options} AS {select};"), Catalog())
+    _, catalog = plan_all(parse(f"{STREAMS} {VIEWS} CREATE QUERY q {options} AS {select};"), Catalog())
     specs = [node.spec for node in catalog.queries["q"].nodes]
     return [spec.early for spec in specs if isinstance(spec, AggregateSpec)]
 
@@ -41,8 +52,18 @@ def early(select: str, options: str = "") -> list[bool]:
         ("SELECT count(*) FROM TUMBLE(s, ts, '1 s')", [False]),
         (
             "SELECT k, count(*) FROM TUMBLE((SELECT ts, k FROM s UNION ALL SELECT ts, k FROM s), ts, '1 s') GROUP BY k",
+            [True],
+        ),
+        ("SELECT k, count(*) FROM TUMBLE(mixed, ts, '1 s') GROUP BY k", [False]),
+        (
+            "SELECT k, count(*) FROM TUMBLE((SELECT ts, k FROM s UNION ALL SELECT ts, v FROM s), ts, '1 s') GROUP BY k",
             [False],
         ),
+        ("SELECT g, count(*) FROM TUMBLE(renamed, ts, '1 s') GROUP BY g", [True]),
+        ("SELECT v, count(*) FROM TUMBLE(renamed, ts, '1 s') GROUP BY v", [False]),
+        ("SELECT g, count(*) FROM TUMBLE(in_order, ts, '1 s') GROUP BY g", [True]),
+        ("SELECT k, max(n) FROM TUMBLE(per_second, at, '1 m') GROUP BY k", [True]),
+        ("SELECT k, max(n) FROM TUMBLE(per_second_in_order, at, '1 m') GROUP BY k", [False]),
         ("SELECT k, count(*) FROM s GROUP BY k", [False]),
         ("SELECT k, count(*) FROM s [ROWS 3 SLIDE 3] GROUP BY k", [False]),
         ("SELECT k, count(*) FROM TUMBLE(plain, ts, '1 s') GROUP BY k", [False]),
@@ -99,3 +120,28 @@ def test_an_aggregate_passes_promises_on_to_the_next_one(tmp_path: Path) -> None
     assert found.rows["q"] == []
     found = run_events(sql, [*tuples, {**promise, "punctuation": 100}], tmp_path, close=False)
     assert found.rows["q"] == [{"k": 1, "n": 2, "window_end": 100}]
+
+
+@pytest.mark.parametrize(
+    ("select", "drops"),
+    [
+        (PER_SECOND, None),
+        ("SELECT g FROM (SELECT ts, k AS g FROM s UNION ALL SELECT ts, k FROM s)", None),
+        ("SELECT x, count(*) AS n FROM TUMBLE(s, ts, '1 s') GROUP BY x", "q.aggregate1"),
+        ("SELECT v FROM s", "q.project1"),
+        ("SELECT a.k FROM s a [RANGE '1 s'] JOIN plain b [RANGE '1 s'] ON a.k = b.k", "q.join1"),
+    ],
+)
+def test_why_names_the_operator_that_drops_promises(select: str, drops: str | None) -> None:
+    steps, _ = plan_all(parse(f"{STREAMS} CREATE QUERY q AS {select};"), Catalog())
+    bench = Bench()
+    for step in steps:
+        if isinstance(step, CreateStream):
+            bench.do(AddStream(step.stream))
+        elif isinstance(step, CreateQuery):
+            bench.query(step.plan)
+    bench.run(Punctuated("s", "f", 20, (7,)))
+    text = bench.engine.why("q")["text"]
+    assert "Punctuation is ahead of s's time for 1 group, for example k = 7" in text
+    assert ("drops promises" in text) == (drops is not None)
+    assert drops is None or f"{drops} drops promises about groups" in text

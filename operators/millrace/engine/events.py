@@ -91,12 +91,13 @@ class ClockStepped:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A feed answered a request for a timestamp."""
+    """A feed answered a request for a timestamp; with a `group`, for the tuples with this punctuation key alone."""
 
     stream: str
     feed: str
     request: int
     value_us: int
+    group: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,12 +448,17 @@ class Archived:
 
 @dataclass(frozen=True, slots=True)
 class AskTimestamp:
-    """Ask the feed for a promise; `need_us` is the least one that lets the blocked operator act."""
+    """Ask the feed for a promise; `need_us` is the least one that lets the blocked operator act.
+
+    A promise about the `group` would do, if one is named: of the groups with this punctuation key the operator has
+    waited for the longest.
+    """
 
     stream: str
     feed: str
     request: int
     need_us: int
+    group: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,7 @@ def _punctuated(engine: Engine, event: Punctuated, effects: Effects) -> None:
     source = engine.source(event.stream)
     feed = source.open(event.feed)
     if event.group:
-        source.promise_group(feed, event.group, event.value_us)
+        source.promise_group(feed, event.group, event.value_us, "client")
     else:
         source.promise(feed, event.value_us, "client")
     engine.graph.component_of(source).has_work = True

@@ -90,6 +90,7 @@ def stream(engine: Engine, entry: Stream) -> dict[str, Any]:
                     "can_answer": feed.can_answer,
                     "requested_at_us": feed.asked_us,
                     "requested_us": feed.asked_need,
+                    "requested_group": dict(zip(definition.punctuation_key, feed.asked_group, strict=False)) or None,
                     "answered_us": feed.answered_us,
                     "leaves_at_us": feed.leaves_us,
                 }

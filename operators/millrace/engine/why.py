@@ -7,7 +7,7 @@ answer also has the times of the last request for a timestamp, and a command to 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -21,6 +21,7 @@ from millrace.engine.views import ignored
 from millrace.operators.frame.idle_waiting import IdleWaiting
 from millrace.operators.frame.operator import Operator
 from millrace.operators.source.feeds import Feed
+from millrace.operators.source.groups import Group
 from millrace.operators.source.source import Source
 from millrace.protocol import Refuse
 from millrace.protocol.timestamps import format_timestamp
@@ -37,7 +38,8 @@ SILENT_US: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """`since` is the start of the wait, `held` the number of tuples it delays, `try_` a command that would help."""
+    """`since` is the start of the wait, `held` the tuples that it delays, `try_` a command that would help, `group`
+    the punctuation key of the group that has waited the longest, if a promise about it alone would help."""
 
     text: str
     reason: str
@@ -49,6 +51,7 @@ class Why:
     held: int = 0
     asked: int | None = None
     answered: int | None = None
+    group: dict[str, Any] | None = None
     try_: str | None = None
 
     def to_data(self) -> dict[str, Any]:
@@ -104,11 +107,31 @@ def _ahead(engine: Engine, query: Query) -> str:
         found = engine.streams_by_name.get(source.stream)
         if source.groups and found is not None:
             (first, *_) = views.groups(found)
-            which = ", ".join(f"{name} = {value}" for name, value in first["group"].items())
-            reached = "" if first["mark_us"] is None else f", for example {which} at {_time(first['mark_us'])}"
+            which = f", for example {_group(first['group'])} at "
+            reached = "" if first["mark_us"] is None else f"{which}{_time(first['mark_us'])}"
             groups = counted(source.groups.ahead, "group")
             text += f" Punctuation is ahead of {source.stream}'s time for {groups}{reached}."
+            drops = _drops(engine, query, source)
+            if drops is not None:
+                text += f" {drops.name} drops promises about groups: what follows it waits for the time of all rows."
     return text
+
+
+def _drops(engine: Engine, query: Query, source: Source) -> Operator | None:
+    """The first operator of the query that passes no promise about the source's groups on."""
+    keys: dict[Operator, set[int]] = {source: set(source.clocking.key)}
+    for operator in _below(engine, query, source):
+        for reader in operator.inputs:
+            key = keys.get(engine.graph.producer(reader))
+            if key is None:
+                continue
+            read = reader.columns or range(len(reader.schema))
+            own = {at for at, column in enumerate(read) if column in key and not reader.absorbs}
+            passed = {at: operator.copied_from(at) for at in range(len(operator.output.schema))}
+            if len(own.intersection(passed.values())) < len(key):
+                return operator
+            keys[operator] = {at for at, column in passed.items() if column in own}
+    return None
 
 
 def _ignored(engine: Engine, query: Query) -> str:
@@ -198,7 +221,8 @@ def _waiting(engine: Engine, query: Query, now_us: int) -> Why | None:
         if holder is None:
             text = f"{where} until the clock reaches {_time(need)}."
             return Why(text, "clock", waiter.name, since=since, held=held)
-        return _Held(engine, waiter, position, where, since, held, need, holder, now_us).explain()
+        group = holders[holder][1]
+        return _Held(engine, waiter, position, where, since, held, need, holder, group, now_us).explain()
     return None
 
 
@@ -289,6 +313,7 @@ class _Held:
     held: int
     need: int
     source: Source
+    group: Group
     now_us: int
 
     def explain(self) -> Why:
@@ -300,7 +325,7 @@ class _Held:
             return self._by_policy(definition)
         if definition.timestamps == "internal":
             return self._say("clock", f"the clock has not reached {_time(self.need)}")
-        feeds = self.source.feeds.below(self.need)
+        feeds = self.source.holding(self.need, self.group)
         if not feeds:
             advice = _feeding(self.source.stream)
             return self._say("no_feed", f"no client is feeding {self.source.stream}", advice)
@@ -363,9 +388,12 @@ class _Held:
     def _say(self, reason: str, because: str, advice: str | None = None, feed: Feed | None = None) -> Why:
         promise = self.waiter.inputs[self.position].promise
         producer = self.engine.graph.producer(self.waiter.inputs[self.position]).name
+        key = self.engine.streams_by_name[self.source.stream].definition.punctuation_key
+        group = dict(zip(key, self.group, strict=True)) if self.group else None
+        longest = "" if group is None else f" The group that has waited the longest is {_group(group)}."
         return Why(
             f"{self.where} until its input from {producer} reaches {_time(self.need)} "
-            f"({_reached(promise)}); {because}.",
+            f"({_reached(promise)}); {because}.{longest}",
             reason,
             self.waiter.name,
             producer,
@@ -375,6 +403,7 @@ class _Held:
             self.held,
             None if feed is None else feed.asked_us,
             None if feed is None else feed.answered_us,
+            group,
             advice,
         )
 
@@ -416,6 +445,10 @@ def _feeding(stream: str) -> str:
     """The command to try for a stream without a feed; a stream of late tuples has none, its origin has."""
     origin = origin_of(stream)
     return f"millrace feed {stream} FILE" if origin is None else f"millrace stream show {origin}"
+
+
+def _group(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in values.items())
 
 
 def _reached(promise: int) -> str:

@@ -23,10 +23,14 @@ from millrace.engine.events import Answered, AskEnded, AskTimestamp, Effects
 from millrace.engine.faults import OperatorError, ask
 from millrace.engine.plan import StreamDefinition
 from millrace.engine.scheduler.component import Component
+from millrace.operators.frame.clause import Equal
 from millrace.operators.frame.idle_waiting import IdleWaiting
+from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import Operator
 from millrace.operators.source.feeds import Feed
+from millrace.operators.source.groups import Group
 from millrace.operators.source.source import Source
+from millrace.values.eventtime import MIN_TIME
 
 if TYPE_CHECKING:
     from millrace.engine.engine import Engine
@@ -109,6 +113,18 @@ def _needs(waiter: IdleWaiting) -> list[tuple[int, list[int]]]:
         raise OperatorError(waiter, error) from error
 
 
+def _read(reader: Inlet, group: Equal) -> Equal:
+    """A group in the columns of the arc that a reader reads; nothing if no promise about groups passes the edge."""
+    if reader.absorbs:
+        return ()
+    return group if reader.columns is None else tuple((reader.columns[at], value) for at, value in group)
+
+
+def _both(one: tuple[int, Group], other: tuple[int, Group]) -> tuple[int, Group]:
+    """What meets two needs."""
+    return max(one[0], other[0]), one[1] if one[1] == other[1] else ()
+
+
 class WatermarkCoordinator:
     """The engine's side that deals with clocks and clients.
 
@@ -138,10 +154,12 @@ class WatermarkCoordinator:
         helped = False
         self._again = {}
         # The least need first: a feed has one request at a time, and no rule may change who is served by that.
-        needs = [(need, waiter, holding) for waiter in component.waiters for need, holding in _needs(waiter)]
+        # Of equal needs, one that no promise about a group meets.
+        waiters = component.waiters
+        needs = [((need, one.by_group), one, holding) for one in waiters for need, holding in _needs(one)]
         if not needs and not self.timers.at:
             return False
-        for need, waiter, holding in sorted(needs, key=itemgetter(0)) if len(needs) > 1 else needs:
+        for (need, _), waiter, holding in sorted(needs, key=itemgetter(0)) if len(needs) > 1 else needs:
             try:
                 helped |= self._carry(waiter, need, holding, effects, busy=busy)
             except OperatorError:
@@ -168,7 +186,7 @@ class WatermarkCoordinator:
         # Another input is past the need: this one's clock is late for a reason that only its clients know.
         passed = any(reader.promise > need for reader in waiter.inputs)
         use_clock = effects is None or not busy
-        for holder, enough in self.holders(waiter, need, holding).items():
+        for holder, (enough, group) in self.holders(waiter, need, holding).items():
             if busy and (not isinstance(holder, Source) or holder.output.queued):
                 # What lies at a source comes by itself; a stamper may have tuples before it that it has not seen.
                 continue
@@ -176,7 +194,7 @@ class WatermarkCoordinator:
                 if use_clock and self._ask_clock(holder, enough, waiter):
                     helped = True
                 elif effects is not None:
-                    helped |= self._ask_clients(holder, enough, passed, effects)
+                    helped |= self._ask_clients(holder, enough, group, passed, effects)
             else:
                 helped |= self._ask_stamper(holder, enough)
         return helped
@@ -185,29 +203,38 @@ class WatermarkCoordinator:
         """What cannot be answered yet can be then."""
         self._again[source.stream] = min(at_us, self._again.get(source.stream, at_us))
 
-    def holders(self, waiter: IdleWaiting, need_us: int, holding: Sequence[int]) -> dict[Source | IdleWaiting, int]:
-        """What holds an operator back, above these inputs, each once, in order, and how much it would have to promise.
+    def holders(
+        self, waiter: IdleWaiting, need_us: int, holding: Sequence[int]
+    ) -> dict[Source | IdleWaiting, tuple[int, Group]]:
+        """What holds an operator back, above these inputs, each once, in order, and how much it would have to promise:
+        of which group, if that would be enough.
 
         It is a source, or an operator that stamps latent tuples: it promises no more than the clock.
         """
         operator: Operator = waiter
         try:
             if waiter.stamps(holding):
-                return {waiter: need_us}
+                return {waiter: (need_us, ())}
             graph = self._engine.graph
-            needs: dict[Source | IdleWaiting, int] = {}
+            needs: dict[Source | IdleWaiting, tuple[int, Group]] = {}
             # An answer to another need may have met this one meanwhile.
             owing = [reader for position in holding if (reader := waiter.inputs[position]).promise < need_us]
-            todo = [(graph.producer(reader), need_us) for reader in owing]
+            group = waiter.blocked_group() if waiter.by_group else ()
+            todo = [(graph.producer(reader), need_us, group and _read(reader, group)) for reader in owing]
             while todo:
-                operator, need = todo.pop(0)
+                operator, need, group = todo.pop(0)
                 if isinstance(operator, Source):
-                    needs[operator] = max(need, needs.get(operator, need))
+                    own = operator.group_of(group) if group else ()
+                    before = needs.get(operator)
+                    needs[operator] = (need, own) if before is None else _both(before, (need, own))
                     continue
                 enough = operator.demand(need)
-                above = [(graph.producer(reader), enough) for reader in operator.lacking(enough)]
+                if group:
+                    group = tuple((at, value) for own, value in group if (at := operator.copied_from(own)) is not None)
+                lacking = operator.lacking(enough)
+                above = [(graph.producer(reader), enough, group and _read(reader, group)) for reader in lacking]
                 if not above and isinstance(operator, IdleWaiting):
-                    needs[operator] = max(need, enough, needs.get(operator, need))
+                    needs[operator] = max(need, enough, needs.get(operator, (need, ()))[0]), ()
                 todo.extend(above)
             return needs
         except Exception as error:
@@ -240,13 +267,13 @@ class WatermarkCoordinator:
             return False
         return source.reach(max(now_us, need_us), "ets")
 
-    def _ask_clients(self, source: Source, need_us: int, passed: bool, effects: Effects) -> bool:
+    def _ask_clients(self, source: Source, need_us: int, group: Group, passed: bool, effects: Effects) -> bool:
         definition = self._definition(source)
         if source.mark >= need_us or definition.ets != "on-demand" or definition.timestamps != "external":
             return False
         helped = False
-        for feed in source.feeds.below(need_us):
-            helped |= self._ask_feed(source, definition, feed, need_us, passed, effects)
+        for feed in source.holding(need_us, group):
+            helped |= self._ask_feed(source, definition, feed, need_us, group, passed, effects)
         return helped
 
     def _lulled(self, source: Source, lull_us: int, need_us: int) -> bool:
@@ -260,7 +287,14 @@ class WatermarkCoordinator:
         return False
 
     def _ask_feed(
-        self, source: Source, definition: StreamDefinition, feed: Feed, need_us: int, passed: bool, effects: Effects
+        self,
+        source: Source,
+        definition: StreamDefinition,
+        feed: Feed,
+        need_us: int,
+        group: Group,
+        passed: bool,
+        effects: Effects,
     ) -> bool:
         if not feed.can_answer or feed.leaves_us is not None:
             return self._guess(source, definition, feed, need_us)
@@ -270,30 +304,28 @@ class WatermarkCoordinator:
         if feed.answered_us is None and feed.asked_us is not None and self._guess(source, definition, feed, need_us):
             return True
         now_us = self._engine.clock.now_us
-        again_us = 0 if feed.asked_us is None else feed.asked_us + definition.ets_retry_us
-        if feed.asked_need is not None and need_us <= feed.asked_need and now_us < again_us:
-            self._try_again(again_us, source)
+        before, asked_us = feed.requests.get(group, (MIN_TIME, 0))
+        if need_us <= before and now_us < asked_us + definition.ets_retry_us:
+            self._try_again(asked_us + definition.ets_retry_us, source)
             return False
         clock = feed.clock(self.heard_us)
         if clock is not None and clock < need_us and not passed:
             if feed.held_since is None:
                 self._try_again(now_us + need_us - clock, source)
             return False
-        self._request(source, definition, feed, need_us, effects)
+        self._request(source, definition, feed, need_us, group, effects)
         return False
 
     def _request(
-        self, source: Source, definition: StreamDefinition, feed: Feed, need_us: int, effects: Effects
+        self, source: Source, definition: StreamDefinition, feed: Feed, need_us: int, group: Group, effects: Effects
     ) -> None:
         now_us = self._engine.clock.now_us
         self.requests += 1
         feed.request = self.requests
         feed.silent = feed.asked_us is not None and feed.answered_us is None
-        feed.asked_us = now_us
-        feed.asked_need = need_us
-        feed.answered_us = None
+        feed.asked(group, need_us, now_us, definition.ets_retry_us)
         self.timers.set(now_us + definition.ets_retry_us, "ask", source.stream, feed.name)
-        effects.orders.append(AskTimestamp(source.stream, feed.name, feed.request, need_us))
+        effects.orders.append(AskTimestamp(source.stream, feed.name, feed.request, need_us, group))
 
     def _guess(self, source: Source, definition: StreamDefinition, feed: Feed, need_us: int) -> bool:
         """By the clock alone: t + tau - delta, once that is as much as is needed."""
@@ -315,12 +347,16 @@ class WatermarkCoordinator:
         feed = source.feeds.get(event.feed)
         if feed is None:
             return
-        feed.promised = max(feed.promised, event.value_us)
+        if not event.group:
+            feed.promised = max(feed.promised, event.value_us)
         if feed.request == event.request:
             assert feed.asked_need is not None
             feed.answered_us = self._engine.clock.now_us
             self._end_request(source, feed, "answered" if event.value_us >= feed.asked_need else "below", effects)
-        source.promise(feed, event.value_us, "ets")
+        if event.group:
+            source.promise_group(feed, event.group, event.value_us, "ets")
+        else:
+            source.promise(feed, event.value_us, "ets")
 
     def forget_request(self, source: Source, feed: Feed, effects: Effects) -> None:
         """The feed has left during a request."""
@@ -383,7 +419,7 @@ class WatermarkCoordinator:
         asks = feed.can_answer and feed.leaves_us is None
         answers = asks and (feed.asked_us is None or feed.answered_us is not None)
         if asks:
-            self._request(source, definition, feed, feed.mark if clock is None else clock, effects)
+            self._request(source, definition, feed, feed.mark if clock is None else clock, (), effects)
         if not answers and definition.max_skew_us is not None and clock is not None:
             skew = max(definition.max_skew_us, definition.disorder_us)
             source.promise(feed, clock - skew, "heartbeat")
@@ -401,6 +437,7 @@ class WatermarkCoordinator:
         feed.heard_us += by_us
         if feed.held_since is not None:
             feed.held_since += by_us
+        feed.requests = {group: (need_us, at_us + by_us) for group, (need_us, at_us) in feed.requests.items()}
         if feed.asked_us is not None:
             feed.asked_us += by_us
             if feed.request is not None:

@@ -21,15 +21,17 @@ from millrace.operators.aggregate.row_positions import RowPositions
 from millrace.operators.aggregate.sessionrows import SessionRows
 from millrace.operators.aggregate.sessions import Sessions, numbered
 from millrace.operators.aggregate.spec import AggregateSpec
-from millrace.operators.frame.clause import Clause
+from millrace.operators.frame.clause import Clause, Equal
 from millrace.operators.frame.idle_waiting import IdleWaiting, WindowWaiting
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import Operator, Site
 from millrace.operators.frame.punctuation_grain import PunctuationGrain, union_of
 from millrace.operators.frame.windows import SessionWindow
+from millrace.operators.source.groups import Group
 from millrace.values.batch import Batch
 from millrace.values.eventtime import LATENT, MAX_TIME, stamped
+from millrace.values.expression import Column
 
 
 def make_windows(spec: AggregateSpec, schema: Any, since_us: int | None) -> Windows:
@@ -209,16 +211,50 @@ class EarlyAggregate(WindowAggregate):
 
     windows: EarlyPanes | EarlySessions
     layout: ClassVar[Layout] = Layout(1)
+    by_group = True
+
+    def __init__(self, site: Site, spec: AggregateSpec) -> None:
+        super().__init__(site, spec)
+        self._keys = [key.position if isinstance(key, Column) else None for _, key in spec.keys]
+        # The end and the group that `windows.blocked` returns, until the next execution.
+        self._blocked: list[tuple[int, Group] | None] = []
+
+    def need(self) -> int | None:
+        """The end of the earliest window that a group waits for: some may be closed for all groups in them."""
+        reader = self.inputs[0]
+        if reader.waiting:
+            return None
+        found = self._first_blocked()
+        return None if found is None or found[0] <= reader.promise else found[0]
+
+    def _first_blocked(self) -> tuple[int, Group] | None:
+        if not self._blocked:
+            self._blocked = [self.windows.blocked()]
+        return self._blocked[0]
+
+    def blocked_group(self) -> Equal:
+        found = self._first_blocked()
+        if found is None:
+            return ()
+        return tuple((at, value) for at, value in zip(self._keys, found[1], strict=True) if at is not None)
+
+    def copied_from(self, position: int) -> int | None:
+        return self._keys[position] if position < len(self._keys) else None
 
     def heed(self, reader: Inlet, clause: Clause) -> None:
         self.windows.heard.heed(clause)
 
     def run(self, limit: int) -> None:
+        self._blocked.clear()
         super().run(limit)
         heard = self.windows.heard
         for clause in heard.passed:
             self.output.put_clause(clause)
         heard.passed.clear()
+
+    def restore(self, data: Any) -> None:
+        super().restore(data)
+        self._blocked.clear()
 
 
 class RowAggregate(WindowAggregate):

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from millrace.operators.aggregate.groups import Grouping, Table
+from millrace.operators.aggregate.groups import Grouping, Table, listed
 from millrace.operators.aggregate.panes import Block, Column, Panes, Windows
 from millrace.operators.aggregate.sessions import Sessions
 from millrace.operators.aggregate.spec import AggregateSpec
@@ -146,6 +146,28 @@ class EarlyPanes(Panes):
                 marks.forget(self.reached)
         return (Batch.concat(given) if given else None), done
 
+    def blocked(self) -> tuple[int, Group] | None:
+        """The end of the earliest window that a group waits for, and the first such group in it."""
+        number = self._next()
+        while number is not None and (number := self._with_tuples(number)) is not None:
+            end = self._end(number)
+            first = number * self.slide // self.width
+            for block in self._pieces(self._cover(first, first + self.size // self.width)):
+                table = self.panes[block]
+                slots = self._left(np.arange(table.count), table.keys(0, table.count), end)
+                if len(slots):
+                    return end, listed(table.keys_of(slots[:1]))[0]
+            number += 1
+        return None
+
+    def _left(self, slots: Int64s, keys: Sequence[Column], end: int) -> Int64s:
+        """Those of the slots, which have these keys, whose groups have not been given a window with this end early."""
+        left = np.ones(len(slots), np.bool_)
+        for at, marks in self.marks.items():
+            if marks and len(slots):
+                left &= marks.of([keys[one][0] for one in at], [keys[one][1] for one in at], len(slots)) < end
+        return slots[left]
+
     def _plan_work(self) -> None:
         for keys, group, value_us in self.heard.take():
             if keys not in self.marks:
@@ -210,13 +232,9 @@ class EarlyPanes(Panes):
         self, number: int, table: Table, slots: Int64s, keys: Sequence[Column], given: list[Batch]
     ) -> None:
         """Leave out the groups that were given early."""
-        end = self._end(number)
-        for at, marks in self.marks.items():
-            if marks and len(slots):
-                left = marks.of([keys[one][0] for one in at], [keys[one][1] for one in at], len(slots)) < end
-                if not left.all():
-                    slots = slots[left]
-                    keys = table.keys_of(slots)
+        left = self._left(slots, keys, self._end(number))
+        if len(left) < len(slots):
+            slots, keys = left, table.keys_of(left)
         super()._build_window(number, table, slots, keys, given)
 
     def save(self) -> Any:
@@ -267,6 +285,15 @@ class EarlySessions(Sessions):
         slots = np.array(self.ahead[: max(limit, 0)], np.int64)
         del self.ahead[: len(slots)]
         return self._give(slots), len(slots)
+
+    def blocked(self) -> tuple[int, Group] | None:
+        """The end of the earliest session, and its group; of several the one whose first row arrived first."""
+        live = np.flatnonzero(self.key >= 0)
+        if not len(live):
+            return None
+        slot = live[np.lexsort((self.number[live], self.last[live]))[:1]]
+        group = listed(self.keys.decode_at(self.key[slot]))[0] if self.grouping.width else ()
+        return int(self.last[slot[0]]) + self.gap, group
 
     def _choose(self) -> None:
         """Find the sessions that are over by their keys' promises."""

@@ -13,11 +13,14 @@ from typing import Any, NamedTuple
 
 from millrace.values.expression import TIME
 
+# Columns and their values.
+Equal = tuple[tuple[int, Any], ...]
+
 
 class Clause(NamedTuple):
     """No later row has these values in these columns, and times below these in those. Column TIME is the row's own."""
 
-    equal: tuple[tuple[int, Any], ...]
+    equal: Equal
     below: tuple[tuple[int, int], ...]
 
     def moved(self, places: Mapping[int, int]) -> Clause | None:

@@ -10,6 +10,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from millrace.operators.frame.clause import Equal
 from millrace.operators.frame.ets_arcs import Arc, announce
 from millrace.operators.frame.operator import Operator, Site
 from millrace.operators.frame.punctuation_grain import EVERY, PunctuationGrain
@@ -19,6 +20,7 @@ from millrace.values.eventtime import MIN_TIME
 class IdleWaiting(Operator):
     """An operator that can be blocked until its inputs promise enough.
 
+    by_group     whether it may act on a promise about one group (`blocked_group`)
     ets_arcs     where its promises go, past the operators that do not need them
     idle_since   per input, since when it has held back the operator's next tuple
     idle_us      per input, how long it had held the operator back before that
@@ -26,6 +28,7 @@ class IdleWaiting(Operator):
     """
 
     waits: ClassVar[bool] = True
+    by_group: ClassVar[bool] = False
 
     def __init__(self, site: Site) -> None:
         super().__init__(site.name, site.inputs, site.output)
@@ -63,6 +66,11 @@ class IdleWaiting(Operator):
         """Every promise that by itself would let it act, and the inputs that owe it."""
         need = self.need()
         return [] if need is None else [(need, self.holding())]
+
+    def blocked_group(self) -> Equal:
+        """The group that waits the longest for this promise, as columns of its input and their values: a promise about
+        it alone would let the operator act. Nothing if only a promise about all rows would."""
+        return ()
 
     def past_its_tuples(self) -> bool:
         """Whether it waits for the microsecond after a tuple's own, which the clock may not have reached yet."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
+from millrace.operators.source.groups import Group
 from millrace.values.eventtime import MAX_TIME, MIN_TIME
 
 
@@ -22,6 +23,7 @@ class Feed:
     owed       tuples taken since credit was last granted, and `owed_bytes` their bytes in memory
     request    the number of the request for a timestamp that is under way, or None; `silent` if it left the one
                before it without an answer
+    requests   by group (none: the whole feed), the need and the time of the requests within the stream's `ets_retry`
     leaves_us  when it will be gone, if it disconnected and has some grace
     """
 
@@ -43,6 +45,7 @@ class Feed:
         "owed_bytes",
         "promised",
         "request",
+        "requests",
         "silent",
         "tuples",
     )
@@ -62,6 +65,7 @@ class Feed:
         self.asked_need: int | None = None
         self.answered_us: int | None = None
         self.leaves_us: int | None = None
+        self.requests: dict[Group, tuple[int, int]] = {}
 
     def clock(self, now_us: int) -> int | None:
         """An estimate of the feed's clock: its newest time and the time since then (t + tau)."""
@@ -81,15 +85,37 @@ class Feed:
             self.heard_us += max(now_us - self.held_since, 0)
             self.held_since = None
 
+    def asked(self, group: Group, need_us: int, now_us: int, retry_us: int) -> None:
+        """Note a request, and forget those that may be repeated."""
+        self.asked_us, self.asked_need, self.answered_us = now_us, need_us, None
+        self.requests.pop(group, None)
+        self.requests[group] = need_us, now_us
+        while self.requests:
+            oldest = next(iter(self.requests))
+            if self.requests[oldest][1] + retry_us > now_us:
+                break
+            del self.requests[oldest]
+
+    @property
+    def asked_group(self) -> Group:
+        """The group that the last request named."""
+        return next(reversed(self.requests), ())
+
     def save(self) -> list[Any]:
-        return [getattr(self, name) for name in self.__slots__]
+        requests = [[list(group), *request] for group, request in self.requests.items()]
+        return [*(getattr(self, name) for name in _PLAIN), requests]
 
     @classmethod
     def restore(cls, data: Sequence[Any]) -> Feed:
         feed = cls("", 0, MIN_TIME)
-        for name, value in zip(cls.__slots__, data, strict=True):
+        *values, requests = data
+        for name, value in zip(_PLAIN, values, strict=True):
             setattr(feed, name, value)
+        feed.requests = {tuple(group): (need_us, at_us) for group, need_us, at_us in requests}
         return feed
+
+
+_PLAIN: Final = tuple(name for name in Feed.__slots__ if name != "requests")
 
 
 class Feeds:

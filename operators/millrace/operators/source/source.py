@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from millrace.operators.frame.buffer import Buffer
-from millrace.operators.frame.clause import Clause
+from millrace.operators.frame.clause import Clause, Equal
 from millrace.operators.frame.ets_arcs import Arc, announce
 from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import Operator
@@ -66,7 +66,8 @@ class Judged:
 
 def _without_groups(_: Operator, state: Any) -> Any:
     """A state of version 1, when nothing was promised about groups."""
-    return [*state, None]
+    *before, (opened, feeds), counts, tuple_bytes = state
+    return [*before, [opened, [[*feed, []] for feed in feeds]], counts, tuple_bytes, None]
 
 
 class Source(Operator):
@@ -275,12 +276,23 @@ class Source(Operator):
             useful |= self._raise_groups(cause)
         return useful
 
-    def promise_group(self, feed: Feed, group: Group, value_us: int) -> bool:
+    def promise_group(self, feed: Feed, group: Group, value_us: int, cause: Cause) -> bool:
         """The feed will send nothing of a group below this time; say whether that told anything new downstream.
 
         A promise below the feed's own mark, or its last one for the group, has no effect.
         """
-        return value_us > feed.mark and self.groups.promise(feed.name, group, value_us) and self._raise_groups("client")
+        return value_us > feed.mark and self.groups.promise(feed.name, group, value_us) and self._raise_groups(cause)
+
+    def group_of(self, columns: Equal) -> Group:
+        """The group that these columns and their values name; () if it is none, or no promise about it is taken."""
+        values = dict(columns)
+        key = self.clocking.key
+        return tuple(values[at] for at in key) if values.keys() >= set(key) and not self.groups.full else ()
+
+    def holding(self, need_us: int, group: Group) -> list[Feed]:
+        """The feeds that have promised less, of the group if one is named."""
+        feeds = self.feeds.below(need_us)
+        return [feed for feed in feeds if self.groups.promised(feed.name, group) < need_us] if group else feeds
 
     def _raise_groups(self, cause: Cause) -> bool:
         """Put promises about the groups whose marks have risen, if they reach a time of use."""
