@@ -36,7 +36,7 @@ def _field(name, item):
     if name in ("Opened", "Subscribed"):
         return Schema.from_data(item)
     rows = [tuple(row) for row in plain(item)]
-    return tuple(rows) if name == "Punctuation" else rows
+    return tuple(rows) if name in ("Punctuation", "EtsRequest", "Ets") else rows
 
 
 MESSAGES = read("messages.json")["messages"]

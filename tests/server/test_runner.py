@@ -199,7 +199,7 @@ async def test_orders_reach_the_feeds_peer(runner, engine, clock):
         def granted(self, tuples):
             self.heard.append(tuples)
 
-        def asked(self, request, need_us):
+        def asked(self, request, need_us, group):
             self.heard.append((request, need_us))
 
     peer, other = Peer(), Peer()

@@ -647,7 +647,8 @@ async def test_why_and_the_measures_of_waiting(daemon):
         await feeding(busy, (100, 1), (200, 2))
         why = await get(daemon, "/api/v1/queries/u/why")
         assert set(why) == {
-            "text", "reason", "operator", "input", "stream", "feed", "since", "held", "asked", "answered", "try",
+            "text", "reason", "operator", "input", "stream", "feed", "since", "held", "asked", "answered", "group",
+            "try",
         }  # fmt: skip
         assert (why["reason"], why["stream"], why["feed"], why["held"]) == ("sending", "b", "sensor-7", 2)
         async with asyncio.timeout(HANG_SECONDS):

@@ -12,7 +12,7 @@ from typing import Literal, TypeVar, cast
 from millrace.client.address import parse_address
 from millrace.client.backoff import Backoff
 from millrace.client.errors import ConnectionLost, Ended, ServerError
-from millrace.client.feed import FRAME_ROWS, HELD_BYTES, HELD_TUPLES, Answer, AsyncFeed
+from millrace.client.feed import FRAME_ROWS, HELD_BYTES, HELD_TUPLES, Answer, AsyncFeed, GroupAnswer
 from millrace.client.outbox import Entry
 from millrace.client.subscription import WINDOW, AsyncSubscription
 from millrace.client.waiting import Waiting
@@ -151,6 +151,7 @@ class AsyncClient:
         producer: str | None = None,
         schema: Schema | None = None,
         answer: Answer | None = None,
+        answer_group: GroupAnswer | None = None,
         frame_rows: int = FRAME_ROWS,
         held_tuples: int = HELD_TUPLES,
         held_bytes: int = HELD_BYTES,
@@ -165,6 +166,10 @@ class AsyncClient:
             answer: how to answer the server's request for a timestamp. A function takes the least timestamp that would
                 help, in microseconds, and returns the least timestamp that a row not yet sent can have, or None.
                 "clock": the current time of this machine, for rows that are stamped with it and sent at once.
+            answer_group: how to answer a request that names the group that has waited the longest, on a stream with a
+                `punctuation_key`. A function takes the least timestamp that would help, and the group's values by
+                column (timestamps in microseconds), and returns the least timestamp that a row of this group not yet
+                sent can have. If it returns None, `answer` answers for all rows.
             frame_rows: the most rows in a frame.
             held_tuples: `send` waits while this many tuples are not acknowledged.
             held_bytes: `send` waits while this many bytes are not acknowledged.
@@ -178,6 +183,7 @@ class AsyncClient:
             producer=producer if producer is not None else uuid.uuid4().hex,
             fingerprint=None if schema is None else schema.fingerprint(),
             answer=answer,
+            answer_group=answer_group,
             frame_rows=frame_rows,
             held_tuples=held_tuples,
             held_bytes=held_bytes,

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 # The answer to the server's request for a timestamp: from the least timestamp that would help to the least timestamp
 # that a row not yet sent can have, both in microseconds, or None.
 Answer = Callable[[int], int | datetime | None] | Literal["clock"]
+# The same for a request that names a group: the second argument has its values by column of the punctuation key. The
+# promise is about the rows of this group alone.
+GroupAnswer = Callable[[int, dict[str, object]], int | datetime | None]
 
 FRAME_ROWS = 8_192
 HELD_TUPLES = 131_072  # two windows of 65,536 rows: one in flight, one queued
@@ -61,6 +64,7 @@ class AsyncFeed:
         producer: str,
         fingerprint: str | None = None,
         answer: Answer | None = None,
+        answer_group: GroupAnswer | None = None,
         frame_rows: int = FRAME_ROWS,
         held_tuples: int = HELD_TUPLES,
         held_bytes: int = HELD_BYTES,
@@ -70,6 +74,7 @@ class AsyncFeed:
         self._client = client
         self._fingerprint = fingerprint
         self._answer = _clock if answer == "clock" else answer
+        self._answer_group = answer_group
         self._limits = (frame_rows, held_tuples, held_bytes)
         self._arrow_rows = ARROW_ROWS
         self._channel: int | None = None  # None until OPENED on the current connection
@@ -279,7 +284,7 @@ class AsyncFeed:
         if self._opened is not None:
             self._fingerprint = self._opened.schema.fingerprint()
         sequence = None if self._outbox is None else self._outbox.acked
-        answers = self._answer is not None
+        answers = self._answer is not None or self._answer_group is not None
         self._client.say(Open(channel, self.stream, self._fingerprint, self.producer, sequence, answers))
 
     def disconnect(self) -> None:
@@ -360,15 +365,20 @@ class AsyncFeed:
         self._give_up(self._ended() if self._closing else ServerError.ended(closed))
 
     def _on_request(self, request: EtsRequest) -> None:
-        """Answer with the program's promise, but never above the oldest row that is not sent."""
+        """Answer with the program's promise about the group or the feed, but never above the oldest row that is not
+        sent."""
         self.pump()
+        where, promised = request.where, None
         try:
-            promised = None if self._answer is None else self._answer(request.need_us)
+            if where is not None and self._answer_group is not None:
+                promised = self._answer_group(request.need_us, dict(where))
+            if promised is None:
+                where, promised = None, None if self._answer is None else self._answer(request.need_us)
             value_us = None if promised is None else min(parse_timestamp(promised), self._least_unsent())
         except Exception as error:  # raised by the program's function: the program sees it
             self._give_up(error)
             return
-        self._client.say(Ets(request.channel, request.request, value_us))
+        self._client.say(Ets(request.channel, request.request, value_us, where))
 
     def _least_unsent(self) -> int:
         least = MAX_INT64

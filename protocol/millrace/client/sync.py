@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 from millrace.client.aio import HEARTBEAT, AsyncClient
 from millrace.client.backoff import Backoff
 from millrace.client.errors import Ended
-from millrace.client.feed import FRAME_ROWS, HELD_BYTES, HELD_TUPLES, Answer, AsyncFeed
+from millrace.client.feed import FRAME_ROWS, HELD_BYTES, HELD_TUPLES, Answer, AsyncFeed, GroupAnswer
 from millrace.client.rows import Row
 from millrace.client.subscription import WINDOW, AsyncSubscription, Batch, ProgressTo
 from millrace.protocol import Schema
@@ -114,6 +114,7 @@ class Client:
         producer: str | None = None,
         schema: Schema | None = None,
         answer: Answer | None = None,
+        answer_group: GroupAnswer | None = None,
         frame_rows: int = FRAME_ROWS,
         held_tuples: int = HELD_TUPLES,
         held_bytes: int = HELD_BYTES,
@@ -128,6 +129,10 @@ class Client:
             answer: how to answer the server's request for a timestamp. A function takes the least timestamp that would
                 help, in microseconds, and returns the least timestamp that a row not yet sent can have, or None.
                 "clock": the current time of this machine, for rows that are stamped with it and sent at once.
+            answer_group: how to answer a request that names the group that has waited the longest, on a stream with a
+                `punctuation_key`. A function takes the least timestamp that would help, and the group's values by
+                column (timestamps in microseconds), and returns the least timestamp that a row of this group not yet
+                sent can have. If it returns None, `answer` answers for all rows.
             frame_rows: the most rows in a frame.
             held_tuples: `send` blocks while this many tuples are not acknowledged.
             held_bytes: `send` blocks while this many bytes are not acknowledged.
@@ -140,6 +145,7 @@ class Client:
             producer=producer,
             schema=schema,
             answer=answer,
+            answer_group=answer_group,
             frame_rows=frame_rows,
             held_tuples=held_tuples,
             held_bytes=held_bytes,

@@ -61,6 +61,24 @@ class PunctuationLine:
 
 
 @dataclass(frozen=True, slots=True)
+class AnswersLine:
+    """`{"stream": S, "answers": true}`: open the feed; the client answers the server's requests for timestamps."""
+
+    stream: str
+    feed: str = MAIN_FEED
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerLine:
+    """`{"stream": S, "answer": N, "punctuation": P}`: the answer to request N, a punctuation or null."""
+
+    stream: str
+    request: int
+    promise: PunctuationLine | None
+    feed: str = MAIN_FEED
+
+
+@dataclass(frozen=True, slots=True)
 class CloseLine:
     """`{"stream": S, "close": true}`: the client ends the feed."""
 
@@ -88,7 +106,7 @@ class UnsubscribeLine:
     query: str
 
 
-Line = Token | TupleLine | PunctuationLine | CloseLine | SubscribeLine | UnsubscribeLine
+Line = Token | TupleLine | PunctuationLine | AnswersLine | AnswerLine | CloseLine | SubscribeLine | UnsubscribeLine
 
 
 def _newlines(piece: bytes) -> int:
@@ -304,6 +322,25 @@ def _punctuation(keys: Mapping[str, object]) -> PunctuationLine:
     return PunctuationLine(_text(keys, "stream"), value, _text(keys, "feed", MAIN_FEED), counts, where)
 
 
+def _answers(keys: Mapping[str, object]) -> AnswersLine:
+    _only(keys, "stream", "answers", "feed")
+    if keys["answers"] is not True:
+        raise _unfit('"answers"', "true", spelt(keys["answers"]))
+    return AnswersLine(_text(keys, "stream"), _text(keys, "feed", MAIN_FEED))
+
+
+def _answer(keys: Mapping[str, object]) -> AnswerLine:
+    _only(keys, "stream", "answer", "punctuation", "feed", "where")
+    request = keys["answer"]
+    if not isinstance(request, int) or isinstance(request, bool) or request < 0:
+        raise _unfit('"answer"', "the number of a request", spelt(request))
+    if "punctuation" not in keys:
+        raise _unfit('"punctuation"', "a timestamp or null", "no key")
+    promises = keys["punctuation"] is not None
+    promise = _punctuation({key: value for key, value in keys.items() if key != "answer"}) if promises else None
+    return AnswerLine(_text(keys, "stream"), request, promise, _text(keys, "feed", MAIN_FEED))
+
+
 def _close(keys: Mapping[str, object]) -> CloseLine:
     _only(keys, "stream", "close", "feed")
     if keys["close"] is not True:
@@ -328,6 +365,8 @@ def _unsubscribe(keys: Mapping[str, object]) -> UnsubscribeLine:
 # The key that identifies each form.
 _FORMS: Sequence[tuple[str, Callable[[Mapping[str, object]], Line]]] = (
     ("tuple", _tuple),
+    ("answer", _answer),
+    ("answers", _answers),
     ("punctuation", _punctuation),
     ("close", _close),
     ("subscribe", _subscribe),

@@ -61,7 +61,7 @@ MAX_CHANNELS = 1_024  # open at once on one connection, by default
 # The capabilities that clients offer in HELLO and servers grant in WELCOME, with the texts of `docs/protocol.md`.
 CAPABILITIES: Mapping[str, str] = {
     "deleted": "the column that marks tombstones is called `$deleted`, not `$gone`, in SUBSCRIBED and RESULT_ARROW",
-    "groups": "PUNCTUATION has the field `where`",
+    "groups": "PUNCTUATION, ETS_REQUEST and ETS have the field `where`",
     "history": "SUBSCRIBE and SUBSCRIBED have the field `history`",
     "late": "CLOSED of a feed has the field `late`",
     "time_unit": "OPENED has the field `time_unit`",
@@ -192,20 +192,29 @@ class Punctuation:
 
 @dataclass(frozen=True, slots=True)
 class EtsRequest:
-    """The server requests a timestamp of a feed; one of at least `need_us` unblocks it."""
+    """The server requests a timestamp of a feed; one of at least `need_us` unblocks it.
+
+    With `where`, a promise about the tuples with these values in the columns of the stream's punctuation key is enough:
+    they are the group that has waited the longest.
+    """
 
     channel: int
     request: int
     need_us: int
+    where: tuple[tuple[str, object], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Ets:
-    """The answer: a promise like a punctuation, or None if the client cannot promise anything."""
+    """The answer: a promise like a punctuation, or None if the client cannot promise anything.
+
+    With `where`, it is about the tuples with these values alone.
+    """
 
     channel: int
     request: int
     value_us: int | None
+    where: tuple[tuple[str, object], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,8 +398,8 @@ LAYOUT: Mapping[type[Message], tuple[Kind, tuple[Item, ...]]] = {
     Data: (Kind.DATA, (_CHANNEL, _SEQUENCE, _ROWS)),
     DataArrow: (Kind.DATA_ARROW, (_CHANNEL, _SEQUENCE, _COUNT, _BATCH)),
     Punctuation: (Kind.PUNCTUATION, (_CHANNEL, time_item("value_us"), _WHERE)),
-    EtsRequest: (Kind.ETS_REQUEST, (_CHANNEL, number_item("request"), time_item("need_us"))),
-    Ets: (Kind.ETS, (_CHANNEL, number_item("request"), Item("value_us", "integer or nil", or_nil(INT64)))),
+    EtsRequest: (Kind.ETS_REQUEST, (_CHANNEL, number_item("request"), time_item("need_us"), _WHERE)),
+    Ets: (Kind.ETS, (_CHANNEL, number_item("request"), Item("value_us", "integer or nil", or_nil(INT64)), _WHERE)),
     Ack: (Kind.ACK, (_CHANNEL, _SEQUENCE, choice_item("meaning", "accepted", "durable"))),
     Error: (Kind.ERROR, (text_item("code"), text_item("text"), _CHANNEL_OR_NIL, nullable_number_item("sequence"),
                          nullable_number_item("row"), nullable_text_item("expected"), nullable_text_item("got"))),
@@ -415,6 +424,8 @@ REQUIRED_CAPABILITIES: Mapping[type[Message], Mapping[str, str]] = {
     Closed: {"late": "late"},
     Opened: {"time_unit": "time_unit"},
     Punctuation: {"where": "groups"},
+    EtsRequest: {"where": "groups"},
+    Ets: {"where": "groups"},
 }
 _MESSAGES: Mapping[int, tuple[type[Message], tuple[Item, ...]]] = {
     kind: (message, items) for message, (kind, items) in LAYOUT.items()

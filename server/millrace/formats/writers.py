@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, Final, Literal, Protocol
 import msgspec
 
 from millrace.engine.events import Late
+from millrace.engine.plan import StreamDefinition
 from millrace.formats.textrows import csv_text, json_text
 from millrace.protocol import DELETED, GONE, TOMBSTONE_NAMES, Field, Schema, Type
 from millrace.protocol.timestamps import format_timestamp
@@ -117,6 +118,15 @@ def late_lines(late: Late, feed: str) -> bytes:
         _JSON.encode({"late": _late(late, feed, row, ts, mark)}) + b"\n"
         for row, (ts, mark) in zip(json_rows(late.batch), times, strict=True)
     )
+
+
+def request_line(stream: StreamDefinition, feed: str, number: int, need_us: int, group: tuple[Any, ...]) -> bytes:
+    """A request for a timestamp as a line of JSON for the feed: of the group, if there is one."""
+    request: dict[str, Any] = {"stream": stream.name, "feed": feed, "number": number, "need": format_timestamp(need_us)}
+    if group:
+        fields = Schema(tuple(stream.schema.fields[stream.schema.names.index(name)] for name in stream.punctuation_key))
+        (request["where"],) = json_rows(Batch.from_rows(fields, [group], [0]))
+    return _JSON.encode({"request": request}) + b"\n"
 
 
 def _late(late: Late, feed: str, row: dict[str, Any], ts: int, mark: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from millrace.engine.events import Answered, Arrived, Punctuated
 from millrace.engine.plan import StreamDefinition, origin_of
-from millrace.formats.decoder import StreamDecoder, TooFarAheadError, check_promise, may_promise
+from millrace.formats.decoder import StreamDecoder, TooFarAheadError, check_promise
 from millrace.observe.logs import sparing
 from millrace.operators.frame.buffer import has_texts
 from millrace.protocol import Refuse, Schema
@@ -295,12 +295,24 @@ class Feeds:
         group = () if where is None else self._find(stream).source.group(where)
         self._runner.submit(Punctuated(stream, producer, value_us, group))
 
-    def answered(self, stream: str, producer: str, request: int, value_us: int | None) -> None:
+    def answered(
+        self,
+        stream: str,
+        producer: str,
+        request: int,
+        value_us: int | None,
+        where: Mapping[str, object] | None = None,
+        unit: TimeUnit = MICROSECONDS,
+    ) -> None:
         """The answer to a request; None, and one that is refused, promises nothing and ends the request."""
-        promise_us = value_us if value_us is not None and may_promise(value_us) else MIN_TIME
-        self._runner.submit(Answered(stream, producer, request, promise_us))
-        if value_us is not None:
-            check_promise(f"stream {stream}", value_us)
+        promise_us, group = MIN_TIME, ()
+        try:
+            if value_us is not None:
+                check_promise(f"stream {stream}", value_us, unit)
+                group = () if where is None else self._find(stream).source.group(where)
+                promise_us = value_us
+        finally:
+            self._runner.submit(Answered(stream, producer, request, promise_us, group))
 
     def check_times(self, stream: str, batch: Batch) -> None:
         """RowError for a tuple further above the clock than the stream allows, or with a time in another unit."""

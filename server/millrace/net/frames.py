@@ -314,7 +314,8 @@ class FrameDialect(Dialect):
 
     def _ets(self, said: Ets) -> None:
         feed = self._feeds[said.channel]
-        self.hall.feeds.answered(feed.stream, feed.producer, said.request, said.value_us)
+        where = None if said.where is None else dict(said.where)
+        self.hall.feeds.answered(feed.stream, feed.producer, said.request, said.value_us, where)
 
     # -- subscriptions -----------------------------------------------------------------------------
 
@@ -417,9 +418,12 @@ class _Feed:
             Opened(self.channel, self.next_sequence, tuples, stream.schema, stream.timestamps, stream.time, unit)
         )
 
-    def asked(self, request: int, need_us: int) -> None:
+    def asked(self, request: int, need_us: int, group: tuple[Any, ...]) -> None:
         if self._open:
-            self._dialect.say(EtsRequest(self.channel, request, need_us))
+            key = self._source.stream.punctuation_key
+            named = group and "groups" in self._dialect.session.capabilities
+            where = tuple(zip(key, group, strict=True)) if named else None
+            self._dialect.say(EtsRequest(self.channel, request, need_us, where))
 
     def late(self, late: Late) -> None:
         """Counted for CLOSED; the tuples themselves are read from the stream's late side stream."""

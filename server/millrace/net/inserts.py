@@ -31,7 +31,7 @@ class _Feed:
     def granted(self, tuples: int) -> None:
         """The statement has sent all it had."""
 
-    def asked(self, request: int, need_us: int) -> None:
+    def asked(self, request: int, need_us: int, group: tuple[Any, ...]) -> None:
         """The feed ends in the step in which it opens."""
 
     def late(self, late: Late) -> None:

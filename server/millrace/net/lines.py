@@ -17,7 +17,7 @@ import numpy as np
 
 from millrace.engine.events import Late
 from millrace.formats.linecolumns import WORTHWHILE, LineColumns, Read, newlines
-from millrace.formats.writers import late_lines, row_lines
+from millrace.formats.writers import late_lines, request_line, row_lines
 from millrace.net.connection import GREETING_BYTES, Connection, Dialect
 from millrace.net.feeds import UnderWay
 from millrace.net.sink import Outlet, Sender, Subscription
@@ -25,6 +25,8 @@ from millrace.observe.logs import sparing
 from millrace.protocol import MillraceError, PeerError, Refuse, RowError
 from millrace.protocol.jsonlines import (
     LINE_BYTES,
+    AnswerLine,
+    AnswersLine,
     CloseLine,
     Line,
     LineReader,
@@ -354,19 +356,35 @@ class LineDialect(Dialect):
         unit = self.hall.feeds.source(said.stream).unit
         self.hall.feeds.punctuated(said.stream, feed.producer, said.time_us(unit), unit, said.where)
 
+    def _answers(self, said: AnswersLine) -> None:
+        if (said.stream, said.feed) in self._feeds:
+            text = f"this connection already feeds {said.stream} as {said.feed}: send answers as the feed's first line"
+            raise Refuse(text, code="already_open")
+        self._feed(said.stream, said.feed, answers=True)
+
+    def _answer(self, said: AnswerLine) -> None:
+        feed = self._feeds.get((said.stream, said.feed))
+        if feed is None or not feed.answers:
+            text = f"this connection does not feed {said.stream} as {said.feed} with answers"
+            raise Refuse(text, code="not_open")
+        feed.take()
+        unit, promise = self.hall.feeds.source(said.stream).unit, said.promise
+        value_us, where = (None, None) if promise is None else (promise.time_us(unit), promise.where)
+        self.hall.feeds.answered(said.stream, feed.producer, said.request, value_us, where, unit)
+
     def _close(self, said: CloseLine) -> None:
         feed = self._feeds.pop((said.stream, said.feed), None)
         if feed is None:
             raise Refuse(f"this connection does not feed {said.stream} as {said.feed}", code="not_open")
         feed.leave()
 
-    def _feed(self, stream: str, name: str) -> _LineFeed:
+    def _feed(self, stream: str, name: str, *, answers: bool = False) -> _LineFeed:
         feed = self._feeds.get((stream, name))
         if feed is None:
             if len(self._feeds) >= self.hall.limits.channels:
                 text = f"this connection has {len(self._feeds)} feeds, the limit: close one"
                 raise Refuse(text, code="too_many_channels")
-            feed = self._feeds[stream, name] = _LineFeed(self, stream, name)
+            feed = self._feeds[stream, name] = _LineFeed(self, stream, name, answers)
         return feed
 
     def forget_feed(self, stream: str, name: str) -> None:
@@ -401,6 +419,8 @@ class LineDialect(Dialect):
 _HEARD: Final[Mapping[type, Callable[[LineDialect, Any], None]]] = {
     TupleLine: LineDialect._tuple,
     PunctuationLine: LineDialect._punctuation,
+    AnswersLine: LineDialect._answers,
+    AnswerLine: LineDialect._answer,
     CloseLine: LineDialect._close,
     SubscribeLine: LineDialect._subscribe,
     UnsubscribeLine: LineDialect._unsubscribe,
@@ -414,8 +434,9 @@ class _LineFeed:
     Its name is made unique by the connection's: two people with `nc` are two feeds.
     """
 
-    def __init__(self, dialect: LineDialect, stream: str, name: str) -> None:
+    def __init__(self, dialect: LineDialect, stream: str, name: str, answers: bool) -> None:
         self.stream = stream
+        self.answers = answers
         self.producer = f"{dialect.connection.peer}/{name}"
         self._name = name
         self._dialect = dialect
@@ -427,7 +448,7 @@ class _LineFeed:
         self._numbers: list[int] = []
         self._batches: list[tuple[Batch, LineNumbers]] = []
         self._received = self._feeds.received_of(stream)
-        self._feeds.open(stream, self.producer, self)
+        self._feeds.open(stream, self.producer, self, can_answer=answers)
 
     def gather(self, line: int, values: Mapping[str, Any], length: int) -> None:
         self._received.bytes += length
@@ -510,8 +531,9 @@ class _LineFeed:
         self._dialect.connection.let_read(f"credit of {self.stream}/{self._name}")
         self._dialect.have_credit()
 
-    def asked(self, request: int, need_us: int) -> None:
-        """Lines have no question for a timestamp: a peer punctuates when it likes."""
+    def asked(self, request: int, need_us: int, group: tuple[Any, ...]) -> None:
+        stream = self._feeds.source(self.stream).stream
+        self._dialect.connection.write(request_line(stream, self._name, request, need_us, group))
 
     def late(self, late: Late) -> None:
         """Report each late tuple to the peer, under the peer's name of the feed."""

@@ -109,8 +109,8 @@ class FeedPeer(Protocol):
     def granted(self, tuples: int) -> None:
         """Grant credit for more tuples."""
 
-    def asked(self, request: int, need_us: int) -> None:
-        """A promise of at least `need_us` would unblock an operator."""
+    def asked(self, request: int, need_us: int, group: tuple[Any, ...]) -> None:
+        """A promise of at least `need_us`, about the `group` if there is one, would unblock an operator."""
 
     def late(self, late: Late) -> None:
         """Tuples were late and entered no query."""
@@ -683,7 +683,7 @@ class Runner:
         peer = self.feeds.get((order.stream, order.feed))
         if peer is not None:
             log.debug("requested a timestamp", stream=order.stream, feed=order.feed, need_us=order.need_us)
-            peer.asked(order.request, order.need_us)
+            peer.asked(order.request, order.need_us, order.group)
 
     def _ask_ended(self, order: AskEnded) -> None:
         log.debug(
