@@ -280,6 +280,8 @@ def small(monkeypatch: pytest.MonkeyPatch, data: st.DataObject) -> None:
     monkeypatch.setattr(segments, "FEW", data.draw(st.sampled_from([1, 3, 64])))
     monkeypatch.setattr(segments, "TOGETHER", data.draw(st.sampled_from([1, 4, 1024])))
     monkeypatch.setattr(segments, "WORTH_CLEARING", 2)
+    monkeypatch.setattr(segments, "MANY", data.draw(st.sampled_from([2, 65_536])))
+    monkeypatch.setattr(segments, "ENOUGH", 2)
     monkeypatch.setattr(join_module, "MOST_LOOKED", data.draw(st.sampled_from([1, 5, 65_536])))
     if data.draw(st.booleans()):
         collide(monkeypatch)

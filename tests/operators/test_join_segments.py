@@ -33,6 +33,7 @@ def int64(values: Any) -> Int64s:
     cuts=st.lists(st.integers(0, 60), max_size=4),
     floor=st.integers(-70, 70),
     largest=st.sampled_from([1, 2, 4, 262_144]),
+    many=st.sampled_from([1, 8, 65_536]),
     resumed=st.booleans(),
 )
 def test_finds_what_was_stored(
@@ -42,12 +43,14 @@ def test_finds_what_was_stored(
     cuts: list[int],
     floor: int,
     largest: int,
+    many: int,
     resumed: bool,
 ) -> None:
     if ordered:
         stored = sorted(stored, key=lambda row: row[1])
     with pytest.MonkeyPatch.context() as monkeypatch:
-        for name, value in {"LARGEST": largest, "SMALLEST": 2, "FEW": 1, "TOGETHER": 4, "FEW_PAIRS": 2}.items():
+        limits = {"LARGEST": largest, "MANY": many, "ENOUGH": 2, "SMALLEST": 2, "FEW": 1, "TOGETHER": 4, "FEW_PAIRS": 2}
+        for name, value in limits.items():
             monkeypatch.setattr(segments, name, value)
         shape = Shape((Type.BIGINT, Type.DOUBLE), ((0,),), SPAN, 4)
         store = SegmentStore(shape)
@@ -84,3 +87,28 @@ def test_finds_what_was_stored(
         alone = store.probe_row(new[0][0], new[0][1] - 5, new[0][1] + 4)
         slots = [] if alone is None else alone.strip([], 2).arrival.tolist()
         assert sorted(slots) == sorted(number for row, number, _, _ in found if row == 0)
+
+
+@pytest.mark.parametrize("behind", [0, 350])
+@pytest.mark.parametrize("each", [40, 90])
+def test_a_dense_store_retains_little_more_than_it_needs(behind: int, each: int) -> None:
+    """Rows come in order, or two of three late by `behind`. What is over takes at most an eighth of a span, and room
+    that no row uses as little."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        for name, value in {"MANY": 4096, "ENOUGH": 256, "TOGETHER": 64}.items():
+            monkeypatch.setattr(segments, name, value)
+        span = 240
+        part = span // segments.PARTS * 3 * each
+        store = SegmentStore(Shape((Type.BIGINT,), ((0,),), span, 8))
+        live = int64([])
+        for now in range(12 * span):
+            ts = np.repeat(int64([now, now - behind, now - behind]), each)
+            ts = ts[ts >= 0]
+            store.put(Strip(ts, ts, [ts], [None]), int(ts.min()), int(ts.max()), [ts])
+            floor = now - behind - span
+            store.expire(floor)
+            live = np.concatenate([live[live >= floor], ts[ts >= floor]])
+            if floor >= 0:
+                assert len(live) <= store.tuples <= len(live) + part
+            if floor > 2 * span:
+                assert sum(segment.room for segment in store.segments) <= 1.1 * store.tuples + 2 * part

@@ -32,6 +32,8 @@ LIMITS = (
     (join, "MOST_LOOKED", 12),
     (segments, "SMALLEST", 2),
     (segments, "LARGEST", 8),
+    (segments, "MANY", 6),
+    (segments, "ENOUGH", 4),
     (segments, "FEW", 2),
     (segments, "TOGETHER", 4),
     (segments, "WORTH_CLEARING", 4),

@@ -1,10 +1,11 @@
 """The stored tuples of one input of a join: in segments of time, found by key and time, dropped a segment at once.
 
-A segment covers a span of time, at least as long as the widest interval that anybody looks at, so that a probe touches
-few of them; longer when few tuples come. It holds arrays only: time, arrival, the columns that the join gives or
-compares, and per index the 64-bit identities of the keys with a hash over (identity, bucket of time). Disorder between
-the inputs or within them makes no probe longer, and nothing is ever moved to drop what is over: a segment goes when
-its newest tuple can match nothing more, and the kernel tests every tuple's time exactly.
+A segment covers a span of time, as long as the widest interval that anybody looks at, so that a probe touches few of
+them; longer when few tuples come, and an eighth of it when many do, so that what is over takes little memory. It has
+room for as many tuples as the segment before it makes likely. It holds arrays only: time, arrival, the columns that the
+join gives or compares, and per index the 64-bit identities of the keys with a hash over (identity, bucket of time).
+Disorder between the inputs or within them makes no probe longer, and nothing is ever moved to drop what is over: a
+segment goes when its newest tuple can match nothing more, and the kernel tests every tuple's time exactly.
 
 A store of the n newest rows has segments by number of tuples instead.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import isqrt
 from typing import Any, Final, cast
 
 import numpy as np
@@ -29,6 +31,12 @@ from millrace.values.texts import as_texts
 SMALLEST: Final = 64
 # The last segment is made longer instead of opening another one until it holds so many.
 FEW: Final = 64
+# A span in which more tuples come than this is divided into so many segments, or more if they would be larger than
+# LARGEST.
+MANY: Final = 65_536
+PARTS: Final = 8
+# So many tuples of a segment show how dense they are.
+ENOUGH: Final = 4096
 # Of tuples that come together, so many share a segment, however short the band is.
 TOGETHER: Final = 1024
 # A segment of so many is not made larger if those to come are all later: the next one takes them. Looking through one
@@ -267,9 +275,8 @@ class Segment:
         self.reserve(room, shared)
 
     def reserve(self, room: int, shared: Sieve | None = None) -> None:
-        """Have room for so many tuples, rounded up. A segment that shares a sieve leaves it if it needs more room."""
-        room = max(SMALLEST, 1 << (room - 1).bit_length())
-        count = self.room = room
+        """Have room for so many tuples. A segment that shares a sieve leaves it if it needs more room."""
+        count = self.room = max(SMALLEST, room)
         self.rows = rows = self._longer(self.rows, count)
         self.ts, self.arrival = rows[:, TIME], rows[:, ARRIVAL]
         self.keys = [rows[:, place] for place in self.shape.keys]
@@ -282,13 +289,14 @@ class Segment:
             self.unlinked = self._longer(self.unlinked, count)
         if self.matched is not None:
             self.matched = self._longer(self.matched, count)
-        # Twice as many places as tuples: most chains have one tuple.
-        self.tables = [np.zeros(2 * room, np.int32) for _ in self.keys]
-        self.links = [np.empty(room, np.int32) for _ in self.keys]
+        # At least a quarter more places than tuples: most chains have one tuple.
+        places = 1 << (count + count // 4 - 1).bit_length()
+        self.tables = [np.zeros(places, np.int32) for _ in self.keys]
+        self.links = [np.empty(count, np.int32) for _ in self.keys]
         self.shared = shared
         if shared is None:
             bit = ALL
-            self.sieves = [np.zeros(2 * room, np.uint8) for _ in self.keys]
+            self.sieves = [np.zeros(places, np.uint8) for _ in self.keys]
         else:
             bit = shared.bits
             self.sieves = shared.places
@@ -456,6 +464,12 @@ class Found:
             at += len(slots)
 
 
+def _width(span: int, count: int, covered: int) -> int:
+    """How much time of a span a segment covers if so much time has so many tuples."""
+    rows = count * span // covered
+    return span if rows <= MANY else max(1, span // max(PARTS, rows // LARGEST + 1))
+
+
 class SegmentStore:
     """The stored tuples of one input, in segments that do not overlap, in order of time.
 
@@ -542,12 +556,15 @@ class SegmentStore:
         matched: Bools | None,
     ) -> tuple[Segment, int]:
         count = len(rows.ts)
-        if segment.count + count > segment.room:
+        full = segment.count + count > segment.room
+        if full:
             self._make_room(segment, count)
         self.tuples += count
         self.rows += count
         start = segment.count
         segment.append(rows, least, greatest, keys, unlinked, matched)
+        if full:
+            self._cut(segment)
         return segment, start
 
     def _make_room(self, segment: Segment, count: int) -> None:
@@ -559,7 +576,27 @@ class SegmentStore:
                 segment.keep(live)
                 if segment.count + count <= segment.room:
                     return
-        segment.reserve(max(2 * segment.room, segment.count + count))
+        likely = self._likely(self.segments.index(segment), segment.start, segment.end)
+        most = 2 * segment.room
+        segment.reserve(likely if segment.count + count <= likely < most else max(most, segment.count + count))
+
+    def _likely(self, at: int, start: int, end: int) -> int:
+        """How many tuples such a segment gets if they are as dense as in the one before it: so many, and three standard
+        deviations of random arrivals."""
+        if not at:
+            return 0
+        before = self.segments[at - 1]
+        count = before.count * (end - start) // (before.end - before.start)
+        return min(count + 3 * isqrt(count), max(LARGEST, before.count))
+
+    def _cut(self, segment: Segment) -> None:
+        """End the last segment soon after its newest tuple if they turn out to be dense."""
+        span = self.shape.span_us
+        if span is None or segment is not self.segments[-1] or segment.count < ENOUGH:
+            return
+        width = _width(span, segment.count, segment.greatest - segment.least + 1)
+        if width < span:
+            segment.end = min(segment.end, segment.greatest - segment.greatest % width + width)
 
     @property
     def _numbered(self) -> bool:
@@ -622,7 +659,7 @@ class SegmentStore:
         at = bisect_right([segment.start for segment in segments], first)
         before = segments[at - 1].end if at else MIN_TIME
         after = segments[at].start if at < len(segments) else MAX_TIME
-        span = self.shape.span_us
+        span = self._span(at)
         if span is None:
             self._open_at(at, before, after, len(ts))
             return
@@ -634,9 +671,16 @@ class SegmentStore:
         else:
             self._open_at(at, max(before, first - first % span), end, int(np.searchsorted(mine, end)))
 
+    def _span(self, at: int) -> int | None:
+        """How much time a new segment covers, if tuples are as dense as in the one before it."""
+        span = self.shape.span_us
+        if span is None or not at:
+            return span
+        before = self.segments[at - 1]
+        return _width(span, before.count, before.end - before.start)
+
     def _open_at(self, at: int, start: int, end: int, count: int) -> Segment:
-        # A segment will have about as many tuples as its neighbour: it need not grow to that size step by step.
-        room = max(count, self.segments[at - 1].count if at else 0)
+        room = max(count, self._likely(at, start, end))
         span = self.shape.span_us
         # Within a segment that is no longer than a few intervals, one bucket finds as much as several.
         shift = 63 if span is None or end - start <= 2 * span else self.shape.shift
@@ -648,7 +692,7 @@ class SegmentStore:
 
     def _sieve_for(self, at: int, start: int, room: int, shift: int) -> Sieve | None:
         """The sieve for a segment to share, if it is large and all its tuples are in bucket 0."""
-        if room < LARGEST or shift != 63 or start < 0:
+        if room < LARGEST // 2 or shift != 63 or start < 0:
             return None
         before = self.segments[at - 1].shared if at else None
         if before is not None and before.room >= room and before.bits < BITS:
