@@ -32,6 +32,7 @@ class GroupMarks:
 
     marks     by slot, the group's mark; a group that was only looked up has none
     promises  by side and slot
+    turns     by slot, the order in which the stored groups became ahead: results are in this order, whatever the slots
     ahead     how many groups are stored; `ignored` counts the promises for more than MOST_GROUPS
     floor     the mark of all sides, up to which promises have been forgotten
     """
@@ -43,7 +44,8 @@ class GroupMarks:
 
     def _clear(self) -> None:
         self._index = KeyIndex(self._schema.fields)
-        self.marks = np.empty(0, np.int64)
+        self.marks, self.turns = np.empty(0, np.int64), np.empty(0, np.int64)
+        self._turn = 0
         self.promises: dict[Hashable, Int64s] = {}
         self.ahead = 0
         self.floor = MIN_TIME
@@ -61,7 +63,7 @@ class GroupMarks:
             if self.ahead >= MOST_GROUPS:
                 self.ignored += 1
                 return False
-            self.ahead += 1
+            self._store(slot)
         row = self.promises.get(side)
         if row is None:
             row = self.promises[side] = np.full(len(self.marks), MIN_TIME, np.int64)
@@ -69,6 +71,11 @@ class GroupMarks:
             return False
         row[slot] = value_us
         return True
+
+    def _store(self, slot: int) -> None:
+        self.ahead += 1
+        self.turns[slot] = self._turn
+        self._turn += 1
 
     def promised(self, side: Hashable, group: Group) -> int:
         """What a side has promised of a group, by a promise about that group."""
@@ -92,7 +99,7 @@ class GroupMarks:
         own, others = sides(self.promises)
         whole = min([others, *own.values()])
         found = self._least(own, others)
-        risen = np.flatnonzero(found > np.maximum(self.marks, whole))
+        risen = self._in_turn(found > np.maximum(self.marks, whole))
         before, now = np.maximum(self.marks[risen], whole).tolist(), found[risen].tolist()
         groups = list(zip(self._index.rows(risen), before, now, strict=True))
         self.marks[risen] = found[risen]
@@ -112,6 +119,10 @@ class GroupMarks:
         self.ahead = int(np.count_nonzero(self._live()))
         if not self.ahead:
             self._clear()
+
+    def _in_turn(self, chosen: Bools) -> Int64s:
+        slots = np.flatnonzero(chosen)
+        return slots[np.argsort(self.turns[slots])]
 
     def _live(self) -> Bools:
         """By slot, whether anything above the floor is promised."""
@@ -144,19 +155,19 @@ class GroupMarks:
         if len(self.marks) > 2 * self.ahead + FEW:
             live = np.flatnonzero(self._live())
             self._index.keep(live)
-            self.marks = self.marks[live]
+            self.marks, self.turns = self.marks[live], self.turns[live]
             self.promises = {side: row[live] for side, row in self.promises.items()}
         slots = self._index.find(columns, valid, rows)
         more = self._index.count - len(self.marks)
         if more:
             fresh = np.full(more, MIN_TIME, np.int64)
-            self.marks = np.append(self.marks, fresh)
+            self.marks, self.turns = np.append(self.marks, fresh), np.append(self.turns, fresh)
             self.promises = {side: np.append(row, fresh) for side, row in self.promises.items()}
         return slots
 
     def __iter__(self) -> Iterator[tuple[Group, int, dict[Hashable, int]]]:
         """The stored groups, each with its mark and what the sides have promised."""
-        slots = np.flatnonzero(self._live())
+        slots = self._in_turn(self._live())
         sides = sorted(self.promises, key=str)
         for slot, group in zip(slots.tolist(), self._index.rows(slots), strict=True):
             by = {side: int(self.promises[side][slot]) for side in sides if self.promises[side][slot] > MIN_TIME}
@@ -172,9 +183,12 @@ class GroupMarks:
         self._clear()
         self.ignored, floor, groups = data
         for group, mark, by in groups:
-            for side, value_us in by:
-                self.promise(side, tuple(group), value_us)
             batch = Batch.from_rows(self._schema, [group], [0])
-            slots = self._slots(batch.columns, batch.valid, 1)
-            self.marks[slots] = mark
-        self.ahead, self.floor = len(groups), floor
+            slot = int(self._slots(batch.columns, batch.valid, 1)[0])
+            self._store(slot)
+            self.marks[slot] = mark
+            for side, value_us in by:
+                if side not in self.promises:
+                    self.promises[side] = np.full(len(self.marks), MIN_TIME, np.int64)
+                self.promises[side][slot] = value_us
+        self.floor = floor
