@@ -17,7 +17,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.engine.engine import Engine
-from millrace.engine.events import Answered, Arrived, AskTimestamp, Event, FeedClosed, FeedOpened, Late, Punctuated
+from millrace.engine.events import (
+    Answered,
+    Arrived,
+    AskTimestamp,
+    Event,
+    FeedClosed,
+    FeedOpened,
+    InsertOperator,
+    Late,
+    Punctuated,
+)
 from millrace.engine.plan import StreamDefinition
 from millrace.operators.aggregate import panes
 from millrace.operators.aggregate.spec import AggregateCall, AggregateSpec
@@ -427,3 +437,12 @@ def test_a_need_of_all_rows_is_asked_for_before_one_of_a_group() -> None:
     bench.query(plan("total", ("A", total, ["s.source"]), schema=Schema.of(n="bigint")))
     effects = bench.run(FeedOpened("s", "f", can_answer=True), give((1, 7, "a", 1), (12, 9, "a", 1)), at=20)
     assert [(one.need_us, one.group) for one in effects.orders if isinstance(one, AskTimestamp)] == [(10, ())]
+
+
+def test_promises_pass_a_union_before_which_an_operator_was_inserted() -> None:
+    bench = Bench(stream(("k",), 30), replace(stream(("k",), 30), name="t"))
+    for made in united(TimeWindow(10, 10), ordered=False, view=False):
+        bench.query(made)
+    bench.do(InsertOperator("q.U", SelectSpec(Constant(Type.BOOLEAN, False, True))))
+    effects = bench.run(give((1, 7, "a", 1), (2, 8, "a", 1)), *(Punctuated(name, "f", 10, (7,)) for name in "st"))
+    assert [row[0] for row in rows(effects, "q")] == [7]

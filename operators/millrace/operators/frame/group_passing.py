@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.clause import Clause
 from millrace.operators.frame.inlet import Inlet
+from millrace.operators.frame.operator import Operator
 from millrace.operators.source.groups import Group, GroupMarks
 from millrace.operators.updates.key_index import KeyIndex
 from millrace.protocol import Schema
@@ -32,9 +32,8 @@ class GroupPassing:
     later   promises that wait until the operator has emitted its tuples up to a time: their rows were queued in it
     """
 
-    def __init__(self, inputs: Sequence[Inlet], output: Buffer) -> None:
-        self._inputs = inputs
-        self._output = output
+    def __init__(self, operator: Operator) -> None:
+        self._operator = operator  # its inputs change when operators are inserted
         self._marks: dict[tuple[int, ...], GroupMarks] = {}
         self.later: list[tuple[int, Clause]] = []
 
@@ -42,15 +41,16 @@ class GroupPassing:
         return bool(self._marks or self.later)
 
     def heed(self, reader: Inlet, clause: Clause) -> None:
-        if not clause.equal or [at for at, _ in clause.below] != [TIME] or any(one.latent for one in self._inputs):
+        inputs = self._operator.inputs
+        if not clause.equal or [at for at, _ in clause.below] != [TIME] or any(one.latent for one in inputs):
             return
         keys, group = zip(*sorted(clause.equal, key=itemgetter(0)), strict=True)
         if keys not in self._marks:
             self._marks[keys] = self._empty(keys)
-        self._marks[keys].promise(self._inputs.index(reader), group, clause.below[0][1])
+        self._marks[keys].promise(inputs.index(reader), group, clause.below[0][1])
 
     def _empty(self, keys: Sequence[int]) -> GroupMarks:
-        return GroupMarks([self._output.schema.fields[at] for at in keys])
+        return GroupMarks([self._operator.output.schema.fields[at] for at in keys])
 
     def pass_on(self, queued: Callable[[], Iterable[Batch]] = tuple, emitted_us: int = MAX_TIME) -> None:
         """Put the promises that follow now. `queued`: tuples that the operator has taken and not emitted; it has
@@ -65,10 +65,10 @@ class GroupPassing:
         if due:
             self.later = [item for item in self.later if item[0] >= emitted_us]
         for clause in due:
-            self._output.put_clause(clause)
+            self._operator.output.put_clause(clause)
 
     def _sides(self, sides: Collection[Hashable]) -> tuple[Mapping[Hashable, int], int]:
-        lows = [reader.low_water() for reader in self._inputs]
+        lows = [reader.low_water() for reader in self._operator.inputs]
         own: dict[Hashable, int] = {side: low for side, low in enumerate(lows) if side in sides}
         return own, min((low for side, low in enumerate(lows) if side not in sides), default=MAX_TIME)
 
@@ -77,7 +77,7 @@ class GroupPassing:
         emitted the time of the next, and in the end the group's mark."""
         groups = [group for group, _, _ in risen]
         times = self._times(keys, groups, pieces)
-        above = self._output.grain.above
+        above = self._operator.output.grain.above
         for number, (group, before, now) in enumerate(risen):
             equal = tuple(zip(keys, group, strict=True))
             last_us = MIN_TIME
@@ -89,7 +89,7 @@ class GroupPassing:
 
     def _times(self, keys: Sequence[int], groups: Sequence[Group], pieces: Iterable[Batch]) -> dict[int, set[int]]:
         """By the number of a group, the times of its tuples."""
-        fields = [self._output.schema.fields[at] for at in keys]
+        fields = [self._operator.output.schema.fields[at] for at in keys]
         made = Batch.from_rows(Schema(tuple(fields)), groups, [0] * len(groups))
         times: dict[int, set[int]] = {}
         for piece in pieces:

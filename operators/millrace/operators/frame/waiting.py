@@ -136,7 +136,7 @@ class Merging(TimeOrdered):
 
     def __init__(self, site: Site) -> None:
         super().__init__(site)
-        self.groups = GroupPassing(self.inputs, self.output)
+        self.groups = GroupPassing(self)
 
     @abstractmethod
     def consume(self, batch: Batch) -> Batch | None:

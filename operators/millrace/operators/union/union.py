@@ -91,7 +91,7 @@ class ArrivalUnion(Operator):
     def __init__(self, site: Site) -> None:
         super().__init__(site.name, site.inputs, site.output)
         self._turn = 0
-        self.groups = GroupPassing(self.inputs, self.output)
+        self.groups = GroupPassing(self)
         self._renames = [reader.schema != site.output.schema for reader in site.inputs]
 
     def pass_on(self, batch: Batch, position: int) -> Batch:
