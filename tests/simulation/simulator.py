@@ -173,7 +173,7 @@ class Play:
             case "tuples":
                 return [Arrived(said.stream, said.feed, self._batch(said))]
             case "punctuation":
-                return [Punctuated(said.stream, said.feed, said.value)]
+                return [Punctuated(said.stream, said.feed, said.value, said.group)]
             case "open":
                 return [FeedOpened(said.stream, said.feed)]
             case "close":

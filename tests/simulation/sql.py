@@ -100,6 +100,7 @@ class SqlWorld:
     log: tuple[Said, ...]
     later: tuple[str, ...] = ()
     stamped: frozenset[str] = field(default_factory=frozenset)
+    punctuation_key: str = ""  # of stream `a`, about whose groups its feed makes promises
 
     def query(self, name: str) -> SqlQuery:
         return next(query for query in self.queries if query.name == name)
@@ -242,6 +243,9 @@ class _SqlMaker:
 
     def __post_init__(self) -> None:
         self.rng = random.Random(f"sql {self.seed}")
+        self.apart = random.Random(f"groups {self.seed}")
+        self.punctuation_key = draw(self.apart, "sql.punctuation key")
+        self.promised: dict[Any, int] = {}
         self.joined = False
         self.queries: list[SqlQuery] = []
 
@@ -258,7 +262,11 @@ class _SqlMaker:
             catalog = catalog.with_(plan(parse(made.text)[0], catalog))
             self.queries.append(made)
         self.queries.append(SqlQuery("passing", self._read(PASSING)))
-        return SqlWorld(self.seed, text, streams, tuple(self.queries), self._log())
+        log = self._log()
+        if self.punctuation_key:
+            self.rng = self.apart
+            self.queries.append(SqlQuery("groups", self._groups()))
+        return SqlWorld(self.seed, text, streams, tuple(self.queries), log, punctuation_key=self.punctuation_key)
 
     def _stream(self, name: str) -> str:
         key = f", update_key = '{', '.join(KEY)}'" if name == KEYED else ""
@@ -266,6 +274,8 @@ class _SqlMaker:
         if name == "i":
             return f"CREATE STREAM i ({DECLARED}) WITH ({ets});"
         disorder = self.draw("disorder")
+        if name == "a" and self.punctuation_key:
+            key = f", punctuation_key = '{self.punctuation_key}'"
         options = f"time = 'ts', disorder = '{disorder} us', {ets}{key}"
         return f"CREATE STREAM {name} (ts TIMESTAMP, {DECLARED}) WITH ({options});"
 
@@ -355,7 +365,9 @@ class _SqlMaker:
         return replace(table, sql=f"SELECT {listed} FROM {table.nested} r", rows=rows)
 
     def _union(self, depth: int) -> SqlTable:
-        one, other = self.table(depth), self.table(depth)
+        return self._united(self.table(depth), self.table(depth))
+
+    def _united(self, one: SqlTable, other: SqlTable) -> SqlTable:
         return SqlTable(
             " UNION ALL ".join(f"SELECT {SELECTED} FROM {arm.nested} r" for arm in (one, other)),
             lambda taken: _numbered([*one.rows(taken), *other.rows(taken)]),
@@ -405,9 +417,17 @@ class _SqlMaker:
         )
         return self._over(retimed, "tumble", f"({sql})", time="s")
 
-    def _over(self, table: SqlTable, kind: str, item: str, *, time: str = "ts") -> SqlTable:
+    def _groups(self) -> SqlTable:
+        """Windows by the punctuation key of `a`, which promises about its groups reach."""
+        table = self._read("a")
+        for clause in self.draw("way of groups"):
+            table = self._united(table, self._read("a")) if clause == "union" else self._filter(0, table)
+        return self._over(table, self.draw("window"), table.nested, by_too=[self.punctuation_key])
+
+    def _over(self, table: SqlTable, kind: str, item: str, *, time: str = "ts", by_too: Sequence[str] = ()) -> SqlTable:
         size, slide = self.draw("size"), self.draw("slide")
         columns = self._columns("grouped by", least=0)
+        columns = list(dict.fromkeys([*columns, *by_too]))
         keys = [KEYS[column] for column in columns]
         text = {
             "tumble": f"TUMBLE({item}, {time}, INTERVAL '{size} us')",
@@ -677,6 +697,8 @@ class _SqlMaker:
                     back = rng.randint(0, self.disorder[stream] + 2)
                     ts = None if stream == "i" else max(self.now - back, BEGIN_US)
                     values = [rng.choice(VALUES[column]) for column in COLUMNS if column != "n"]
+                    if stream == "a" and self.punctuation_key and ts is not None:
+                        ts = max(ts, self.promised.get(values[COLUMNS.index(self.punctuation_key)], ts))
                     tuples.append((ts, *values, number))
                     number += 1
                 log.append(Said(self.now, "tuples", stream, "main", tuple(tuples)))
@@ -686,6 +708,12 @@ class _SqlMaker:
                 )
             else:
                 log.append(Said(self.now, "check"))
+            if self.punctuation_key and draw(self.apart, "sql.promise about a group"):
+                group = self.apart.choice(VALUES[self.punctuation_key])
+                value = self.promised[group] = max(
+                    self.now + draw(self.apart, "sql.promised ahead"), self.promised.get(group, BEGIN_US)
+                )
+                log.append(Said(self.now, "punctuation", "a", "main", value=value, group=(group,)))
         ends = [Said(self.now, "end", name) for name in ("a", KEYED, "i", PASSING)]
         return (*log, Said(self.now, "check"), *ends, Said(self.now, "check"))
 

@@ -21,11 +21,14 @@ from millrace.engine.events import (
     AdoptBootstrap,
     AlterStream,
     Answer,
+    Answered,
     Archived,
+    AskTimestamp,
     DropQuery,
     DropStream,
     Effects,
     Event,
+    FeedOpened,
     HoldQuery,
     InsertOperator,
     PauseQuery,
@@ -40,7 +43,7 @@ from millrace.engine.events import (
     UnshareQuery,
     WatchProgress,
 )
-from millrace.engine.plan import QueryPlan
+from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.engine.seam import Bootstrap, BootstrapState, gated
 from millrace.operators.filter.spec import SelectSpec
 from millrace.operators.queues.inlet import QueueInlet
@@ -74,7 +77,14 @@ class SqlPlay(Play):
     world: SqlWorld  # type: ignore[assignment]
 
     def __init__(self, world: SqlWorld, style: int | None, *, rough: bool = False) -> None:
+        # A rough play is compared in the end alone: its feed answers requests, which moves windows forward.
+        self.answers = rough and bool(world.punctuation_key)
+        if self.answers:
+            world = replace(world, streams=tuple(_asked(stream) for stream in world.streams))
         super().__init__(world, style, rough=rough)  # type: ignore[arg-type]
+        self.answering = random.Random(f"answers {world.seed} {style}")
+        self.asked: list[AskTimestamp] = []
+        self.to_come = {values[-1]: values for said in world.log if said.stream == "a" for values in said.tuples}
         self.books = LooseBooks()
         self.chance = random.Random(f"trouble {world.seed} {style} {rough}")
         self.editing = random.Random(f"editing {world.seed} {style} {rough}")
@@ -94,6 +104,22 @@ class SqlPlay(Play):
 
     # -- the log -------------------------------------------------------------------------------------------------------
 
+    def _begin(self) -> None:
+        super()._begin()
+        if self.answers:
+            self._step([FeedOpened("a", "main", can_answer=True)])
+
+    def _answer(self) -> None:
+        """The feed of `a` answers: for the group that was named or for all its tuples, and never above one to come."""
+        asked, self.asked = self.asked, []
+        key = 1 + COLUMNS.index(self.world.punctuation_key or "k")
+        for ask in asked:
+            self.done["asked for a group"] += bool(ask.group)
+            group = ask.group if draw(self.answering, "sql.answered for the group") else ()
+            times = [values[0] for values in self.to_come.values() if not group or values[key] == group[0]]
+            value = min([ask.need_us + draw(self.answering, "sql.answered above the need"), *times])
+            self._step([Answered("a", "main", ask.request, value, group)])
+
     def _add(self, query: Any) -> None:
         self._added(self.plans[query.name])
 
@@ -105,6 +131,9 @@ class SqlPlay(Play):
             self._command(WatchProgress(plan.name))
 
     def _events(self, said: Said) -> list[Event]:
+        if said.stream == "a":
+            for values in said.tuples:
+                del self.to_come[values[-1]]
         return super()._events(said) if said.stream in self.engine.streams_by_name else []
 
     def _batch(self, said: Said) -> Batch:
@@ -159,6 +188,8 @@ class SqlPlay(Play):
                     self.archive.append((stream, batch))
                 case Answer(value=value):
                     self.answer = value
+                case AskTimestamp():
+                    self.asked.append(order)
 
     def _failed(self, order: QueryFailed) -> None:
         if order.query not in self.touched:
@@ -186,6 +217,8 @@ class SqlPlay(Play):
 
     def _said(self, said: Said) -> None:
         self.over = said is self.world.log[-1]
+        if self.asked:
+            self._answer()
         super()._said(said)
 
     def _meddle(self) -> None:
@@ -394,6 +427,10 @@ class SqlPlay(Play):
         self.done["drop stream"] += 1
 
 
+def _asked(stream: StreamDefinition) -> StreamDefinition:
+    return replace(stream, ets="on-demand", ets_retry_us=3) if stream.name == "a" else stream
+
+
 def _raise(limit: int) -> int:
     raise ValueError("it was broken on purpose")
 
@@ -428,7 +465,7 @@ def taken_by(world: SqlWorld) -> dict[str, list[Row]]:
                 for ts, *values in said.tuples:
                     given[values[-1]] = tuple(values)  # type: ignore[index]
                     oracle.arrived(said.feed, position, said.at, ts, values[-1], None)  # type: ignore[arg-type]
-            case "punctuation":
+            case "punctuation" if not said.group:
                 oracle.punctuated(said.feed, said.value)
             case "end":
                 for feed in list(oracle.feeds) or ["main"]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from millrace.engine.plan import EtsPolicy, Node, Propagation, QueryPlan, StreamDefinition, Timestamps
 from millrace.operators.aggregate.spec import AggregateCall, AggregateSpec
@@ -40,7 +40,8 @@ TupleOf = tuple[int | None, int, int | None]  # the field ts, the id, v
 
 @dataclass(frozen=True)
 class Said:
-    """One line of the log. `tuples` are a batch of one feed; a command is a query's name and what to do with it."""
+    """One line of the log. `tuples` are a batch of one feed; a command is a query's name and what to do with it. A
+    punctuation with a `group` is about the tuples with this punctuation key."""
 
     at: int
     kind: Kind
@@ -49,6 +50,7 @@ class Said:
     tuples: tuple[TupleOf, ...] = ()
     value: int = 0
     query: str = ""
+    group: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True)
