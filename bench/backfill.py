@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from bench.figure import Figure
 from millrace.backfill.inputs import find_input
 from millrace.backfill.job import flow_of_text
-from millrace.backfill.running import Wanted, start
+from millrace.backfill.running import BackfillRequest, start
 from millrace.backfill.session import open_session
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Race:
         out = self.folder / "millrace"
         shutil.rmtree(out, ignore_errors=True)
         inputs = {"packets": find_input(flow, "packets", str(self.place))}
-        request = Wanted(flow, inputs, str(out), mode=mode, tasks=tasks)
+        request = BackfillRequest(flow, inputs, str(out), mode=mode, tasks=tasks)
         began = time.perf_counter()
         manifest = start(request, lambda line: None, lambda done, total: None)
         return time.perf_counter() - began, manifest

@@ -11,7 +11,7 @@ import pytest
 from millrace.backfill.job import flow_of_text, job_of, write_task
 from millrace.backfill.layout import layout_of
 from millrace.backfill.outputs import ASIDE, MANIFEST, PLAN, Destination
-from millrace.backfill.running import Wanted, check_asked
+from millrace.backfill.running import BackfillRequest, check_asked
 from millrace.backfill.splitting import Extent, plan_split
 from millrace.backfill.verifying import read_backfill
 from millrace.protocol import Refuse
@@ -119,7 +119,7 @@ def test_what_is_given_up_leaves_nothing_behind(work, tmp_path, keep_folder):
 
 
 def asked(tmp_path, flow, **more):
-    return Wanted(flow, {}, str(tmp_path), **more)
+    return BackfillRequest(flow, {}, str(tmp_path), **more)
 
 
 def test_other_tasks_than_those_that_have_begun_are_refused(tmp_path):

@@ -12,9 +12,9 @@ import pytest
 from millrace.backfill.inputs import find_history
 from millrace.backfill.job import flow_of_text
 from millrace.backfill.outputs import MANIFEST
-from millrace.backfill.running import Wanted
+from millrace.backfill.running import BackfillRequest
 from millrace.backfill.splitting import ALWAYS, Slice
-from millrace.backfill.verifying import Lived, span_of_files, span_of_query, verify
+from millrace.backfill.verifying import LiveQueryInfo, span_of_files, span_of_query, verify
 from millrace.history.files import Gap, Reach, write_reach
 from millrace.protocol import Refuse
 from millrace.values.eventtime import MAX_TIME, MIN_TIME
@@ -49,7 +49,7 @@ def history(tmp_path):
 
 
 def told(*, mark=None, **lived):
-    return Lived((), {"s": mark}, **lived)
+    return LiveQueryInfo((), {"s": mark}, **lived)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def compared(history, tmp_path, monkeypatch):
         names = flow.schema.names
         path = tmp_path / "live.jsonl"
         path.write_text("".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in written))
-        wanted = Wanted(flow, find_history(flow, str(history), ["s"]), "", span)
+        wanted = BackfillRequest(flow, find_history(flow, str(history), ["s"]), "", span)
         asked: list[Slice] = []
         monkeypatch.setattr("millrace.backfill.verifying.compute", lambda made, *_: asked.append(made.span))
         rows = [dict(zip(names, row, strict=True)) for row in recomputed]

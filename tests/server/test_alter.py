@@ -153,7 +153,7 @@ async def test_a_client_that_reconnects_sends_what_it_had_packed(daemon):
         await feed.send([(1, 1)])
         await feed.flush()
         await daemon.catalog.execute(f"{ADD}; CREATE QUERY wide AS SELECT k, x FROM s")
-        for connection in tuple(daemon.hall.connections):
+        for connection in tuple(daemon.context.connections):
             connection.abort()
         await feed.send([(2, 2)])
         await feed.send({"k": 3, "v": 3})

@@ -456,10 +456,10 @@ TIMERS = FakeTimers()
 @served(limits={"connections": 2}, timers=TIMERS)
 async def test_connections_beyond_the_limit_are_turned_away(daemon):
     async with peer(daemon), peer(daemon), lines(daemon) as third:
-        await until(lambda: daemon.hall.turned_away)
+        await until(lambda: daemon.context.turned_away)
         TIMERS.advance(GREETING_SECONDS)  # it says nothing that could be answered
         assert await third.reader.read() == b""
-    await until(lambda: not daemon.hall.connections)
+    await until(lambda: not daemon.context.connections)
     async with peer(daemon):
         pass
 

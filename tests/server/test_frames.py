@@ -418,7 +418,7 @@ async def test_a_hundred_thousand_frames_of_nonsense(daemon, monkeypatch):
                 found = [row[0] for row in result.rows]
         await asyncio.gather(*torments)
         assert sent > 10
-    await until(lambda: not daemon.hall.connections)
+    await until(lambda: not daemon.context.connections)
 
 
 LATE_SQL = (

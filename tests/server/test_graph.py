@@ -35,7 +35,7 @@ async def feed(daemon, stream, rows):
         for at in range(rows):
             feeder.say(f'{{"stream": "{stream}", "tuple": {{"ts": {1_000_000 + at}, "k": {0 if at % 10 else 1}}}}}')
         await until(lambda: next(s for s in daemon.streams() if s["name"] == stream)["tuples"] >= rows)
-    await until(lambda: not daemon.hall.connections)
+    await until(lambda: not daemon.context.connections)
     await daemon.runner.wait_drained()
 
 

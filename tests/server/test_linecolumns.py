@@ -83,11 +83,11 @@ def heard(pieces: list[bytes], monkeypatch: pytest.MonkeyPatch, *, in_columns: b
     feeds = Feeds(runner)
     for name in STREAMS:
         feeds.add_stream(definition(name))
-    hall: Any = SimpleNamespace(
+    context: Any = SimpleNamespace(
         token=None, limits=Limits(), feeds=feeds, credit_bytes=1 << 30, timers=Timers(), reader=None
     )
     connection: Any = SimpleNamespace(
-        hall=hall,
+        context=context,
         peer="peer",
         reads=True,
         write=world.written.append,

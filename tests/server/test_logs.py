@@ -217,13 +217,13 @@ def test_what_was_kept_back_is_told_before_the_end():
 async def test_a_connection_that_was_turned_away_neither_came_nor_left(daemon):
     with capture_logs() as logs:
         async with lines(daemon) as nc:
-            await until(lambda: daemon.hall.connections)
+            await until(lambda: daemon.context.connections)
             async with lines(daemon) as other:
                 other.say('{"subscribe": "q"}')
                 assert (await other.hear())["error"]["code"] == "too_many_connections"
                 assert await other.hear() is None
             nc.writer.close()
-            await until(lambda: not daemon.hall.connections)
+            await until(lambda: not daemon.context.connections)
     events = [line["event"] for line in logs]
     assert [event.partition(":")[0] for event in events] == [
         "a client connected",

@@ -44,7 +44,7 @@ def timed(sql=SCHEMA_SQL, **sections):
 
 
 async def connected(daemon, number=1):
-    await until(lambda: len(daemon.hall.connections) == number)
+    await until(lambda: len(daemon.context.connections) == number)
 
 
 async def is_open(stranger):
@@ -65,7 +65,7 @@ async def test_a_peer_that_says_nothing_is_gone_after_five_seconds(daemon, timer
         timers.advance(2 * EPSILON)
         assert await stranger.hear() is None
     assert daemon.metrics.refusals.counts["listen", "silent"] == 1
-    assert not daemon.hall.strangers
+    assert not daemon.context.strangers
 
 
 @timed()
@@ -149,7 +149,7 @@ async def test_half_a_frame_byte_by_byte_keeps_nobody(daemon, timers):
 @timed()
 async def test_a_peer_that_the_server_does_not_read_is_not_given_up(daemon, timers):
     async with peer(daemon) as held:
-        (connection,) = daemon.hall.connections
+        (connection,) = daemon.context.connections
         connection.hold_reading("a test")
         timers.advance(10 * PING_SECONDS)
         connection.let_read("a test")
@@ -161,7 +161,7 @@ async def test_a_peer_that_the_server_does_not_read_is_not_given_up(daemon, time
 @timed(limits={"idle_seconds": 200})
 async def test_an_answer_to_a_ping_does_not_make_a_peer_busy(daemon, timers):
     async with peer(daemon) as idle:
-        (connection,) = daemon.hall.connections
+        (connection,) = daemon.context.connections
         before = connection.heard_at
         timers.advance(PING_SECONDS)
         idle.say(Pong((await idle.hear(Ping)).token))
@@ -199,12 +199,12 @@ async def test_idle_python_clients_answer(daemon, timers):
         async with AsyncClient(address, heartbeat=1_000, reconnect=None) as client:
             await client.open("s")
             await until(ready.is_set)
-            both = tuple(daemon.hall.connections)
+            both = tuple(daemon.context.connections)
             for _ in range(12):
                 timers.advance(PONG_SECONDS - EPSILON)
                 # A thread answers when it has its turn; one that does not answer keeps this test waiting.
                 await until(lambda: all(timers.time() - heard_at[each] < PING_SECONDS for each in both))
-            assert tuple(daemon.hall.connections) == both
+            assert tuple(daemon.context.connections) == both
     finally:
         over.set()
         await asyncio.to_thread(thread.join)
@@ -304,7 +304,7 @@ async def test_silent_connections_give_way_to_newer_ones(daemon, timers):
             newest.say(Ping(2))
             assert (await known.hear(Pong)).token == 1
             assert (await newest.hear(Pong)).token == 2
-            await until(lambda: len(daemon.hall.strangers) == 2)
+            await until(lambda: len(daemon.context.strangers) == 2)
         assert daemon.metrics.refusals.counts["listen", "evicted"] == 29
         for _, writer in silent:
             writer.close()
@@ -319,11 +319,11 @@ async def test_too_many_connections_are_told_so_in_their_dialect(daemon, timers)
         assert "limits.connections" in error.text
         nc.say('{"subscribe": "q"}')
         assert (await nc.hear())["error"]["code"] == "too_many_connections"
-        await until(lambda: len(daemon.hall.turned_away) == 1)
+        await until(lambda: len(daemon.context.turned_away) == 1)
         timers.advance(GREETING_SECONDS)
         with pytest.raises((ConnectionError, AssertionError)):
             assert await silent.hear()
-        assert not daemon.hall.turned_away
+        assert not daemon.context.turned_away
 
 
 # -- wrong tokens ------------------------------------------------------------------------------------------------------

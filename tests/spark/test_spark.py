@@ -21,7 +21,7 @@ from millrace.backfill.inputs import find_input
 from millrace.backfill.job import flow_of_text
 from millrace.backfill.layout import OWN_TIME
 from millrace.backfill.outputs import MANIFEST
-from millrace.backfill.running import Wanted, start
+from millrace.backfill.running import BackfillRequest, start
 from millrace.backfill.verifying import read_backfill
 from millrace.cli.main import app
 from millrace.formats.arrow import to_arrow
@@ -82,15 +82,15 @@ def expected(files: Path, query: str, folder: Path) -> list[dict]:
     return run_script(STREAMS + QUERIES[query], folder, inputs=inputs, sorted=True).rows["q"]
 
 
-def wanted(files: Path, query: str, out: Path, **more) -> Wanted:
+def wanted(files: Path, query: str, out: Path, **more) -> BackfillRequest:
     flow = flow_of_text(STREAMS + QUERIES[query])
     names = dict.fromkeys(name for name in flow.streams)
-    return Wanted(
+    return BackfillRequest(
         flow, {name: find_input(flow, name, str(files / f"{name}.parquet")) for name in names}, str(out), **more
     )
 
 
-def run(made: Wanted) -> dict:
+def run(made: BackfillRequest) -> dict:
     return start(made, lambda line: None, lambda done, total: None)
 
 
@@ -98,7 +98,7 @@ def rows_of(out: Path) -> list[dict]:
     return [{name: value for name, value in row.items() if name != OWN_TIME} for row in read_backfill(str(out))]
 
 
-def check(made: Wanted, rows: list[dict], right: list[dict]) -> None:
+def check(made: BackfillRequest, rows: list[dict], right: list[dict]) -> None:
     key = made.flow.query.update_key
     if key is None:
         assert same_rows(rows, right) is None
@@ -171,15 +171,15 @@ def test_what_has_come_since_it_began_is_left_out(spark, files, tmp_path):
     history.mkdir()
     (history / "a.parquet").write_bytes((files / "packets.parquet").read_bytes())
     flow = flow_of_text(STREAMS + QUERIES["tumbling"])
-    first = run(Wanted(flow, {"packets": find_input(flow, "packets", str(history))}, str(out), tasks=2))
+    first = run(BackfillRequest(flow, {"packets": find_input(flow, "packets", str(history))}, str(out), tasks=2))
     (out / MANIFEST).unlink()
     (out / "_tasks" / "00001.json").unlink()
     (history / "b.parquet").write_bytes((files / "packets.parquet").read_bytes())
-    again = run(Wanted(flow, {"packets": find_input(flow, "packets", str(history))}, str(out), tasks=2))
+    again = run(BackfillRequest(flow, {"packets": find_input(flow, "packets", str(history))}, str(out), tasks=2))
     assert again["files"] == first["files"]
     (history / "a.parquet").unlink()
     with pytest.raises(Refuse, match="already contains a backfill with other input files"):
-        run(Wanted(flow, {"packets": find_input(flow, "packets", str(history))}, str(out), tasks=2))
+        run(BackfillRequest(flow, {"packets": find_input(flow, "packets", str(history))}, str(out), tasks=2))
 
 
 def test_an_archive_says_itself_who_was_late(spark, tmp_path):
@@ -283,13 +283,13 @@ def test_rows_that_do_not_fit_are_told_with_their_place_and_leave_nothing(spark,
     monkeypatch.setattr("millrace.backfill.inputs.LOOKED_AT", 1)
     monkeypatch.setattr("millrace.offline.files.CHUNK", 1_000)
     with pytest.raises(MillraceError) as failed:
-        run(Wanted(flow, {"packets": find_input(flow, "packets", str(bad))}, str(tmp_path / "out")))
+        run(BackfillRequest(flow, {"packets": find_input(flow, "packets", str(bad))}, str(tmp_path / "out")))
     assert failed.value.text.startswith(f"{bad}, line 51: expected a JSON object, got ")
     assert not (tmp_path / "out").exists()
     (tmp_path / "out").mkdir()
     bad.write_text("\n".join([*lines[:50], lines[50].replace('"len": ', '"len": 0.'), *lines[51:]]) + "\n")
     with pytest.raises(MillraceError) as failed:
-        run(Wanted(flow, {"packets": find_input(flow, "packets", str(bad))}, str(tmp_path / "out")))
+        run(BackfillRequest(flow, {"packets": find_input(flow, "packets", str(bad))}, str(tmp_path / "out")))
     assert failed.value.text.startswith(f"{bad}, line 51, field len: expected bigint")
     assert not list((tmp_path / "out").iterdir())
     table = pq.read_table(files / "packets.parquet")
@@ -298,7 +298,7 @@ def test_rows_that_do_not_fit_are_told_with_their_place_and_leave_nothing(spark,
     strict = flow_of_text(STREAMS.replace("len BIGINT", "len BIGINT NOT NULL") + QUERIES["tumbling"])
     with pytest.raises(Refuse, match=r"nulls\.parquet, row 1, field len: expected bigint, not null, got null"):
         run(
-            Wanted(
+            BackfillRequest(
                 strict, {"packets": find_input(strict, "packets", str(tmp_path / "nulls.parquet"))}, str(tmp_path / "n")
             )
         )

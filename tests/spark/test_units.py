@@ -14,7 +14,7 @@ from millrace.backfill import backfill
 from millrace.backfill.inputs import find_input
 from millrace.backfill.job import flow_of_text
 from millrace.backfill.layout import OWN_TIME
-from millrace.backfill.running import Wanted, start
+from millrace.backfill.running import BackfillRequest, start
 from millrace.backfill.verifying import read_backfill
 from millrace.protocol import MillraceError
 from millrace.protocol.units import UNITS
@@ -56,7 +56,11 @@ def write(ending: str, times: list, folder: Path) -> Path:
 
 def rows_of(text: str, path: Path, out: Path) -> list[dict]:
     flow = flow_of_text(text)
-    start(Wanted(flow, {"s": find_input(flow, "s", str(path))}, str(out)), lambda line: None, lambda done, total: None)
+    start(
+        BackfillRequest(flow, {"s": find_input(flow, "s", str(path))}, str(out)),
+        lambda line: None,
+        lambda done, total: None,
+    )
     return [{name: value for name, value in row.items() if name != OWN_TIME} for row in read_backfill(str(out))]
 
 

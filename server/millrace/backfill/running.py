@@ -49,7 +49,7 @@ Said = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class BackfillRequest:
     """A request for a backfill.
 
     whole    whether the inputs are known to have all rows that the span needs, as for a server's seam
@@ -89,7 +89,7 @@ class Wanted:
         }
 
 
-def start(wanted: Wanted, say: Said, advanced: Advanced) -> dict[str, Any]:
+def start(wanted: BackfillRequest, say: Said, advanced: Advanced) -> dict[str, Any]:
     """Run a backfill, or the rest of one; its manifest. A failed one can be resumed, or leaves no files."""
     place = Destination(wanted.out)
     there = place.path.exists() and place.plan() is None
@@ -105,7 +105,7 @@ def start(wanted: Wanted, say: Said, advanced: Advanced) -> dict[str, Any]:
         raise
 
 
-def compute(wanted: Wanted, say: Said, advanced: Advanced) -> dict[str, Any]:
+def compute(wanted: BackfillRequest, say: Said, advanced: Advanced) -> dict[str, Any]:
     """The same, without cleaning up after a failure."""
     place = Destination(wanted.out)
     wanted = as_it_began(wanted, place.plan(), say)
@@ -127,7 +127,7 @@ def compute(wanted: Wanted, say: Said, advanced: Advanced) -> dict[str, Any]:
         raise
 
 
-def check_beforehand(wanted: Wanted) -> None:
+def check_beforehand(wanted: BackfillRequest) -> None:
     """Refuse errors that are known before Spark or anything else starts."""
     check_spark()
     check_destination(wanted.out, [one.path for one in wanted.inputs.values() if one.format != "table"])
@@ -139,7 +139,7 @@ def check_beforehand(wanted: Wanted) -> None:
         check_asked(begun, wanted)
 
 
-def _located(error: Refuse, wanted: Wanted) -> Refuse:
+def _located(error: Refuse, wanted: BackfillRequest) -> Refuse:
     """The error in a row, with its file and line, if the reader of `millrace run` refuses it too."""
     try:
         refuse_bad_rows(wanted.inputs.values(), wanted.flow)
@@ -149,7 +149,7 @@ def _located(error: Refuse, wanted: Wanted) -> Refuse:
     return Refuse(f"{paths}: {error.text}", code=BAD_ROW)
 
 
-def as_it_began(wanted: Wanted, plan: Mapping[str, Any] | None, say: Said) -> Wanted:
+def as_it_began(wanted: BackfillRequest, plan: Mapping[str, Any] | None, say: Said) -> BackfillRequest:
     """A resumed backfill reads the files that it started with: an archive may have more by now."""
     if plan is None:
         return wanted
@@ -166,7 +166,7 @@ def as_it_began(wanted: Wanted, plan: Mapping[str, Any] | None, say: Said) -> Wa
     return replace(wanted, inputs=inputs)
 
 
-def _refuse_nothing(times: Times, wanted: Wanted) -> None:
+def _refuse_nothing(times: Times, wanted: BackfillRequest) -> None:
     """Refuse a span on which no row bears, with the span of those that there are."""
     if times.extent(*wanted.span.reads(margins_of(wanted.flow).widest)) is None:
         whole = times.extent(ALWAYS.from_us, ALWAYS.to_us)
@@ -181,7 +181,12 @@ def _span(from_us: int, to_us: int) -> str:
 
 
 def _run(
-    wanted: Wanted, session: SparkSession, place: Destination, times: Times | None, say: Said, advanced: Advanced
+    wanted: BackfillRequest,
+    session: SparkSession,
+    place: Destination,
+    times: Times | None,
+    say: Said,
+    advanced: Advanced,
 ) -> dict[str, Any]:
     ship(session)
     flow = wanted.flow
@@ -210,7 +215,7 @@ def _run(
     return place.finish(flow.schema)
 
 
-def check_asked(begun: Mapping[str, Any], wanted: Wanted) -> None:
+def check_asked(begun: Mapping[str, Any], wanted: BackfillRequest) -> None:
     """Refuse to resume with tasks that differ from the requested ones."""
     split, asked = begun["split"], {"mode": "auto", "tasks": None, **begun.get("asked", {})}
     if wanted.mode not in ("auto", asked["mode"], split["how"]):
@@ -219,7 +224,7 @@ def check_asked(begun: Mapping[str, Any], wanted: Wanted) -> None:
         _refuse_other(wanted, "--tasks", f"has {counted(split['tasks'], 'task')}")
 
 
-def _refuse_other(wanted: Wanted, flag: str, told: str) -> NoReturn:
+def _refuse_other(wanted: BackfillRequest, flag: str, told: str) -> NoReturn:
     value = wanted.asked[flag.removeprefix("--")]
     raise Refuse(
         f"{flag} {value}: the backfill in {wanted.out} {told}; omit {flag} to continue it",
@@ -227,14 +232,14 @@ def _refuse_other(wanted: Wanted, flag: str, told: str) -> NoReturn:
     )
 
 
-def kept_split(flow: Flow, kept: Mapping[str, Any], wanted: Wanted) -> Split:
+def kept_split(flow: Flow, kept: Mapping[str, Any], wanted: BackfillRequest) -> Split:
     """The split of a backfill that has started, so that its tasks stay the same."""
     slices = kept["slices"] or [[wanted.span.from_us, wanted.span.to_us]] * kept["tasks"]
     keys = dict(keys_of(flow).streams) if kept["how"] == "key" else {}
     return Split(kept["how"], tuple(Slice(*one) for one in slices), margins_of(flow), kept["reason"], keys, wanted.span)
 
 
-def plan_words(wanted: Wanted, split: Split) -> list[str]:
+def plan_words(wanted: BackfillRequest, split: Split) -> list[str]:
     """The plan as people read it."""
     flow = wanted.flow
     notes = [f"note: {note}" for note in notes_of(flow, wanted.inputs, wanted.span.to_us, whole=wanted.whole)]

@@ -23,7 +23,7 @@ from millrace.backfill.inputs import Input, first_behind, newest_before
 from millrace.backfill.layout import OWN_TIME
 from millrace.backfill.margins import margins_of
 from millrace.backfill.outputs import MANIFEST, PLAN, Destination
-from millrace.backfill.running import Advanced, Said, Wanted, compute
+from millrace.backfill.running import Advanced, BackfillRequest, Said, compute
 from millrace.backfill.splitting import ALWAYS, Slice, span_words
 from millrace.engine.plan import StreamDefinition
 from millrace.history.files import Gap
@@ -37,7 +37,7 @@ NOTHING_US: Final = MIN_TIME + 1
 
 
 @dataclass(frozen=True)
-class Lived:
+class LiveQueryInfo:
     """A server's information about a running query.
 
     paths          the files of its sinks
@@ -67,7 +67,7 @@ class Verdict:
 
 
 def verify(
-    wanted: Wanted, against: Sequence[str], say: Said, advanced: Advanced, lived: Lived | None = None
+    wanted: BackfillRequest, against: Sequence[str], say: Said, advanced: Advanced, lived: LiveQueryInfo | None = None
 ) -> Verdict:
     """Recompute the request, and compare the result with the rows in these files or directories."""
     flow = wanted.flow
@@ -140,7 +140,7 @@ def _start_words(low: int) -> str:
     return "at the start" if low == MIN_TIME else f"at {format_timestamp(low)}"
 
 
-def span_of_query(flow: Flow, inputs: Mapping[str, Input], lived: Lived, *, below: bool = False) -> Slice:
+def span_of_query(flow: Flow, inputs: Mapping[str, Input], lived: LiveQueryInfo, *, below: bool = False) -> Slice:
     """The span in which a query has emitted all its rows, none of which depends on tuples that it or the archive lacks.
     With `below`, the rows below its seam are available too."""
     low = MIN_TIME if lived.seam_us is None or below else lived.seam_us
@@ -153,7 +153,7 @@ def span_of_query(flow: Flow, inputs: Mapping[str, Input], lived: Lived, *, belo
     return Slice(low, max(min(_given_below(flow, lived, name) for name in flow.streams), NOTHING_US))
 
 
-def _given_below(flow: Flow, lived: Lived, name: str) -> int:
+def _given_below(flow: Flow, lived: LiveQueryInfo, name: str) -> int:
     """Rows below this wait for nothing from a stream: it has passed all that they may be made of."""
     mark, ahead = lived.marks.get(name), margins_of(flow).streams[name].ahead
     if mark is None or ahead is None:
@@ -178,7 +178,7 @@ def _seen_from(flow: Flow, inputs: Mapping[str, Input], name: str, since_us: int
     return newest + 1 + back
 
 
-def _gaps(flow: Flow, inputs: Mapping[str, Input], lived: Lived) -> Iterator[tuple[str, Gap]]:
+def _gaps(flow: Flow, inputs: Mapping[str, Input], lived: LiveQueryInfo) -> Iterator[tuple[str, Gap]]:
     """Gaps with tuples that written rows may depend on. For times before its seam, a query that started with its
     history has no more than the archive."""
     for name in flow.streams:

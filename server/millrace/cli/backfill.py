@@ -28,8 +28,8 @@ from millrace.protocol.words import counted
 if TYPE_CHECKING:
     from millrace.backfill.flow import Flow
     from millrace.backfill.inputs import Input
-    from millrace.backfill.running import Advanced, Wanted
-    from millrace.backfill.verifying import Lived, Verdict
+    from millrace.backfill.running import Advanced, BackfillRequest
+    from millrace.backfill.verifying import LiveQueryInfo, Verdict
     from millrace.sql import Catalog
 
 
@@ -256,7 +256,7 @@ def _shown(value: Any, is_time: bool) -> Any:
 
 def _request_of(
     link: Link, options: BackfillOptions, *, out: str = "", then_live: bool = False
-) -> tuple[Wanted, Catalog]:
+) -> tuple[BackfillRequest, Catalog]:
     """The request, checked as far as possible without Spark, and the catalog of its query."""
     if options.query is None and options.sql is None:
         raise typer.BadParameter("name a query of a running server, or use --sql FILE", param_hint="QUERY")
@@ -264,7 +264,7 @@ def _request_of(
         raise typer.BadParameter("say where the rows are: --history DIR or --input STREAM=PATH", param_hint="--input")
     from millrace.backfill.flow import flow_of
     from millrace.backfill.job import slice_of
-    from millrace.backfill.running import Wanted
+    from millrace.backfill.running import BackfillRequest
     from millrace.sql.functions import install_module
 
     span = slice_of(_time("--from", options.from_), _time("--to", options.to))
@@ -275,7 +275,7 @@ def _request_of(
         raise MillraceError("it contains no query: add a SELECT or CREATE QUERY")
     flow = flow_of(catalog, options.query or list(catalog.queries)[-1])
     functions = () if options.functions is None else (options.functions,)
-    request = Wanted(
+    request = BackfillRequest(
         flow,
         _inputs(link, options, flow, live=then_live or options.sql is None),
         out,
@@ -405,9 +405,9 @@ def _pair(flag: str, text: str, form: str) -> tuple[str, str]:
     return name, value
 
 
-def _account_of(link: Link, options: BackfillOptions) -> Lived | None:
+def _account_of(link: Link, options: BackfillOptions) -> LiveQueryInfo | None:
     """A running server's account of the rows that its query emitted."""
-    from millrace.backfill.verifying import Lived
+    from millrace.backfill.verifying import LiveQueryInfo
 
     if options.query is None:
         return None  # refused in a moment
@@ -417,7 +417,7 @@ def _account_of(link: Link, options: BackfillOptions) -> Lived | None:
         raise MillraceError(_no_sink(options.query))
     seam = shown["backfill"] or {"seam_us": None, "out": None}
     marks = {stream["name"]: _mark(stream) for stream in link.get("streams")}
-    return Lived(tuple(paths), marks, shown["since_us"], seam["seam_us"], seam["out"], shown["skipped"])
+    return LiveQueryInfo(tuple(paths), marks, shown["since_us"], seam["seam_us"], seam["out"], shown["skipped"])
 
 
 def _mark(stream: Mapping[str, Any]) -> int | None:
@@ -490,7 +490,7 @@ def _catalog_with(catalog: Catalog, options: BackfillOptions) -> Catalog:
     return Catalog(catalog.streams, {name: catalog.queries[name] for name in [*queries, *created]}, catalog.sinks)
 
 
-def _up_to_the_seam(link: Link, options: BackfillOptions, request: Wanted) -> Wanted | None:
+def _up_to_the_seam(link: Link, options: BackfillOptions, request: BackfillRequest) -> BackfillRequest | None:
     """Let the server create the query with its history; return the request for the rows before the seam, if any."""
     from dataclasses import replace
 
@@ -517,7 +517,7 @@ def _up_to_the_seam(link: Link, options: BackfillOptions, request: Wanted) -> Wa
     return replace(request, span=Slice(to_us=seam), inputs=_inputs(link, options, request.flow, live=True))
 
 
-def _create_on_the_server(link: Link, options: BackfillOptions, request: Wanted) -> None:
+def _create_on_the_server(link: Link, options: BackfillOptions, request: BackfillRequest) -> None:
     """Create the query, or resume an existing one with the same directory for the rows of history."""
     from millrace.backfill.margins import margins_of
 
@@ -559,7 +559,7 @@ def _iso(us: int) -> str:
     return format_timestamp(us)
 
 
-def _report_nothing_before(link: Link, request: Wanted) -> None:
+def _report_nothing_before(link: Link, request: BackfillRequest) -> None:
     """No tuple's time is known yet, so there are no rows before the seam."""
     name = request.flow.name
     if link.as_json:
@@ -568,7 +568,7 @@ def _report_nothing_before(link: Link, request: Wanted) -> None:
         show.out(f"{name} is live and has emitted all its rows: no rows to compute from history")
 
 
-def _report_caught_up(link: Link, request: Wanted) -> None:
+def _report_caught_up(link: Link, request: BackfillRequest) -> None:
     name, out = request.flow.name, str(Path(request.out).absolute())
     try:
         progress = link.put(f"backfills/{segment(name)}", {"history_us": request.span.to_us, "done": True, "out": out})

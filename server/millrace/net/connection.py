@@ -73,7 +73,7 @@ class Dialect(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Hall:
+class ConnectionContext:
     """The shared state of all connections."""
 
     runner: Runner
@@ -102,11 +102,11 @@ class Hall:
 class Connection(asyncio.Protocol):
     """The transport's side of a peer."""
 
-    def __init__(self, hall: Hall) -> None:
-        self.hall = hall
+    def __init__(self, context: ConnectionContext) -> None:
+        self.context = context
         self._host = self._name = self.peer = "?"
         self.writable = True
-        self.heard_at = hall.timers.time()
+        self.heard_at = context.timers.time()
         self._deadline: Handle | None = None
         self._transport: asyncio.Transport | None = None
         self._dialect: Dialect | None = None
@@ -122,15 +122,15 @@ class Connection(asyncio.Protocol):
         if name:
             self._host, self._name = name[0], f"{name[0]}:{name[1]}"
             self.peer = self._name
-        transport.set_write_buffer_limits(high=self.hall.write_buffer)
-        if len(self.hall.connections) >= self.hall.most_connections:
+        transport.set_write_buffer_limits(high=self.context.write_buffer)
+        if len(self.context.connections) >= self.context.most_connections:
             self._turn_away()
             return
-        self.hall.connections[self] = None
-        self.hall.strangers[self] = None
+        self.context.connections[self] = None
+        self.context.strangers[self] = None
         self.expect(GREETING_SECONDS, self._nothing_said)
-        if len(self.hall.strangers) > self.hall.most_strangers:
-            next(iter(self.hall.strangers)).evict()
+        if len(self.context.strangers) > self.context.most_strangers:
+            next(iter(self.context.strangers)).evict()
         log.debug("a client connected", client=self.peer)
 
     @property
@@ -140,19 +140,19 @@ class Connection(asyncio.Protocol):
 
     def _turn_away(self) -> None:
         """The limit is reached: a peer that speaks soon gets the answer in its dialect."""
-        self.hall.refusals.count("listen", "too_many_connections")
+        self.context.refusals.count("listen", "too_many_connections")
         sparing.warning("refused a connection: the limit is reached", "", client=self.peer)
-        if len(self.hall.turned_away) >= TURNED_AWAY:
+        if len(self.context.turned_away) >= TURNED_AWAY:
             self.abort()
             return
-        self.hall.turned_away[self] = None
+        self.context.turned_away[self] = None
         self.expect(GREETING_SECONDS, self.abort)
 
     def evict(self) -> None:
         """Newer connections need the place of one that has not introduced itself."""
-        self.hall.refusals.count("listen", "evicted")
+        self.context.refusals.count("listen", "evicted")
         sparing.warning("closed an unauthenticated connection to admit newer ones", "", client=self.peer)
-        self.hall.strangers.pop(self, None)
+        self.context.strangers.pop(self, None)
         self.abort()
 
     def _nothing_said(self) -> None:
@@ -161,7 +161,7 @@ class Connection(asyncio.Protocol):
 
     def end_for(self, reason: Reason, text: str) -> None:
         """Close because of the peer's behaviour, with the reason if a dialect was chosen."""
-        self.hall.refusals.count("listen", reason)
+        self.context.refusals.count("listen", reason)
         sparing.warning("a client was disconnected", f"{self._host} {reason}", code=reason, reason=text)
         if self._dialect is not None and not self._ending:
             self._dialect.refuse_peer(PeerError(text, code=reason))
@@ -172,7 +172,7 @@ class Connection(asyncio.Protocol):
     def expect(self, seconds: float, otherwise: Callable[[], None]) -> None:
         """Call this after a delay. A connection has one deadline, which a new one replaces."""
         self.expect_nothing()
-        self._deadline = self.hall.timers.call_later(seconds, otherwise)
+        self._deadline = self.context.timers.call_later(seconds, otherwise)
 
     def expect_nothing(self) -> None:
         if self._deadline is not None:
@@ -181,14 +181,14 @@ class Connection(asyncio.Protocol):
 
     def introduced(self) -> None:
         """The peer has said who it is, or that it speaks a dialect that needs no more."""
-        self.hall.strangers.pop(self, None)
+        self.context.strangers.pop(self, None)
         self.expect_nothing()
 
     def wrong_token(self, answer: bytes) -> None:
         """Let the answer to a wrong token wait; nothing more is heard meanwhile."""
         self._ending = True
         self.hold_reading("token")
-        delay = self.hall.guesses.wrong("listen", self._host)
+        delay = self.context.guesses.wrong("listen", self._host)
         if delay is None:
             self.abort()
             return
@@ -207,18 +207,18 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._ending:
             return
-        if self in self.hall.turned_away:
+        if self in self.context.turned_away:
             self._say_that_the_limit_is_reached(data)
             return
-        if self._dialect is None and speaks_http(data, self.hall.limits.frame_bytes):
-            self.write(ports.to_http(self.hall.admin()))
+        if self._dialect is None and speaks_http(data, self.context.limits.frame_bytes):
+            self.write(ports.to_http(self.context.admin()))
             sparing.warning("a client used the wrong port", "streams", client=self.peer)
             self.close()
             return
         if self._dialect is None:
-            begin = self.hall.json_lines if speaks_json(data[0]) else self.hall.frames
+            begin = self.context.json_lines if speaks_json(data[0]) else self.context.frames
             self._dialect = begin(self)
-        runner = self.hall.runner
+        runner = self.context.runner
         runner.receives()
         self.guarded(self._dialect.received, data)
         runner.received()
@@ -236,7 +236,9 @@ class Connection(asyncio.Protocol):
             client.reset(before)
 
     def _say_that_the_limit_is_reached(self, data: bytes) -> None:
-        text = f"the server already has {self.hall.most_connections} connections (limits.connections); try again later"
+        text = (
+            f"the server already has {self.context.most_connections} connections (limits.connections); try again later"
+        )
         error = MillraceError(text, code="too_many_connections")
         self.write(error_line(error, None) if speaks_json(data[0]) else frame(encode(Error(error.code, text))))
         self.close()
@@ -254,10 +256,10 @@ class Connection(asyncio.Protocol):
             self._dialect.writable_again()
 
     def connection_lost(self, error: Exception | None) -> None:
-        known = self in self.hall.connections  # or it was turned away
-        self.hall.connections.pop(self, None)
-        self.hall.strangers.pop(self, None)
-        self.hall.turned_away.pop(self, None)
+        known = self in self.context.connections  # or it was turned away
+        self.context.connections.pop(self, None)
+        self.context.strangers.pop(self, None)
+        self.context.turned_away.pop(self, None)
         self.expect_nothing()
         self._ending = True
         self.writable = False
@@ -282,7 +284,7 @@ class Connection(asyncio.Protocol):
             transport.writelines((data, shared))
         else:
             transport.write(data + shared if shared else data)
-        if not self.writable and transport.get_write_buffer_size() > ANSWERS_FACTOR * self.hall.write_buffer:
+        if not self.writable and transport.get_write_buffer_size() > ANSWERS_FACTOR * self.context.write_buffer:
             self.hold_reading("answers")
 
     @property
@@ -350,7 +352,7 @@ class Connection(asyncio.Protocol):
 
     def said_something(self) -> None:
         """The peer has said more than that it is there."""
-        self.heard_at = self.hall.timers.time()
+        self.heard_at = self.context.timers.time()
 
     def idle_since(self, now: float) -> float:
         """For how long the peer has said nothing."""

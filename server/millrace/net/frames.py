@@ -84,9 +84,9 @@ class FrameDialect(Dialect):
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self.peer = connection.peer
-        self.hall = connection.hall
-        self.session = Session(Side.SERVER, limits=self.hall.limits, token=self.hall.token)
-        self._reader = FrameReader(min(GREETING_BYTES, self.hall.limits.frame_bytes))
+        self.context = connection.context
+        self.session = Session(Side.SERVER, limits=self.context.limits, token=self.context.token)
+        self._reader = FrameReader(min(GREETING_BYTES, self.context.limits.frame_bytes))
         self._heard_at = 0.0  # when the last whole frame came
         self._pings = 0
         self._pinged = False
@@ -125,12 +125,12 @@ class FrameDialect(Dialect):
         self._reader.feed(data[:size])
         self._hear_frames()
         if self.session.stage is Stage.READY:
-            self._reader.limit = self.hall.limits.frame_bytes
+            self._reader.limit = self.context.limits.frame_bytes
         return data[size:]
 
     def _hear_frames(self) -> None:
         for body in self._reader.bodies():
-            self._heard_at = self.hall.timers.time()
+            self._heard_at = self.context.timers.time()
             if body[1] != Kind.PONG:
                 self._connection.heard_at = self._heard_at  # more than that the peer is there
             self._hear(body)
@@ -150,7 +150,7 @@ class FrameDialect(Dialect):
 
         Only whole frames count: a peer that sends half of one, byte by byte, keeps nothing alive by it.
         """
-        silent = self.hall.timers.time() - self._heard_at
+        silent = self.context.timers.time() - self._heard_at
         if self._connection.deaf:
             self._pinged = False  # its answer could not be heard
             self._connection.expect(PING_SECONDS, self._look_for_silence)
@@ -171,13 +171,13 @@ class FrameDialect(Dialect):
 
     def reading_changed(self) -> None:
         if self._connection.reads:
-            self._heard_at = self.hall.timers.time()
+            self._heard_at = self.context.timers.time()
         self._tell_held()
 
     def _tell_held(self) -> None:
-        if self._holds or self.hall.feeds.guessed:
+        if self._holds or self.context.feeds.guessed:
             unread = self._reader.buffered > 0 or not self._connection.reads
-            self._holds = self.hall.feeds.tell_held(self._feeds.values(), unread)
+            self._holds = self.context.feeds.tell_held(self._feeds.values(), unread)
 
     def writable_again(self) -> None:
         for subscriber in tuple(self.subscriptions.values()):
@@ -207,7 +207,7 @@ class FrameDialect(Dialect):
     def acknowledge(self, channel: int, next_sequence: int) -> None:
         """Say that the tuples below this number have arrived, once the rows that other peers read have left."""
         if not self._acknowledged:
-            self.hall.runner.after_step(self._send_acknowledgements)
+            self.context.runner.after_step(self._send_acknowledgements)
         self._acknowledged[channel] = next_sequence
 
     def _send_acknowledgements(self) -> None:
@@ -260,8 +260,8 @@ class FrameDialect(Dialect):
     def _hello(self, said: Hello) -> None:
         self._watch_for_silence()
         self._connection.called(said.client)
-        now_us = self.hall.runner.now_us()
-        self.say(Welcome(PROTOCOL, self.hall.server, self.hall.limits, now_us, self.session.grants))
+        now_us = self.context.runner.now_us()
+        self.say(Welcome(PROTOCOL, self.context.server, self.context.limits, now_us, self.session.grants))
 
     def _bye(self, _: object) -> None:
         self._said_bye = True
@@ -277,9 +277,9 @@ class FrameDialect(Dialect):
     # -- feeds -------------------------------------------------------------------------------------
 
     def _open(self, wish: Open) -> None:
-        source = self.hall.feeds.source(wish.stream, wish.fingerprint)
+        source = self.context.feeds.source(wish.stream, wish.fingerprint)
         feed = self._feeds[wish.channel] = _Feed(self, wish, source)
-        feed.next_sequence = self.hall.feeds.open(wish.stream, wish.producer, feed, can_answer=wish.answers)
+        feed.next_sequence = self.context.feeds.open(wish.stream, wish.producer, feed, can_answer=wish.answers)
         if wish.sequence is not None:
             feed.next_sequence = max(feed.next_sequence, wish.sequence)
 
@@ -310,17 +310,17 @@ class FrameDialect(Dialect):
     def _punctuation(self, said: Punctuation) -> None:
         feed = self._feeds[said.channel]
         where = None if said.where is None else dict(said.where)
-        self.hall.feeds.punctuated(feed.stream, feed.producer, said.value_us, where=where)
+        self.context.feeds.punctuated(feed.stream, feed.producer, said.value_us, where=where)
 
     def _ets(self, said: Ets) -> None:
         feed = self._feeds[said.channel]
         where = None if said.where is None else dict(said.where)
-        self.hall.feeds.answered(feed.stream, feed.producer, said.request, said.value_us, where)
+        self.context.feeds.answered(feed.stream, feed.producer, said.request, said.value_us, where)
 
     # -- subscriptions -----------------------------------------------------------------------------
 
     def _subscribe(self, wish: Subscribe) -> None:
-        outlet = self.hall.runner.outlet(wish.query)
+        outlet = self.context.runner.outlet(wish.query)
         subscriber = _Subscriber(self, wish, outlet)
         subscriber.begin()
 
@@ -391,9 +391,9 @@ class _Feed:
         self.producer = wish.producer
         self.next_sequence = 0
         self._dialect = dialect
-        self._feeds = dialect.hall.feeds
+        self._feeds = dialect.context.feeds
         self._source = source
-        self._under_way = UnderWay(source.schema, dialect.hall.credit_bytes)
+        self._under_way = UnderWay(source.schema, dialect.context.credit_bytes)
         self.held = False
         self.late_tuples = 0
         self._received = self._feeds.received_of(wish.stream)
@@ -452,7 +452,7 @@ class _Feed:
     def close(self) -> None:
         """End the feed once the engine has judged all its tuples: only then is it known how many were late."""
         self.closing = True
-        judged = self._dialect.hall.runner.command(NOTHING)
+        judged = self._dialect.context.runner.command(NOTHING)
         judged.add_done_callback(lambda _: self._dialect.closed(self))
 
     def leave(self, *, lost: bool = False) -> None:
@@ -514,7 +514,7 @@ class _Subscriber(Sender):
         self._wish = wish
         self._head = channel_head(Kind.RESULT if wish.format == "rows" else Kind.RESULT_ARROW, wish.channel)
         name = f"{dialect.client}#{wish.channel}"
-        self.subscription = Subscription(name, dialect.hall.slow, self)
+        self.subscription = Subscription(name, dialect.context.slow, self)
 
     def begin(self) -> None:
         first = self._outlet.first(self._wish.from_sequence, self._wish.history)
@@ -533,7 +533,7 @@ class _Subscriber(Sender):
 
     def _watch(self, wanted: bool) -> None:
         if self._wish.progress:
-            self._dialect.hall.runner.watch(self._outlet.query, wanted)
+            self._dialect.context.runner.watch(self._outlet.query, wanted)
 
     def room(self) -> int:
         if not self._dialect.writable:

@@ -62,16 +62,16 @@ class LineDialect(Dialect):
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self.hall = connection.hall
-        self._limit = min(LINE_BYTES, self.hall.limits.frame_bytes)
-        self._trusted = self.hall.token is None
+        self.context = connection.context
+        self._limit = min(LINE_BYTES, self.context.limits.frame_bytes)
+        self._trusted = self.context.token is None
         self._reader = LineReader(self._limit if self._trusted else min(GREETING_BYTES, self._limit), newlines)
         self._unfinished: int | None = None  # the number of an incomplete line, and when it started
         self._begun_at = 0.0
         self._over = False  # whether no further line is heard
         self._feeds: dict[tuple[str, str], _LineFeed] = {}
         self._readers: dict[str, _LineReaderOf] = {}
-        self._columns = LineColumns(self.hall.feeds.source, self.hall.feeds.version)
+        self._columns = LineColumns(self.context.feeds.source, self.context.feeds.version)
         # Lines that a thread reads, in order, with the number of the first; `_reading` is the first of these pieces.
         self._waiting: deque[tuple[int, bytes]] = deque()
         self._reading: Future[Read] | None = None
@@ -100,7 +100,7 @@ class LineDialect(Dialect):
         if not self._trusted or line == self._unfinished:
             return
         armed, self._unfinished = self._unfinished is not None, line
-        self._begun_at = self.hall.timers.time()
+        self._begun_at = self.context.timers.time()
         if line is None:
             self.connection.expect_nothing()
         elif not armed:
@@ -108,8 +108,8 @@ class LineDialect(Dialect):
 
     def _look_at_the_line(self) -> None:
         if self.connection.deaf:
-            self._begun_at = self.hall.timers.time()  # its end may have arrived unread
-        rest = self._begun_at + LINE_SECONDS - self.hall.timers.time()
+            self._begun_at = self.context.timers.time()  # its end may have arrived unread
+        rest = self._begun_at + LINE_SECONDS - self.context.timers.time()
         if rest > 0:
             self.connection.expect(rest, self._look_at_the_line)
         else:
@@ -142,7 +142,7 @@ class LineDialect(Dialect):
     # -- lines that a thread reads -----------------------------------------------------------------
 
     def _is_long(self, data: bytes) -> bool:
-        return len(data) >= MANY_BYTES and self.hall.reader is not None and WORTHWHILE and self._trusted
+        return len(data) >= MANY_BYTES and self.context.reader is not None and WORTHWHILE and self._trusted
 
     def _let_wait(self, number: int, data: bytes) -> None:
         self._waiting.append((number, data))
@@ -156,9 +156,9 @@ class LineDialect(Dialect):
         """Have the thread read the next lines; what it knows of feeds does not change meanwhile."""
         if self._reading is not None or not self._waiting or self._lacks_credit():
             return
-        assert self.hall.reader is not None
+        assert self.context.reader is not None
         data, loop = self._waiting[0][1], asyncio.get_running_loop()
-        reading = self._reading = self.hall.reader.submit(lambda: self._columns.read(data))
+        reading = self._reading = self.context.reader.submit(lambda: self._columns.read(data))
         reading.add_done_callback(
             lambda _: loop.call_soon_threadsafe(self.connection.guarded, self._have_read, reading)
         )
@@ -214,9 +214,9 @@ class LineDialect(Dialect):
         self._tell_held()
 
     def _tell_held(self) -> None:
-        if self._holds or self.hall.feeds.guessed:
+        if self._holds or self.context.feeds.guessed:
             unread = self._reader.buffered > 0 or bool(self._waiting) or not self.connection.reads
-            self._holds = self.hall.feeds.tell_held(self._feeds.values(), unread)
+            self._holds = self.context.feeds.tell_held(self._feeds.values(), unread)
 
     def writable_again(self) -> None:
         for reader in tuple(self._readers.values()):
@@ -314,12 +314,12 @@ class LineDialect(Dialect):
 
     def _hear_token(self, line: bytes) -> None:
         """The first line, where the server wants a token: any other ends the connection."""
-        assert self.hall.token is not None
+        assert self.context.token is not None
         try:
             said = parse(line)
         except PeerError:
             said = None
-        if isinstance(said, Token) and same_token(self.hall.token, said.token):
+        if isinstance(said, Token) and same_token(self.context.token, said.token):
             self._trusted = True
             self._reader.limit = self._limit
             self.connection.introduced()
@@ -353,8 +353,8 @@ class LineDialect(Dialect):
     def _punctuation(self, said: PunctuationLine) -> None:
         feed = self._feed(said.stream, said.feed)
         feed.take()
-        unit = self.hall.feeds.source(said.stream).unit
-        self.hall.feeds.punctuated(said.stream, feed.producer, said.time_us(unit), unit, said.where)
+        unit = self.context.feeds.source(said.stream).unit
+        self.context.feeds.punctuated(said.stream, feed.producer, said.time_us(unit), unit, said.where)
 
     def _answers(self, said: AnswersLine) -> None:
         if (said.stream, said.feed) in self._feeds:
@@ -368,9 +368,9 @@ class LineDialect(Dialect):
             text = f"this connection does not feed {said.stream} as {said.feed} with answers"
             raise Refuse(text, code="not_open")
         feed.take()
-        unit, promise = self.hall.feeds.source(said.stream).unit, said.promise
+        unit, promise = self.context.feeds.source(said.stream).unit, said.promise
         value_us, where = (None, None) if promise is None else (promise.time_us(unit), promise.where)
-        self.hall.feeds.answered(said.stream, feed.producer, said.request, value_us, where, unit)
+        self.context.feeds.answered(said.stream, feed.producer, said.request, value_us, where, unit)
 
     def _close(self, said: CloseLine) -> None:
         feed = self._feeds.pop((said.stream, said.feed), None)
@@ -381,7 +381,7 @@ class LineDialect(Dialect):
     def _feed(self, stream: str, name: str, *, answers: bool = False) -> _LineFeed:
         feed = self._feeds.get((stream, name))
         if feed is None:
-            if len(self._feeds) >= self.hall.limits.channels:
+            if len(self._feeds) >= self.context.limits.channels:
                 text = f"this connection has {len(self._feeds)} feeds, the limit: close one"
                 raise Refuse(text, code="too_many_channels")
             feed = self._feeds[stream, name] = _LineFeed(self, stream, name, answers)
@@ -397,7 +397,7 @@ class LineDialect(Dialect):
     # -- subscriptions -----------------------------------------------------------------------------
 
     def _subscribe(self, said: SubscribeLine) -> None:
-        outlet = self.hall.runner.outlet(said.query)
+        outlet = self.context.runner.outlet(said.query)
         if said.query in self._readers:
             raise Refuse(f"this connection has already subscribed to {said.query}", code="already_open")
         reader = _LineReaderOf(self, said, outlet)
@@ -440,8 +440,8 @@ class _LineFeed:
         self.producer = f"{dialect.connection.peer}/{name}"
         self._name = name
         self._dialect = dialect
-        self._feeds = dialect.hall.feeds
-        self._under_way = UnderWay(self._feeds.source(stream).schema, dialect.hall.credit_bytes)
+        self._feeds = dialect.context.feeds
+        self._under_way = UnderWay(self._feeds.source(stream).schema, dialect.context.credit_bytes)
         self.held = False
         self.credit = 0
         self._gathered: list[Mapping[str, Any]] = []
@@ -573,7 +573,7 @@ class _LineReaderOf(Sender):
         self._dialect = dialect
         self._wish = wish
         self._outlet = outlet
-        self.subscription = Subscription(f"{dialect.connection.peer}/{wish.query}", dialect.hall.slow, self)
+        self.subscription = Subscription(f"{dialect.connection.peer}/{wish.query}", dialect.context.slow, self)
 
     @property
     def temporary(self) -> bool:
@@ -586,7 +586,7 @@ class _LineReaderOf(Sender):
 
     def _watch(self, wanted: bool) -> None:
         if self._wish.progress:
-            self._dialect.hall.runner.watch(self._outlet.query, wanted)
+            self._dialect.context.runner.watch(self._outlet.query, wanted)
 
     def room(self) -> int:
         return ROWS_AT_A_TIME if self._dialect.connection.writable else 0

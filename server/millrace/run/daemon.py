@@ -31,7 +31,7 @@ from millrace.history.archive import Archive, open_files
 from millrace.history.archive import Limits as ArchiveLimits
 from millrace.http.hosts import Hosts
 from millrace.http.operations import cores, guards, kernels, process
-from millrace.net.connection import Connection, Hall
+from millrace.net.connection import Connection, ConnectionContext
 from millrace.net.feeds import Feeds
 from millrace.net.frames import FrameDialect
 from millrace.net.freshness import in_json
@@ -186,7 +186,7 @@ class Daemon:
         self.admin_token = _token(admin_security(settings.server))
         self.hosts = Hosts(settings.server.hosts)
         self.guesses = self.metrics.guesses = Guesses(self.timers)
-        self.hall = Hall(
+        self.context = ConnectionContext(
             runner=self.runner,
             feeds=self.feeds,
             limits=Limits(frame_bytes=limits.frame_bytes),
@@ -368,7 +368,7 @@ class Daemon:
             "admin": str(self.admin),
             "now_us": self.runner.now_us(),
             "steps": self.runner.steps,
-            "connections": len(self.hall.connections),
+            "connections": len(self.context.connections),
             "data_dir": None
             if self.settings.server.data_dir is None
             else str(self.settings.server.data_dir.absolute()),
@@ -431,7 +431,7 @@ class Daemon:
         loop = asyncio.get_running_loop()
         tls = _tls(listen_security(server))
         self._server = await loop.create_server(
-            lambda: Connection(self.hall), sock=tcp, ssl=tls, backlog=BACKLOG, ssl_handshake_timeout=_handshake(tls)
+            lambda: Connection(self.context), sock=tcp, ssl=tls, backlog=BACKLOG, ssl_handshake_timeout=_handshake(tls)
         )
         self._http = self._make_http()
         self._watch(asyncio.create_task(self._http.serve(sockets=[http]), name="http"))
@@ -541,7 +541,7 @@ class Daemon:
     async def _stop_reading(self) -> None:
         if self._server is not None:
             self._server.close()
-        for connection in tuple(self.hall.connections):
+        for connection in tuple(self.context.connections):
             connection.hold_reading("draining")
             connection.settle()
 
@@ -555,7 +555,7 @@ class Daemon:
             log.warning("draining took too long; queued rows are lost")
 
     async def _say_goodbye(self) -> None:
-        for connection in tuple(self.hall.connections):
+        for connection in tuple(self.context.connections):
             connection.farewell("the server is ending")
 
     async def _close_sinks(self) -> None:
@@ -585,7 +585,7 @@ class Daemon:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(TASK_SECONDS):
                 await asyncio.gather(*self._tasks, return_exceptions=True)
-        for connection in tuple(self.hall.connections):
+        for connection in tuple(self.context.connections):
             connection.abort()
 
     def _watch(self, task: asyncio.Task[Any]) -> None:
@@ -602,7 +602,7 @@ class Daemon:
     async def _sweep(self, idle_seconds: float) -> None:
         while True:
             await asyncio.sleep(idle_seconds / SWEEP_SHARE)
-            for connection in tuple(self.hall.connections):
+            for connection in tuple(self.context.connections):
                 if connection.idle_since(self.timers.time()) > idle_seconds:
                     connection.farewell(f"no input for {idle_seconds} seconds")
 
