@@ -50,6 +50,7 @@ ROOM_LIMITS: Final = {
     "deploy": 3.0,
     "docs": 3.0,
     "examples": 3.0,
+    "operators/millrace/changes": 3.0,
     "operators/millrace/engine": 5.0,
     "operators/millrace/functions": 3.0,
     "operators/millrace/operators": 25.0,

@@ -1,7 +1,7 @@
 """Imports run one way, and the engine has no code that waits. The rules are checked on the sources.
 
     protocol <- values <- operators <- engine <- sql <- formats <- history <- the daemon, offline <- backfill <- cli
-    protocol <- client         values <- functions <- sql
+    protocol <- client         values <- functions <- sql        sql <- changes <- the daemon
 
 The daemon consists of five rooms: net, http, run, store, observe. They may use each other; the other drivers do not
 use them. A new room needs a row in `MAY_IMPORT`, a root in `ROOTS` and a line in `pyproject.toml`.
@@ -30,16 +30,17 @@ MAY_IMPORT = {
     "engine": {"protocol", "values", "operators"},
     "functions": {"protocol", "values"},
     "sql": {"protocol", "values", "operators", "engine", "functions"},
+    "changes": CORE,
     "formats": CORE,
     "history": CORE | {"formats"},
-    **dict.fromkeys(DAEMON, CORE | {"formats", "history"} | DAEMON),
+    **dict.fromkeys(DAEMON, CORE | {"changes", "formats", "history"} | DAEMON),
     "offline": CORE | {"formats"},
     "backfill": CORE | {"formats", "history", "offline"},
-    "cli": CORE | {"formats", "history", "offline", "backfill", "client"} | DAEMON,
+    "cli": CORE | {"changes", "formats", "history", "offline", "backfill", "client"} | DAEMON,
 }
 
 # The engine is a function of its events: no clock, no chance, no input or output, no waiting.
-DETERMINISTIC = ("values", "operators", "engine", "sql")
+DETERMINISTIC = ("values", "operators", "engine", "sql", "changes")
 WAITING = {"asyncio", "concurrent", "multiprocessing", "select", "selectors", "signal", "socket", "subprocess"}
 THREADS = {"_thread", "threading"}
 WORLD = {"os", "random", "secrets", "time"}

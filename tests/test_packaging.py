@@ -31,6 +31,7 @@ PACKAGES = [
     "server/millrace/offline",
     "server/millrace/run",
     "server/millrace/store",
+    "operators/millrace/changes",
     "operators/millrace/engine",
     "operators/millrace/functions",
     "operators/millrace/operators",

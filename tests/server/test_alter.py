@@ -168,13 +168,13 @@ def test_more_columns_are_there_again_after_a_restart_and_in_the_export(tmp_path
     async def first():
         async with running(PLAIN, server={"data_dir": tmp_path}) as daemon:
             await daemon.catalog.execute(ADD)
-            return daemon.catalog.export()
+            return daemon.catalog.keeper.export()
 
     async def second():
         async with running(server={"data_dir": tmp_path}) as daemon, peer(daemon) as old:
             old.say(Open(0, "s", NARROW.fingerprint(), "p"))
             assert (await old.hear(Opened)).schema == NARROW, "a client that knows the old schema comes again"
-            return daemon.catalog.export(), daemon.queries()[0]["fields"]
+            return daemon.catalog.keeper.export(), daemon.queries()[0]["fields"]
 
     exported = asyncio.run(first())
     again, fields = asyncio.run(second())
@@ -203,7 +203,7 @@ async def test_a_column_is_shown_before_and_refused_with_nothing_changed(daemon)
     shown, becomes = await daemon.catalog.plan(ADD)
     assert shown == [{"kind": "alter_stream", "name": "s", "added": ["x"], "rewritten": ["q"]}]
     assert becomes["streams"] == [{"name": "s", "change": "changes"}]
-    before = daemon.engine.save(), daemon.catalog.export()
+    before = daemon.engine.save(), daemon.catalog.keeper.export()
     with pytest.raises(Refuse, match="must be nullable"):
         await daemon.catalog.execute(f"{ADD}; ALTER STREAM s ADD COLUMN y BIGINT NOT NULL")
-    assert (daemon.engine.save(), daemon.catalog.export()) == before
+    assert (daemon.engine.save(), daemon.catalog.keeper.export()) == before

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from millrace.changes.pause_query import PauseQuery
 from millrace.engine import shadow
 from millrace.engine.events import WatchProgress
 from millrace.protocol import Refuse
@@ -136,7 +137,7 @@ async def test_every_route_that_looks_at_the_engine_is_among_them(daemon):
     """A route that is not exempt waits: a new one does so without being told."""
     _, document, _ = await ask(daemon, "GET", "/api/v1/openapi.json")
     plain = {path for path, methods in document["paths"].items() if "get" in methods and "{" not in path}
-    exempt = {"/-/healthy", "/-/ready", "/api/v1/configuration", "/api/v1/log", "/api/v1/server"}
+    exempt = {"/-/healthy", "/-/ready", "/api/v1/changes", "/api/v1/configuration", "/api/v1/log", "/api/v1/server"}
     assert plain - exempt <= set(ROUTES)
 
 
@@ -145,7 +146,7 @@ async def test_changes_and_dry_runs_have_their_turns_in_order(daemon):
     async with changing(daemon) as (_, first):
         second = asyncio.create_task(daemon.catalog.execute("CREATE QUERY z AS SELECT k FROM heavy"))
         dry = asyncio.create_task(daemon.catalog.plan("CREATE QUERY y AS SELECT k FROM z"))
-        third = asyncio.create_task(daemon.catalog.pause("q"))
+        third = asyncio.create_task(daemon.catalog.change(PauseQuery(name="q")))
         await settle()
     await asyncio.gather(first, second, third)
     (described,), becomes = await dry
@@ -207,7 +208,7 @@ def test_the_end_of_the_server_waits_for_the_change(tmp_path, sql):
             held = Held(daemon)
             change = asyncio.create_task(daemon.catalog.execute(sql))
             await held.wait_entered()
-            waiting = asyncio.create_task(daemon.catalog.pause("q"))
+            waiting = asyncio.create_task(daemon.catalog.change(PauseQuery(name="q")))
             ending, end_changes = asyncio.Event(), daemon.catalog.end_changes
 
             async def end():
@@ -242,7 +243,7 @@ def test_a_failure_of_the_step_ends_the_server_and_answers_the_change(tmp_path):
             with pytest.raises(Refuse, match="nothing more is changed"):
                 await change
             with pytest.raises(Refuse, match=r"the server is ending|nothing more"):
-                await daemon.catalog.pause("q")
+                await daemon.catalog.change(PauseQuery(name="q"))
             await daemon.wait_stopping()
 
     with pytest.raises(Exception, match="internal error"):

@@ -6,6 +6,7 @@ import sqlite3
 import tempfile
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,12 +14,17 @@ from hypothesis import settings as settle
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from millrace.changes.decisions import Decisions
+from millrace.changes.pause_query import PauseQuery
+from millrace.changes.resume_query import ResumeQuery
+from millrace.changes.set_break import SetBreak
+from millrace.changes.set_strategy import SetStrategy
+from millrace.changes.set_weight import SetWeight
 from millrace.cli.main import app
 from millrace.engine import views
 from millrace.engine.events import WithholdCredit
 from millrace.protocol import MillraceError
 from millrace.run.daemon import Daemon
-from millrace.run.decisions import Decisions
 from millrace.store.catalog import CatalogFile, StoreError
 from tests.depth import examples
 from tests.server.harness import lines, running, served, settings, until
@@ -44,14 +50,14 @@ ALTER STREAM late SET (disorder = '2 s')
 async def decide(daemon):
     """Something of every kind that SQL does not say."""
     fork = next(iter(daemon.engine.graph.forks.values())).name
-    await daemon.catalog.set_strategy("a", "bfs(7)", None)
-    await daemon.catalog.set_strategy("a", "dfs(3)", "q.filter1")
-    await daemon.catalog.set_strategy("late", "dfs(2)", fork)
-    await daemon.catalog.set_strategy("late.late", "rr", None)
-    await daemon.catalog.set_weight("late", 5)
-    await daemon.catalog.set_break("q.union1", True)
-    await daemon.catalog.pause("again", "it's too\nnoisy")
-    await daemon.catalog.pause("lost")
+    await daemon.catalog.change(SetStrategy(name="a", strategy="bfs(7)"))
+    await daemon.catalog.change(SetStrategy(name="a", strategy="dfs(3)", operator="q.filter1"))
+    await daemon.catalog.change(SetStrategy(name="late", strategy="dfs(2)", operator=fork))
+    await daemon.catalog.change(SetStrategy(name="late.late", strategy="rr"))
+    await daemon.catalog.change(SetWeight(name="late", weight=5))
+    await daemon.catalog.change(SetBreak(name="q.union1", on=True))
+    await daemon.catalog.change(PauseQuery(name="again", reason="it's too\nnoisy"))
+    await daemon.catalog.change(PauseQuery(name="lost"))
 
 
 def scheduling(daemon):
@@ -75,10 +81,10 @@ def test_everything_is_there_again(tmp_path):
     async def first(daemon):
         await daemon.catalog.execute(SQL)
         await decide(daemon)
-        return scheduling(daemon), daemon.catalog.export()
+        return scheduling(daemon), daemon.catalog.keeper.export()
 
     async def second(daemon):
-        return scheduling(daemon), daemon.catalog.export()
+        return scheduling(daemon), daemon.catalog.keeper.export()
 
     made, *again = lives(tmp_path, first, second, second)
     assert again == [made, made]
@@ -97,8 +103,8 @@ def test_names_that_depend_on_the_order_of_making_are_found_again(tmp_path):
         await daemon.catalog.execute(
             "CREATE STREAM t (k BIGINT); CREATE QUERY merged AS SELECT k FROM lost UNION ALL SELECT k FROM t"
         )
-        await daemon.catalog.set_strategy("s.late", "bfs", None)
-        await daemon.catalog.set_weight("s.late", 3)
+        await daemon.catalog.change(SetStrategy(name="s.late", strategy="bfs"))
+        await daemon.catalog.change(SetWeight(name="s.late", weight=3))
         return [(found["name"], found["strategy"], found["weight"]) for found in daemon.components()]
 
     async def second(daemon):
@@ -122,7 +128,7 @@ def test_a_query_that_failed_does_not_begin_again_by_itself(tmp_path):
 
     async def second(daemon):
         query = daemon.queries()[0]
-        await daemon.catalog.resume("q")
+        await daemon.catalog.change(ResumeQuery(name="q"))
         return query["state"], query["reason"], daemon.queries()[0]["state"]
 
     state, reason, after = lives(tmp_path, first, second)[1]
@@ -135,9 +141,9 @@ def test_feeds_that_wait_for_a_slow_consumer_are_no_decision_of_an_admin(tmp_pat
         await daemon.catalog.execute("CREATE STREAM s (k BIGINT); CREATE QUERY q AS SELECT k FROM s")
         await daemon.runner.command(WithholdCredit("q", withheld=True))
         assert daemon.engine.withheld() == {"s": ["q"]}
-        assert daemon.catalog.decisions().paused == ()
-        await daemon.catalog.pause("q")
-        assert [paused.query for paused in daemon.catalog.decisions().paused] == ["q"]
+        assert daemon.catalog.keeper.decisions().paused == ()
+        await daemon.catalog.change(PauseQuery(name="q"))
+        assert [paused.query for paused in daemon.catalog.keeper.decisions().paused] == ["q"]
 
     async def second(daemon):
         return daemon.queries()[0]["state"], daemon.engine.withheld()
@@ -155,7 +161,7 @@ async def export_elsewhere(daemon, tmp_path):
     exported = await get(daemon, "/api/v1/catalog")
     async with running(server={"sink_dir": tmp_path}) as other:
         await other.catalog.execute(exported["sql"])
-        assert other.catalog.export()["statements"] == exported["statements"]
+        assert other.catalog.keeper.export()["statements"] == exported["statements"]
         for command in exported["commands"]:
             verb, *words = shlex.split(command)
             assert verb == "millrace"
@@ -255,15 +261,17 @@ async def working(folder):
 
 
 async def change(catalog, kind, *arguments):
-    made = {
-        "sql": catalog.execute,
-        "strategy": catalog.set_strategy,
-        "weight": catalog.set_weight,
-        "break": catalog.set_break,
-        "pause": catalog.pause,
-        "resume": catalog.resume,
+    if kind == "sql":
+        await catalog.execute(*arguments)
+        return
+    made: dict[str, Any] = {
+        "strategy": lambda name, strategy, operator: SetStrategy(name=name, strategy=strategy, operator=operator),
+        "weight": lambda name, weight: SetWeight(name=name, weight=weight),
+        "break": lambda name, on: SetBreak(name=name, on=on),
+        "pause": lambda name, *reason: PauseQuery(name=name, **dict(zip(("reason",), reason, strict=False))),
+        "resume": lambda name: ResumeQuery(name=name),
     }
-    await made[kind](*arguments)
+    await catalog.change(made[kind](*arguments))
 
 
 @settle(max_examples=examples(40), deadline=None)
@@ -276,16 +284,24 @@ def test_whatever_was_changed_is_there_again(changes):
     async def first(folder):
         async with working(folder) as daemon:
             for one in (*create, *changes):
-                before = daemon.catalog.export()
+                before = daemon.catalog.keeper.export()
                 try:
                     await change(daemon.catalog, *one)
                 except MillraceError:
-                    assert daemon.catalog.export() == before
-            return by_operator(daemon), daemon.catalog.export()["statements"], daemon.catalog.decisions().paused
+                    assert daemon.catalog.keeper.export() == before
+            return (
+                by_operator(daemon),
+                daemon.catalog.keeper.export()["statements"],
+                daemon.catalog.keeper.decisions().paused,
+            )
 
     async def second(folder):
         async with working(folder) as daemon:
-            return by_operator(daemon), daemon.catalog.export()["statements"], daemon.catalog.decisions().paused
+            return (
+                by_operator(daemon),
+                daemon.catalog.keeper.export()["statements"],
+                daemon.catalog.keeper.decisions().paused,
+            )
 
     with tempfile.TemporaryDirectory() as name:
         assert asyncio.run(first(Path(name))) == asyncio.run(second(Path(name)))
@@ -316,7 +332,7 @@ def test_a_file_of_the_first_format_is_read(tmp_path):
 
     async def first(daemon):
         assert [stream["name"] for stream in daemon.streams()] == ["s"]
-        await daemon.catalog.set_strategy("s", "bfs", None)
+        await daemon.catalog.change(SetStrategy(name="s", strategy="bfs"))
 
     async def second(daemon):
         return daemon.components()[0]["strategy"]
@@ -406,7 +422,7 @@ def test_a_change_that_cannot_be_written_down_says_so(tmp_path, monkeypatch):
         assert "the change is in effect, but is lost" in said["detail"]
         assert daemon.components()[0]["strategy"] == "bfs"
 
-    def full(self, statements, plans, decisions):
+    def full(self, statements, plans, decisions, changes):
         raise StoreError("cannot write the catalog: disk full")
 
     lives(tmp_path, first)

@@ -83,7 +83,7 @@ async def test_a_plan_shows_the_table_before_and_after_and_does_nothing(daemon):
     assert code == 0, text
     assert "some.filter1" in text.partition("state before")[2].partition("state after")[0]
     assert [one["name"] for one in daemon.operators()] == [one["name"] for one in before]
-    assert daemon.catalog.decisions().operators == ()
+    assert daemon.catalog.keeper.decisions().operators == ()
 
 
 @served(SQL)
@@ -162,7 +162,7 @@ def test_what_was_put_in_is_there_again(tmp_path, how):
             for line in EDITS:
                 code, text = await cli(daemon, *shlex.split(line))
                 assert code == 0, text
-            before, exported = described(daemon), daemon.catalog.export()
+            before, exported = described(daemon), daemon.catalog.keeper.export()
         async with running(None, server={"data_dir": str(tmp_path)} if how == "restart" else {}) as again:
             if how == "export":
                 await again.catalog.execute(exported["sql"])
@@ -172,12 +172,12 @@ def test_what_was_put_in_is_there_again(tmp_path, how):
             assert described(again) == before
             assert names(again, "pairs") == ["pairs.filter2", "pairs.filter1", "pairs.join1"]
             assert names(again, "some") == ["some.project1", "some.filter3", "some.filter2"]
-            assert again.catalog.export()["commands"] == exported["commands"]
+            assert again.catalog.keeper.export()["commands"] == exported["commands"]
             replaced = "CREATE OR REPLACE QUERY some WITH (fuse = 'off') AS SELECT k, v FROM a WHERE v > 0"
             (told,) = await again.catalog.execute(replaced)
             assert "these edits are undone" in told["warnings"][-1]
             assert names(again, "some") == ["some.filter1", "some.project1"]
-            assert not [edit for edit in again.catalog.decisions().operators if edit.query == "some"]
+            assert not [edit for edit in again.catalog.keeper.decisions().operators if edit.query == "some"]
 
     asyncio.run(play())
 
@@ -191,7 +191,7 @@ def described(daemon):
 async def test_what_a_replacement_undoes_is_said_under_whatever_name_the_query_has_by_then(daemon):
     code, text = await cli(daemon, *shlex.split(EDITS[0]))
     assert code == 0, text
-    name = daemon.catalog.export()["decisions"]["operators"][0]["operator"].partition(".")[0]
+    name = daemon.catalog.keeper.export()["decisions"]["operators"][0]["operator"].partition(".")[0]
     sql = daemon.catalog.known.queries[name].sql.partition(" AS ")[2]
     script = f"ALTER QUERY {name} RENAME TO other; CREATE OR REPLACE QUERY other AS {sql}"
     *_, told = await daemon.catalog.execute(script)
@@ -213,15 +213,15 @@ def test_what_was_put_in_and_is_not_shared_is_there_again_in_that_order(tmp_path
             for name in ("c", "d"):
                 code, text = await cli(daemon, "operator", "insert", f"{name}.aggregate1", "--where", "k > 1")
                 assert code == 0, text
-            exported = daemon.catalog.export()
+            exported = daemon.catalog.keeper.export()
             assert [command.split()[2] for command in exported["commands"]][:2] == ["insert", "insert"]
-            assert [one.query for one in daemon.catalog.decisions().apart] == ["d"]
+            assert [one.query for one in daemon.catalog.keeper.decisions().apart] == ["d"]
             code, text = await cli(daemon, "query", "unshare", "d")
             assert code == 0, text
-            exported = daemon.catalog.export()
+            exported = daemon.catalog.keeper.export()
             assert [command.split()[2] for command in exported["commands"]][:3] == ["insert", "insert", "unshare"]
         async with running(None, server={"data_dir": str(tmp_path)}) as again:
-            assert again.catalog.export()["commands"] == exported["commands"]
+            assert again.catalog.keeper.export()["commands"] == exported["commands"]
         async with running() as other:
             await other.catalog.execute(exported["sql"])
             for command in exported["commands"]:

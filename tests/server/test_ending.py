@@ -154,7 +154,7 @@ def test_a_catalog_that_cannot_be_written_is_told_until_it_can(tmp_path, monkeyp
                 with pytest.raises(MillraceError, match="is lost when the server ends"):
                     await daemon.catalog.execute("CREATE STREAM t (k BIGINT)")
                 failed = len(refused)
-                daemon.catalog.write_again()
+                daemon.catalog.keeper.write_again()
                 await until(lambda: len(refused) > failed)
                 text = "cannot write the catalog"
                 assert text in (await get(daemon, "/-/healthy")).split("\n")[1]
@@ -163,7 +163,7 @@ def test_a_catalog_that_cannot_be_written_is_told_until_it_can(tmp_path, monkeyp
                 assert text in server["problems"][0]
                 full.clear()
                 # Unless the write before is still under way, this one is the next.
-                await until(lambda: daemon.catalog.write_again() or daemon.catalog.error is None)
+                await until(lambda: daemon.catalog.keeper.write_again() or daemon.catalog.keeper.error is None)
                 assert await get(daemon, "/-/healthy") == "healthy\n"
             told = [line["event"] for line in logs if "catalog" in line["event"]]
             assert told == ["the catalog cannot be written", "the catalog can be written again"], "told once each"

@@ -78,17 +78,17 @@ async def test_every_change_takes_if_match(daemon):
     """In turn: refused with a wrong tag and nothing changes, made with the right one, and the tag is another then."""
     for method, path, body, kind in CHANGES:
         _, seen, _ = await ask(daemon, "GET", ITEMS[kind])
-        held = daemon.catalog.export()
+        held = daemon.catalog.keeper.export()
         status, told, said = await ask(daemon, method, path, body, '"wrong"')
         assert (status, said["code"], said["etag"], told) == (412, "changed", seen, seen), path
         # The answer has the present item, whose tag is the present tag.
         assert etag(kind, said["now"]) == seen
-        assert daemon.catalog.export() == held
+        assert daemon.catalog.keeper.export() == held
         status, after, said = await ask(daemon, method, path, body, f'"other", {seen}')
         assert status == 200, (path, said)
         if method != "DELETE" or kind == "operator":
             assert after == (await ask(daemon, "GET", ITEMS[kind]))[1] != seen
-        assert daemon.catalog.export() != held
+        assert daemon.catalog.keeper.export() != held
 
 
 @served(EVERYTHING)

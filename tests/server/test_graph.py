@@ -4,6 +4,9 @@ import re
 
 import pytest
 
+from millrace.changes.pause_query import PauseQuery
+from millrace.changes.set_break import SetBreak
+from millrace.changes.set_strategy import SetStrategy
 from millrace.engine import views
 from millrace.observe.analysis import asked_for
 from millrace.observe.graph import FORMS, draw, render
@@ -90,7 +93,7 @@ async def test_a_blocked_operator_waits_although_the_engine_makes_no_steps(daemo
 async def test_the_graph_as_data(daemon):
     daemon.rates.look()
     await feed(daemon, "a", 10)
-    await daemon.catalog.set_break("q.filter1", True)
+    await daemon.catalog.change(SetBreak(name="q.filter1", on=True))
     graph = await get(daemon, "/api/v1/components/a/graph")
     names = [node["name"] for node in graph["operators"]]
     assert len(names) == len(set(names))
@@ -145,8 +148,8 @@ def parse_dot(text):
 @served(SQL)
 async def test_every_drawing_shows_the_same_graph(daemon, broken):
     if broken:
-        await daemon.catalog.set_break("q.filter1", True)
-        await daemon.catalog.set_strategy("a", "rr", None)
+        await daemon.catalog.change(SetBreak(name="q.filter1", on=True))
+        await daemon.catalog.change(SetStrategy(name="a", strategy="rr"))
         daemon.rates.look()
         await feed(daemon, "a", 20)
     graph = graph_of(daemon)
@@ -192,7 +195,7 @@ async def test_explain_analyze(daemon):
     assert said["state"] == "running"
     assert "the query is running" in said["text"]
     assert said["text"].startswith((await get(daemon, "/api/v1/queries/q/explain"))["text"])
-    await daemon.catalog.pause("q", "for lunch")
+    await daemon.catalog.change(PauseQuery(name="q", reason="for lunch"))
     (told,) = (await ask(daemon, "POST", "/api/v1/sql", {"sql": "explain Analyze Query q;"}))[2]["statements"]
     assert told["kind"] == "explain"
     assert "the query is paused: for lunch" in told["text"]

@@ -6,6 +6,8 @@ import json
 import msgpack
 import pytest
 
+from millrace.changes.pause_query import PauseQuery
+from millrace.changes.resume_query import ResumeQuery
 from millrace.client import AsyncClient, ServerError
 from millrace.protocol import Schema
 from millrace.protocol.messages import PROTOCOL, Closed, Error, Hello, Result, Subscribe, Subscribed, Welcome
@@ -131,8 +133,8 @@ async def test_a_history_goes_on_where_the_numbers_do(daemon):
     ):
         await daemon.catalog.execute(sql)
         assert await histories(daemon) == before, sql
-    await daemon.catalog.pause("q")
-    await daemon.catalog.resume("q")
+    await daemon.catalog.change(PauseQuery(name="q"))
+    await daemon.catalog.change(ResumeQuery(name="q"))
     await feed(daemon, [(2, 0.0, "b")], "other")
     await until(lambda: daemon.query("q")["next_sequence"] == 2)
     assert await histories(daemon) == before
@@ -148,7 +150,7 @@ async def test_a_failed_query_that_starts_again_counts_on(daemon):
     await feed(daemon, [(k,) for k in range(5)], "two")
     await until(lambda: daemon.query("q")["state"] == "failed")
     reached = daemon.query("q")["next_sequence"]
-    await daemon.catalog.resume("q")
+    await daemon.catalog.change(ResumeQuery(name="q"))
     await feed(daemon, [(5,)], "three")
     await until(lambda: daemon.query("q")["next_sequence"] == reached + 1)
     assert await histories(daemon) == before

@@ -4,6 +4,7 @@ import asyncio
 
 from typer.testing import CliRunner
 
+from millrace.changes.set_order import SetOrder
 from millrace.cli.main import app
 from millrace.http.etags import etag
 from tests.server.harness import lines, running, served, until
@@ -93,12 +94,12 @@ def test_a_changed_order_is_there_again_and_exported(tmp_path):
 
     async def lives():
         async with running(SQL, server={"data_dir": str(tmp_path)}) as daemon:
-            await daemon.catalog.set_order("pairs", "filter", 0.125)
-            exported = daemon.catalog.export()
+            await daemon.catalog.change(SetOrder(name="pairs", join="filter", alpha=0.125))
+            exported = daemon.catalog.keeper.export()
         async with running(server={"data_dir": str(tmp_path)}) as daemon:
             joins = [one["join"] for one in daemon.operators() if one["join"]]
             assert [(join["order"], join["alpha"]) for join in joins] == [("filter", 0.125)]
-            assert daemon.catalog.export() == exported
+            assert daemon.catalog.keeper.export() == exported
         assert "millrace query order pairs filter --alpha 0.125" in exported["commands"]
 
     uvloop.run(lives())

@@ -5,6 +5,7 @@ import asyncio
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
+from millrace.changes.set_queue import SetQueue
 from millrace.cli.main import app
 from millrace.http.etags import etag
 from millrace.operators.queues.auto import QueueSwitch
@@ -135,13 +136,13 @@ def test_an_exchanged_queue_is_there_again_and_exported(tmp_path):
 
     async def lives():
         async with running(SQL, server={"data_dir": str(tmp_path)}) as daemon:
-            await daemon.catalog.set_queue("board.project1", "append")
-            await daemon.catalog.set_queue("above.project1", "append")
-            await daemon.catalog.set_queue("above.project1", "fifo")
-            exported = daemon.catalog.export()
+            await daemon.catalog.change(SetQueue(name="board.project1", kind="append"))
+            await daemon.catalog.change(SetQueue(name="above.project1", kind="append"))
+            await daemon.catalog.change(SetQueue(name="above.project1", kind="fifo"))
+            exported = daemon.catalog.keeper.export()
         async with running(server={"data_dir": str(tmp_path)}) as daemon:
             assert queue_of(daemon, "board.project1")["kind"] == "append"
-            assert daemon.catalog.export() == exported
+            assert daemon.catalog.keeper.export() == exported
         assert exported["commands"] == [
             command for command in exported["commands"] if "operator queue" not in command
         ] + ["millrace operator queue board.project1 append --input 0"]

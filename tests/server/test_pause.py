@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from millrace.changes.pause_query import PauseQuery
 from millrace.run.pause import Pause
 from millrace.store.catalog import CatalogFile
 from tests.patience import HANG_SECONDS
@@ -79,7 +80,7 @@ async def test_only_what_admins_ask_for_is_measured_and_each_change_once(daemon)
     await daemon.catalog.execute(
         "CREATE STREAM t (k BIGINT); CREATE QUERY r AS SELECT k FROM t; EXPLAIN SELECT k FROM t"
     )
-    await daemon.catalog.pause("r")
+    await daemon.catalog.change(PauseQuery(name="r"))
     assert (await ask(daemon, "POST", "/api/v1/queries/nobody/pause"))[0] == 404
     assert measured(daemon) == before + 3
 

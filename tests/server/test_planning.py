@@ -7,8 +7,11 @@ import threading
 
 import pytest
 
+from millrace.changes import edits
+from millrace.changes import statements as texts
+from millrace.changes.pause_query import PauseQuery
+from millrace.changes.rename_query import RenameQuery
 from millrace.protocol import Refuse
-from millrace.run import catalog as catalogs
 from millrace.run.planning import Planning
 from millrace.sql.limits import Limits
 from tests.patience import HANG_SECONDS
@@ -47,7 +50,7 @@ class Gate:
         self.open = threading.Event()
         self.threads: list[int] = []
         self.texts: list[str] = []
-        plan_all = vars(catalogs)["plan_all"]
+        plan_all = vars(texts)["plan_all"]
 
         def slowly(statements, known, **options):
             self.threads.append(threading.get_ident())
@@ -58,7 +61,7 @@ class Gate:
                 assert self.open.wait(HANG_SECONDS)
             return plan_all(statements, known, **options)
 
-        monkeypatch.setattr(catalogs, "plan_all", slowly)
+        monkeypatch.setattr(texts, "plan_all", slowly)
 
     async def wait_entered(self):
         await until(self.entered.is_set)
@@ -69,7 +72,7 @@ async def test_the_loop_serves_others_while_a_statement_is_planned(daemon, monke
     gate = Gate(monkeypatch, "heavy")
     heavy = asyncio.create_task(daemon.catalog.execute("CREATE QUERY heavy AS SELECT k FROM s"))
     await gate.wait_entered()
-    paused = await daemon.catalog.pause("q")  # another change, which needs no plan, has its turn
+    paused = await daemon.catalog.change(PauseQuery(name="q"))  # another change, which needs no plan, has its turn
     status, _, _ = await ask(daemon, "GET", "/api/v1/queries")
     assert paused["query"] == "q"
     assert status == 200
@@ -147,7 +150,7 @@ async def test_if_match_is_checked_when_it_is_the_changes_turn(daemon, monkeypat
     body = {"sql": "CREATE QUERY heavy AS SELECT k FROM s"}
     tagged = asyncio.create_task(ask(daemon, "POST", "/api/v1/sql", body, {"if-match": headers["etag"]}))
     await gate.wait_entered()
-    await daemon.catalog.pause("q")  # which the catalog's tag covers
+    await daemon.catalog.change(PauseQuery(name="q"))  # which the catalog's tag covers
     gate.open.set()
     status, problem, _ = await tagged
     assert (status, problem["code"]) == (412, "changed")
@@ -193,7 +196,7 @@ def test_a_catalog_of_other_limits_is_read_again(tmp_path):
         async with running(server={"data_dir": tmp_path}, limits={"sql_tokens": 100}) as daemon:
             assert "long" in daemon.catalog.known.queries
             await daemon.catalog.execute("ALTER STREAM s ADD COLUMN w BIGINT")
-            await daemon.catalog.rename("long", "longer")
+            await daemon.catalog.change(RenameQuery(name="long", to="longer"))
             assert condition in daemon.catalog.known.queries["longer"].sql
 
     asyncio.run(run())
@@ -202,13 +205,13 @@ def test_a_catalog_of_other_limits_is_read_again(tmp_path):
 @served(SCHEMA)
 async def test_a_condition_of_an_admin_is_planned_beside_the_loop(daemon, monkeypatch):
     threads = []
-    condition = vars(catalogs)["condition"]
+    condition = vars(edits)["condition"]
 
     def noted(*arguments):
         threads.append(threading.get_ident())
         return condition(*arguments)
 
-    monkeypatch.setattr(catalogs, "condition", noted)
+    monkeypatch.setattr(edits, "condition", noted)
     await daemon.catalog.execute("CREATE QUERY m AS SELECT k + 1 AS n FROM s")
     status, _, _ = await ask(daemon, "POST", "/api/v1/operators/m.project1/insert", {"where": "k > 1"})
     assert status == 200

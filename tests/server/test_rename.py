@@ -5,6 +5,9 @@ import json
 
 import pytest
 
+from millrace.changes.pause_query import PauseQuery
+from millrace.changes.resume_query import ResumeQuery
+from millrace.changes.set_break import SetBreak
 from millrace.engine.events import WithholdCredit
 from millrace.protocol import Refuse
 from millrace.protocol.messages import Result, Subscribe
@@ -51,19 +54,19 @@ def test_everything_is_there_again_under_the_new_name(tmp_path):
     async def first_life():
         async with running(SQL, server={"data_dir": tmp_path}) as daemon:
             await daemon.catalog.execute("CREATE SINK f FROM q WITH (type = 'file', path = 'out.jsonl')")
-            await daemon.catalog.set_break("q.filter1", True)
-            await daemon.catalog.pause("q")
+            await daemon.catalog.change(SetBreak(name="q.filter1", on=True))
+            await daemon.catalog.change(PauseQuery(name="q"))
             await daemon.catalog.execute("ALTER QUERY q RENAME TO z")
-            await daemon.catalog.resume("z")
+            await daemon.catalog.change(ResumeQuery(name="z"))
             async with lines(daemon) as feeder:
                 feeder.say(row(5))
                 await until(lambda: daemon.catalog.sinks()[0]["delivered"] == 1)
-            await daemon.catalog.pause("z")
-            return daemon.catalog.export(), daemon.components()[0]["breaks"]
+            await daemon.catalog.change(PauseQuery(name="z"))
+            return daemon.catalog.keeper.export(), daemon.components()[0]["breaks"]
 
     async def second_life():
         async with running(server={"data_dir": tmp_path}) as daemon:
-            return daemon.catalog.export(), daemon.components()[0]["breaks"]
+            return daemon.catalog.keeper.export(), daemon.components()[0]["breaks"]
 
     first = asyncio.run(first_life())
     assert [json.loads(line) for line in out.read_text().splitlines()] == [{"k": 5}]
@@ -88,13 +91,13 @@ async def test_a_dry_run_shows_it_and_does_nothing(daemon):
 
 @served(SQL)
 async def test_what_is_refused_changes_nothing(daemon):
-    before = daemon.engine.save(), daemon.catalog.export()
+    before = daemon.engine.save(), daemon.catalog.keeper.export()
     for path, to, status in (("q", "r", 400), ("q", "s", 400), ("q", "a.b", 400), ("nobody", "z", 404)):
         found, _, said = await ask(daemon, "POST", f"/api/v1/queries/{path}/rename", {"to": to})
         assert found == status, said
     status, _, said = await tagged(daemon, "POST", "queries/q/rename", {"to": "z"}, '"stale"')
     assert (status, said["code"]) == (412, "changed")
-    assert (daemon.engine.save(), daemon.catalog.export()) == before
+    assert (daemon.engine.save(), daemon.catalog.keeper.export()) == before
 
 
 @served(SQL)

@@ -91,9 +91,9 @@ def test_history_and_live_are_one_sequence(tmp_path, sql, unit, monkeypatch):
             shown = next(query for query in daemon.queries() if query["name"] == "q")
             assert (shown["state"], shown["backfill"]["phase"]) == ("catching up", "replaying")
             assert "is processing the history of its streams" in daemon.why("q")["text"]
-            assert not any("QUERY q " in statement for statement in daemon.catalog.statements())
-            assert not any("SINK" in statement for statement in daemon.catalog.statements())
-            assert daemon.catalog.decisions().paused == ()
+            assert not any("QUERY q " in statement for statement in daemon.catalog.keeper.statements())
+            assert not any("SINK" in statement for statement in daemon.catalog.keeper.statements())
+            assert daemon.catalog.keeper.decisions().paused == ()
             second = 300
             while daemon.seams.look("q")["phase"] not in ("live", "failed"):
                 some(daemon, second, second + 1)
@@ -112,7 +112,7 @@ def test_history_and_live_are_one_sequence(tmp_path, sql, unit, monkeypatch):
             assert len(below) == found["given"] > 0
             assert Counter(below) + Counter(rows.of["q"]) == Counter(rows.of["always"])
             assert rows.of["q"]
-            assert any("QUERY q " in statement for statement in daemon.catalog.statements())
+            assert any("QUERY q " in statement for statement in daemon.catalog.keeper.statements())
             with pytest.raises(Refuse, match="go to /past, not to /elsewhere: continue with the first"):
                 daemon.seams.tell("q", None, False, "/elsewhere")
             assert daemon.seams.tell("q", None, False, "/past")["out"] == "/past"

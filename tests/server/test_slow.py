@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from millrace.changes.pause_query import PauseQuery
+from millrace.changes.resume_query import ResumeQuery
 from millrace.net.sink import CHUNK_BYTES, Backpressure, Consumer, Outlet, Retention, Sender, Slow, Subscription
 from millrace.protocol import Refuse, Schema
 from millrace.protocol.messages import Ack, Closed, Ping, Pong, Result
@@ -351,14 +353,14 @@ async def test_a_query_that_an_admin_pauses_holds_back_no_feed_and_does_so_again
         await feeder.open()
         await slow.subscribe("q", credit=0)
         sent = await fill(feeder, daemon)
-        await daemon.catalog.pause("q")
+        await daemon.catalog.change(PauseQuery(name="q"))
         while feeder.session.channels[0].credit < 10:
             await feeder.hear()
         feeder.data(sent, [(1, 0.0, "")] * 10)
         slow.credit(10)
         await until(lambda: daemon.queries()[0]["skipped"] == 10)
         assert daemon.queries()[0]["state"] == "paused"
-        await daemon.catalog.resume("q")
+        await daemon.catalog.change(ResumeQuery(name="q"))
         assert daemon.engine.withheld() == {"s": ["q"]}
 
 
@@ -521,10 +523,10 @@ async def test_why_and_the_metrics_name_the_slow_reader(daemon):
         assert measured(daemon, 'query_retained_tuples{query="q"}') == sent
         assert measured(daemon, 'query_retained_bytes{query="q"}') > 50 * sent
         assert measured(daemon, 'sink_unacked_bytes{query="q",sink="subscriptions"}') > 50 * sent
-        await daemon.catalog.pause("q")
+        await daemon.catalog.change(PauseQuery(name="q"))
         assert daemon.why("q")["reason"] == "paused"
         assert daemon.why("neighbour")["reason"] == "flowing"
-        await daemon.catalog.resume("q")
+        await daemon.catalog.change(ResumeQuery(name="q"))
         slow.credit(100_000)
         await until(lambda: daemon.why("q")["reason"] == "flowing")
         assert measured(daemon, 'source_withheld{stream="s"}') == 0

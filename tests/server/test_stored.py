@@ -11,11 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millrace.changes.insert_operator import InsertOperator
+from millrace.changes.set_break import SetBreak
+from millrace.changes.set_queue import SetQueue
+from millrace.changes.set_strategy import SetStrategy
 from millrace.engine import lowered
 from millrace.engine.plan import Node
 from millrace.operators.filter.spec import SelectSpec
 from millrace.protocol import Refuse, Type
-from millrace.run.decisions import OperatorEdit
 from millrace.sql import parse, plan_all, planner
 from millrace.sql.planned import Catalog
 from millrace.sql.queries import QueryPlanner
@@ -98,15 +101,13 @@ def test_a_restart_never_plans(tmp_path, monkeypatch):
     async def first(daemon):
         await daemon.catalog.execute(SQL)
         await daemon.catalog.execute("ALTER STREAM s ADD COLUMN w BIGINT; ALTER QUERY p RENAME TO better")
-        await daemon.catalog.edit_operator(
-            OperatorEdit(change="insert", operator=None, sample=0.5, before="better.project1")
-        )
-        await daemon.catalog.set_strategy("s", "dfs(4)", "better.filter2")
-        await daemon.catalog.set_queue("pairs.join1", "append", 0)
-        return all_ids(daemon), scheduling(daemon), daemon.catalog.export()
+        await daemon.catalog.change(InsertOperator(before="better.project1", sample=0.5))
+        await daemon.catalog.change(SetStrategy(name="s", strategy="dfs(4)", operator="better.filter2"))
+        await daemon.catalog.change(SetQueue(name="pairs.join1", kind="append", input=0))
+        return all_ids(daemon), scheduling(daemon), daemon.catalog.keeper.export()
 
     async def second(daemon):
-        return all_ids(daemon), scheduling(daemon), daemon.catalog.export()
+        return all_ids(daemon), scheduling(daemon), daemon.catalog.keeper.export()
 
     def never(*_):
         raise AssertionError("a stored query is planned")
@@ -125,7 +126,7 @@ def test_decisions_saved_under_names_of_kinds_are_carried_over(tmp_path):
     database.close()
 
     async def look(daemon):
-        return all_ids(daemon), daemon.catalog.export()["commands"]
+        return all_ids(daemon), daemon.catalog.keeper.export()["commands"]
 
     (ids, commands), again = lives(tmp_path, look, look)
     assert commands == [
@@ -154,7 +155,7 @@ def test_a_plan_that_cannot_be_read_is_made_again(tmp_path, capsys):
 
     async def first(daemon):
         await daemon.catalog.execute(SQL)
-        await daemon.catalog.set_break("p.filter1", True)
+        await daemon.catalog.change(SetBreak(name="p.filter1", on=True))
         return all_ids(daemon), scheduling(daemon)
 
     async def second(daemon):

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millrace.changes.set_strategy import SetStrategy
 from millrace.observe import trial as trial_module
 from millrace.observe.conditions import MEASURES, parse_condition
 from millrace.observe.trial import Latencies
@@ -165,12 +166,12 @@ async def test_a_trial_is_measured_and_kept(daemon):
 )
 @served()
 async def test_how_a_trial_ends(daemon, more, outcome, reason):
-    await daemon.catalog.set_strategy("s", "dfs(5)", None)
-    await daemon.catalog.set_strategy("s", "rr(3)", "q.filter1")
+    await daemon.catalog.change(SetStrategy(name="s", strategy="dfs(5)"))
+    await daemon.catalog.change(SetStrategy(name="s", strategy="rr(3)", operator="q.filter1"))
     before = strategies(daemon)
     said = await begin(daemon, **more)
     assert said["previous"] == ("rr(3)" if "operator" in more else "dfs(5)")
-    assert daemon.catalog.decisions().components[0].strategy == "dfs(5)"
+    assert daemon.catalog.keeper.decisions().components[0].strategy == "dfs(5)"
     said = await ended(daemon)
     assert (said["outcome"], said["reason"]) == (outcome, reason)
     if outcome == "reverted":
@@ -194,7 +195,7 @@ async def test_one_at_a_time_and_nobody_else_changes_the_strategy_meanwhile(daem
         assert "strategy trial s --cancel" in said["detail"]
     await until(lambda: strategies(daemon)[0] == "bfs")
     # Until the decision, the catalog has the previous strategy.
-    assert "millrace strategy set s dfs" in daemon.catalog.export()["commands"]
+    assert "millrace strategy set s dfs" in daemon.catalog.keeper.export()["commands"]
     await daemon.catalog.execute("CREATE STREAM other (k BIGINT)")
     assert (await ask(daemon, "PUT", "/api/v1/components/other/strategy", {"strategy": "rr"}))[0] == 200
     status, _, said = await ask(daemon, "DELETE", TRIAL)
@@ -211,7 +212,7 @@ async def test_operators_that_came_meanwhile_go_back_too(daemon):
     await daemon.catalog.execute(
         "CREATE QUERY more WITH (fuse = 'off') AS SELECT k FROM s WHERE k > 7; CREATE STREAM t (k BIGINT)"
     )
-    await daemon.catalog.set_strategy("t", "rr(9)", None)
+    await daemon.catalog.change(SetStrategy(name="t", strategy="rr(9)"))
     await daemon.catalog.execute("CREATE QUERY joined AS SELECT k FROM s UNION ALL SELECT k FROM t")
     assert strategies(daemon)[1]["more.filter1"] == "bfs"
     await ask(daemon, "DELETE", TRIAL)
@@ -259,7 +260,7 @@ def killed(folder):
 def test_what_is_only_tried_does_not_outlive_the_server(tmp_path):
     async def first():
         async with running(SCHEMA_SQL, server={"data_dir": tmp_path}) as daemon:
-            await daemon.catalog.set_strategy("s", "rr(4)", None)
+            await daemon.catalog.change(SetStrategy(name="s", strategy="rr(4)"))
             await begin(daemon, **{"for": "20 s", "before": "10 ms"})
             await until(lambda: strategies(daemon)[0] == "bfs")
             # Something else is written down meanwhile.

@@ -115,7 +115,7 @@ def _remembers(operator: Operator) -> bool:
 
 
 @contextmanager
-def _cast(snapshot: Snapshot) -> Iterator[Engine]:
+def cast(snapshot: Snapshot) -> Iterator[Engine]:
     """A shadow, taken apart after use. Left to the cyclic collector, it would occupy memory for long, and a collection
     would stop all threads while it examines it."""
     shadow = snapshot.shadow()
@@ -128,14 +128,14 @@ def _cast(snapshot: Snapshot) -> Iterator[Engine]:
 
 def check(engine: Engine, commands: Sequence[CommandBody]) -> None:
     """Refuse what cannot be obeyed as a whole; the engine itself is not touched."""
-    with _cast(Snapshot.of(engine)) as shadow:
+    with cast(Snapshot.of(engine)) as shadow:
         for command in commands:
             shadow.carry_out(command)
 
 
 def plan(snapshot: Snapshot, commands: Sequence[CommandBody]) -> dict[str, Any]:
     """What the commands would do, as plain data: see `docs/http.md`. Raises what the engine would refuse."""
-    with _cast(snapshot) as shadow:
+    with cast(snapshot) as shadow:
         before = _Picture.of(shadow)
         for command in commands:
             shadow.carry_out(command)

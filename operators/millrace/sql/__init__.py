@@ -23,7 +23,7 @@ from millrace.sql.planned import (
     SinkDefinition,
     Unchanged,
 )
-from millrace.sql.planner import plan, plan_all
+from millrace.sql.planner import drop, plan, plan_all, rename
 from millrace.sql.syntax import Statement
 
 __all__ = [
@@ -47,9 +47,11 @@ __all__ = [
     "Statement",
     "Unchanged",
     "condition",
+    "drop",
     "equality",
     "explain",
     "parse",
     "plan",
     "plan_all",
+    "rename",
 ]

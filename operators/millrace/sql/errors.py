@@ -38,6 +38,16 @@ class SqlError(Refuse):
         return f"  {shown}\n  {blank}^"
 
 
+class WrongField(Refuse):
+    """A statement that cannot run because of one of its names; `field` says which."""
+
+    code = "sql"
+
+    def __init__(self, field: str, text: str) -> None:
+        super().__init__(text)
+        self.field = field
+
+
 def did_you_mean(wrong: str, known: Iterable[str]) -> str:
     """`; did you mean x?`, or nothing if no known name is near."""
     names = list(dict.fromkeys(known))

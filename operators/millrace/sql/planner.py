@@ -7,7 +7,8 @@ catalog.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final, Literal
 
@@ -15,7 +16,7 @@ from millrace.engine.plan import LATE, QueryOptions, QueryPlan, StreamDefinition
 from millrace.protocol import TOMBSTONE_NAMES, Field, Refuse, Schema, Type
 from millrace.sql import syntax as s
 from millrace.sql.binder import TIME_NAME, Binder
-from millrace.sql.errors import SqlError, did_you_mean
+from millrace.sql.errors import SqlError, WrongField, did_you_mean
 from millrace.sql.existing import (
     added_fields,
     changed_policies,
@@ -103,7 +104,8 @@ def plan(
         case s.AddColumnStatement():
             return _add_column(statement, body, catalog, library)
         case s.AlterQueryStatement():
-            return _rename(statement, body, catalog, library)
+            with _located(statement, {"name": body.name, "to": body.to}):
+                return rename(body.name.text, body.to.text, catalog, library)
         case s.DropStatementNode():
             return _drop(statement, body, catalog)
         case s.InsertStatement():
@@ -227,22 +229,22 @@ def bare_name(catalog: Catalog) -> str:
 # -- streams, sinks, drops ---------------------------------------------------------------------------------------------
 
 
-def _new_name(statement: s.Statement, name: s.Name, catalog: Catalog) -> str:
-    _check_name(statement, name)
-    kind = catalog.kind_of(name.text)
+def _new_name(statement: s.Statement, name: s.Name, catalog: Catalog) -> None:
+    with _located(statement, {"name": name}):
+        _refuse_name("name", name.text, catalog)
+
+
+def _refuse_name(field: str, name: str, catalog: Catalog) -> None:
+    """Refuse the name of a new stream or query."""
+    _check_name(field, name)
+    kind = catalog.kind_of(name)
     if kind is not None:
-        article = "a stream" if kind == "stream" else "a query"
-        raise SqlError(statement.text, name.span.start, f"there is already {article} called {name.text}")
-    return name.text
+        raise WrongField(field, f"there is already {'a stream' if kind == 'stream' else 'a query'} called {name}")
 
 
-def _check_name(statement: s.Statement, name: s.Name) -> None:
-    if not _NAME.fullmatch(name.text):
-        raise SqlError(
-            statement.text,
-            name.span.start,
-            f"expected a name of letters, digits, '_' and '-' (at most 128), got {name.text!r:.60}",
-        )
+def _check_name(field: str, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise WrongField(field, f"expected a name of letters, digits, '_' and '-' (at most 128), got {name!r:.60}")
 
 
 def _create_stream(
@@ -324,7 +326,8 @@ def _stream(statement: s.Statement, body: s.CreateStreamStatement) -> StreamDefi
     """The stream that a statement defines."""
     sql = statement.text
     name = body.name.text
-    _check_name(statement, body.name)
+    with _located(statement, {"name": body.name}):
+        _check_name("name", body.name.text)
     values, seen = read_options(sql, body.options, STREAM_OPTIONS, "a stream")
     if "time" in values:
         values.setdefault("timestamps", "external")
@@ -519,7 +522,8 @@ def _addition(before: s.CreateStreamStatement, options: str) -> tuple[s.Span, st
 def _create_sink(
     statement: s.Statement, body: s.CreateSinkStatement, catalog: Catalog, idempotent: bool
 ) -> CreateSink | Unchanged:
-    _check_name(statement, body.name)
+    with _located(statement, {"name": body.name}):
+        _check_name("name", body.name.text)
     sink = _sink(statement, body, catalog)
     name = sink.name
     before = catalog.sinks.get(name)
@@ -579,21 +583,36 @@ def _format_of(path: str) -> str:
 
 def _drop(statement: s.Statement, body: s.DropStatementNode, catalog: Catalog) -> DropStatement | Unchanged:
     name = body.name.text
-    known: Mapping[str, Any] = {"stream": catalog.streams, "query": catalog.queries, "sink": catalog.sinks}[body.kind]
-    at = body.name.span.start
+    if body.if_exists and name not in _known(catalog)[body.kind]:
+        return Unchanged(f"drop_{body.kind}", body.kind, name, f"the {body.kind} {name} does not exist")
+    with _located(statement, {"name": body.name}):
+        return drop(body.kind, name, catalog)
+
+
+def drop(kind: Kind, name: str, catalog: Catalog) -> DropStatement:
+    """DROP, if the object exists and nothing reads it."""
+    known = _known(catalog)[kind]
     if name not in known:
-        if body.if_exists:
-            return Unchanged(f"drop_{body.kind}", body.kind, name, f"the {body.kind} {name} does not exist")
         hint = did_you_mean(name, known) or _names_hint(known)
-        raise SqlError(statement.text, at, f"the {body.kind} {name} does not exist{hint}")
-    users = [] if body.kind == "sink" else _readers_of(catalog, body.kind, name)
+        raise WrongField("name", f"the {kind} {name} does not exist{hint}")
+    users = [] if kind == "sink" else _readers_of(catalog, kind, name)
     if users:
-        raise SqlError(
-            statement.text,
-            at,
-            f"{name} is still read by {', '.join(users)}: drop {'that' if len(users) == 1 else 'them'} first",
-        )
-    return DropStatement(body.kind, name)
+        them = "that" if len(users) == 1 else "them"
+        raise WrongField("name", f"{name} is still read by {', '.join(users)}: drop {them} first")
+    return DropStatement(kind, name)
+
+
+def _known(catalog: Catalog) -> Mapping[Kind, Mapping[str, Any]]:
+    return {"stream": catalog.streams, "query": catalog.queries, "sink": catalog.sinks}
+
+
+@contextmanager
+def _located(statement: s.Statement, places: Mapping[str, s.Node]) -> Iterator[None]:
+    """Refusals of a field as errors at its place in the text."""
+    try:
+        yield
+    except WrongField as error:
+        raise SqlError(statement.text, places[error.field].span.start, error.text) from None
 
 
 def _names_hint(known: Iterable[str]) -> str:
@@ -720,26 +739,25 @@ def _create_query(
     return CreateQuery(planned_query, replaces)
 
 
-def _rename(statement: s.Statement, body: s.AlterQueryStatement, catalog: Catalog, library: Library) -> RenameStatement:
-    before, after = body.name.text, _new_name(statement, body.to, catalog)
-    if before not in catalog.queries:
-        is_stream = before in catalog.streams
-        why = f"{before} is a stream, not a query" if is_stream else f"the query {before} does not exist"
-        raise SqlError(statement.text, body.name.span.start, f"{why}{did_you_mean(before, catalog.queries)}")
-    queries, stuck = rename_in_readers(before, after, catalog, library)
+def rename(name: str, to: str, catalog: Catalog, library: Library = LIBRARY) -> RenameStatement:
+    """ALTER QUERY ... RENAME TO, with the rewritten texts of its readers."""
+    _refuse_name("to", to, catalog)
+    if name not in catalog.queries:
+        why = f"{name} is a stream, not a query" if name in catalog.streams else f"the query {name} does not exist"
+        raise WrongField("name", f"{why}{did_you_mean(name, catalog.queries)}")
+    queries, stuck = rename_in_readers(name, to, catalog, library)
     if stuck:
-        raise SqlError(
-            statement.text,
-            body.name.span.start,
-            f"{before} is read by {', '.join(stuck)}, whose text cannot refer to {after} without changing its "
+        raise WrongField(
+            "name",
+            f"{name} is read by {', '.join(stuck)}, whose text cannot refer to {to} without changing its "
             "meaning: drop that first, or replace it with a text that adds an alias to the table",
         )
     sinks = {
-        name: replace(sink, query=after, sql=renamed_input(sink.sql, after))
-        for name, sink in catalog.sinks.items()
-        if sink.query == before
+        sink.name: replace(sink, query=to, sql=renamed_input(sink.sql, to))
+        for sink in catalog.sinks.values()
+        if sink.query == name
     }
-    return RenameStatement(before, after, queries, sinks)
+    return RenameStatement(name, to, queries, sinks)
 
 
 def _streams_of(plan: QueryPlan, catalog: Catalog) -> set[str]:

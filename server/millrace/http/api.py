@@ -8,19 +8,21 @@ A route waits only for the engine's next steps, and for the disk if it reads his
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from fastapi import Depends, FastAPI, Header, Path, Query, Request, Response
+from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from millrace.engine import views
+from millrace.http.changes import IfMatch, Name, add_changes
 from millrace.http.console import page
-from millrace.http.etags import Changed, etag, matches
+from millrace.http.etags import Changed
 from millrace.http.hosts import Hosts
+from millrace.http.lookup import ResourceLookup
 from millrace.http.openapi import ALWAYS, PROBLEM, TITLES, document, refusals, tagged
 from millrace.http.operations import add_operations
 from millrace.http.protocol import REFUSED
@@ -34,9 +36,6 @@ from millrace.observe.trial import Wish
 from millrace.protocol import MillraceError, Refuse
 from millrace.protocol.session import same_token
 from millrace.protocol.words import spelt
-from millrace.run.catalog import Check
-from millrace.run.decisions import OperatorEdit
-from millrace.run.names import nearest
 from millrace.run.threads import in_thread
 from millrace.run.timers import sleep
 from millrace.sql.errors import SqlError
@@ -70,6 +69,8 @@ STATUSES: Final[Mapping[str, int]] = {
     "unknown_operator": 404,
     "unknown_trial": 404,
     "unknown_backfill": 404,
+    "unknown_change": 404,
+    "invalid_request": 422,
     "bad_condition": 400,
     "sink_path": 400,
     "bad_span": 400,
@@ -90,76 +91,6 @@ class SqlRequest(BaseModel):
     temporary: bool = Field(
         default=False, description="A SELECT at the end becomes a temporary query, which ends when its reader leaves."
     )
-
-
-class StrategyRequest(BaseModel):
-    """A strategy for a component, or for one of its operators."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-    strategy: str = Field(description="dfs, bfs, rr or chain, also with (k).", max_length=100)
-    operator: str | None = Field(default=None, description="Change only this operator's row.", max_length=1_000)
-
-
-class WeightRequest(BaseModel):
-    """A component's share of the processor."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-    weight: int = Field(ge=1, le=1_000_000)
-
-
-class OrderRequest(BaseModel):
-    """The order mode of a query's joins. Omitted settings do not change."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-    join: Literal["arrival", "sync", "filter", "adaptive"] | None = Field(
-        default=None,
-        description="arrival: rows as they arrive; sync: inputs sorted first; filter: results sorted "
-        "after; adaptive: the cheaper of both.",
-    )
-    alpha: float | None = Field(
-        default=None,
-        ge=0,
-        lt=1,
-        allow_inf_nan=False,
-        description="adaptive uses filter if c |w| l1 l2 >= alpha.",
-    )
-
-
-class PauseRequest(BaseModel):
-    """The reason for a pause, which `millrace why` shows."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-    reason: str = Field(default="paused by an admin", min_length=1, max_length=1_000)
-
-
-class RenameRequest(BaseModel):
-    """A new name for a query."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-    to: str = Field(description="Letters, digits, '_' and '-'; no stream or query may have it.", max_length=1_000)
-
-
-class UnshareRequest(BaseModel):
-    """The shared operators of which a query gets separate copies."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-    operators: list[Annotated[str, Field(max_length=1_000)]] = Field(
-        default=[],
-        description="Operators by their names in the query's plan, with all operators that read them; all operators if "
-        "empty.",
-        max_length=1_000,
-    )
-
-
-class QueueRequest(BaseModel):
-    """A new queue for an operator's input."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-    kind: Literal["append", "auto", "fifo", "inplace", "linecutting"] = Field(
-        description="append: all rows. The others keep the newest row of each key: fifo at the end, inplace in the old "
-        "row's place, linecutting with rare keys first, auto only under overload."
-    )
-    input: int = Field(default=0, ge=0, le=1_000, description="The number of the input, from 0.")
 
 
 class BackfillRequest(BaseModel):
@@ -194,34 +125,6 @@ class BackfillProgress(BaseModel):
     )
 
 
-class RowsRequest(BaseModel):
-    """The rows that an operator passes: by a condition, or a random share."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-    where: str | None = Field(
-        default=None, max_length=100_000, description="A condition over the columns of the input, as after WHERE."
-    )
-    sample: float | None = Field(
-        default=None, gt=0, lt=1, allow_inf_nan=False, description="The share of rows that pass, drawn at random."
-    )
-    seed: int | None = Field(default=None, ge=0, lt=2**32, description="The seed of the random numbers.")
-    dry_run: bool = Field(default=False, description="Plan and check everything, change nothing.")
-
-
-class InsertRequest(RowsRequest):
-    """A new operator before an input."""
-
-    input: int = Field(default=0, ge=0, le=1_000, description="The number of the input to insert before, from 0.")
-    name: str | None = Field(
-        default=None,
-        max_length=1_000,
-        description="The name of the new operator. Default: the next free name of the query.",
-    )
-
-
-Name = Annotated[str, Path(max_length=1_000)]
-
-
 class TrialRequest(BaseModel):
     """A strategy to try, the duration of the trial, and the condition for reverting it."""
 
@@ -248,18 +151,10 @@ def _span_us(name: str, text: str) -> int:
         raise Refuse(f"{name}: {error.text}", code="bad_span") from None
 
 
-DryRun = Annotated[bool, Query(description="Plan and check everything, change nothing.")]
 Analyze = Annotated[bool, Query(description="Also measured rates, selectivity and cost per operator.")]
 Form = Annotated[
     Literal["json", "mermaid", "dot", "table", "text"],
     Query(alias="format", description="json for data; any other format answers with a drawing in `text`."),
-]
-IfMatch = Annotated[
-    str | None,
-    Header(
-        description="Apply the change only if the item still has this ETag; otherwise the answer is 412 with the "
-        "present item."
-    ),
 ]
 
 
@@ -283,6 +178,7 @@ def build(daemon: Daemon) -> FastAPI:
     _add_sinks(app, daemon)
     _add_components(app, daemon)
     _add_operators(app, daemon)
+    add_changes(app, daemon, ResourceLookup(daemon))
     add_operations(app, daemon)
     vars(app)["openapi"] = document(app)
     return app
@@ -488,7 +384,7 @@ def _add_pages(app: FastAPI, daemon: Daemon) -> None:
 
 
 def _add_sql(app: FastAPI, daemon: Daemon) -> None:
-    look = Look(daemon)
+    look = ResourceLookup(daemon)
 
     @app.post("/api/v1/sql", responses=tagged(400, 404, 409, 412), summary="Plan statements and apply them as a whole")
     async def sql(request: SqlRequest, response: Response, if_match: IfMatch = None) -> dict[str, Any]:
@@ -514,11 +410,11 @@ def _add_sql(app: FastAPI, daemon: Daemon) -> None:
         plans: Annotated[bool, Query(description="Also the lowered plan of each query, by its statement.")] = False,
     ) -> dict[str, Any]:
         found = await look.tagged(response, "catalog", "")
-        return {**found, "plans": await daemon.catalog.plans()} if plans else found
+        return {**found, "plans": await daemon.catalog.keeper.plans()} if plans else found
 
 
 def _add_streams(app: FastAPI, daemon: Daemon) -> None:
-    look = Look(daemon)
+    look = ResourceLookup(daemon)
 
     @app.get("/api/v1/streams", summary="All streams")
     async def streams() -> list[dict[str, Any]]:
@@ -544,15 +440,9 @@ def _add_streams(app: FastAPI, daemon: Daemon) -> None:
     async def archive(name: Name) -> dict[str, Any]:
         return await daemon.archive_now(name)
 
-    @app.delete(
-        "/api/v1/streams/{name}", responses=refusals(400, 404, 409, 412), summary="Drop a stream that no query reads"
-    )
-    async def drop_stream(name: Name, if_match: IfMatch = None) -> dict[str, Any]:
-        return await daemon.catalog.drop("stream", name, look.unless_changed("stream", name, if_match))
-
 
 def _add_queries(app: FastAPI, daemon: Daemon) -> None:
-    look = Look(daemon)
+    look = ResourceLookup(daemon)
 
     @app.get("/api/v1/queries", response_model=list[dict[str, Any]], summary="All queries")
     async def queries() -> Response:
@@ -561,12 +451,6 @@ def _add_queries(app: FastAPI, daemon: Daemon) -> None:
     @app.get("/api/v1/queries/{name}", responses=tagged(404), summary="One query")
     async def query(name: Name, response: Response) -> dict[str, Any]:
         return await look.tagged(response, "query", name)
-
-    @app.delete(
-        "/api/v1/queries/{name}", responses=refusals(400, 404, 409, 412), summary="Drop a query that no query reads"
-    )
-    async def drop_query(name: Name, if_match: IfMatch = None) -> dict[str, Any]:
-        return await daemon.catalog.drop("query", name, look.unless_changed("query", name, if_match))
 
     @app.get(
         "/api/v1/queries/{name}/explain",
@@ -580,67 +464,6 @@ def _add_queries(app: FastAPI, daemon: Daemon) -> None:
     async def why(name: Name) -> dict[str, Any]:
         look.at("query", name)
         return daemon.why(name)
-
-    @app.post(
-        "/api/v1/queries/{name}/pause",
-        responses=tagged(400, 404, 409, 412),
-        summary="Pause a query; it skips what arrives meanwhile",
-    )
-    async def pause(
-        name: Name, response: Response, request: PauseRequest | None = None, if_match: IfMatch = None
-    ) -> dict[str, Any]:
-        reason = None if request is None else request.reason
-        answer = await daemon.catalog.pause(name, reason, look.unless_changed("query", name, if_match))
-        await look.tagged(response, "query", name)
-        return answer
-
-    @app.post(
-        "/api/v1/queries/{name}/resume",
-        responses=tagged(404, 409, 412),
-        summary="Resume a query at the present end of its streams",
-    )
-    async def resume(name: Name, response: Response, if_match: IfMatch = None) -> dict[str, Any]:
-        answer = await daemon.catalog.resume(name, look.unless_changed("query", name, if_match))
-        await look.tagged(response, "query", name)
-        return answer
-
-    @app.post(
-        "/api/v1/queries/{name}/rename",
-        responses=tagged(400, 404, 409, 412),
-        summary="Rename a query; its sequence numbers continue",
-    )
-    async def rename(
-        name: Name, request: RenameRequest, response: Response, if_match: IfMatch = None
-    ) -> dict[str, Any]:
-        answer = await daemon.catalog.rename(name, request.to, look.unless_changed("query", name, if_match))
-        await look.tagged(response, "query", request.to)
-        return answer
-
-    @app.post(
-        "/api/v1/queries/{name}/unshare",
-        responses=tagged(400, 404, 409, 412),
-        summary="Create separate copies of shared operators for a query, with their state",
-    )
-    async def unshare(
-        name: Name, response: Response, request: UnshareRequest | None = None, if_match: IfMatch = None
-    ) -> dict[str, Any]:
-        operators = [] if request is None else request.operators
-        answer = await daemon.catalog.unshare(name, operators, look.unless_changed("query", name, if_match))
-        await look.tagged(response, "query", name)
-        return answer
-
-    @app.put(
-        "/api/v1/queries/{name}/order",
-        responses=tagged(400, 404, 409, 412),
-        summary="Change the order mode of a query's joins while they run",
-    )
-    async def set_order(
-        name: Name, request: OrderRequest, response: Response, if_match: IfMatch = None
-    ) -> dict[str, Any]:
-        check = look.unless_changed("query", name, if_match)
-        answer = await daemon.catalog.set_order(name, request.join, request.alpha, check)
-        await look.tagged(response, "query", name)
-        return answer
 
 
 def _add_backfills(app: FastAPI, daemon: Daemon) -> None:
@@ -675,7 +498,7 @@ def _add_backfills(app: FastAPI, daemon: Daemon) -> None:
 
 
 def _add_sinks(app: FastAPI, daemon: Daemon) -> None:
-    look = Look(daemon)
+    look = ResourceLookup(daemon)
 
     @app.get("/api/v1/sinks", summary="All sinks")
     async def sinks() -> list[dict[str, Any]]:
@@ -685,15 +508,9 @@ def _add_sinks(app: FastAPI, daemon: Daemon) -> None:
     async def sink(name: Name, response: Response) -> dict[str, Any]:
         return await look.tagged(response, "sink", name)
 
-    @app.delete(
-        "/api/v1/sinks/{name}", responses=refusals(400, 404, 409, 412), summary="Finish a sink's file and drop it"
-    )
-    async def drop_sink(name: Name, if_match: IfMatch = None) -> dict[str, Any]:
-        return await daemon.catalog.drop("sink", name, look.unless_changed("sink", name, if_match))
-
 
 def _add_components(app: FastAPI, daemon: Daemon) -> None:
-    look = Look(daemon)
+    look = ResourceLookup(daemon)
 
     @app.get("/api/v1/components", summary="All components")
     async def components() -> list[dict[str, Any]]:
@@ -728,19 +545,6 @@ def _add_components(app: FastAPI, daemon: Daemon) -> None:
         found = await look.tagged(response, "component", name)
         return {"component": name, "strategy": found["strategy"], "operators": found["strategies"]}
 
-    @app.put(
-        "/api/v1/components/{name}/strategy",
-        responses=tagged(400, 404, 409, 412),
-        summary="Set the strategy of a component or of one operator",
-    )
-    async def set_strategy(
-        name: Name, request: StrategyRequest, response: Response, if_match: IfMatch = None
-    ) -> dict[str, Any]:
-        check = look.unless_changed("component", name, if_match)
-        answer = await daemon.catalog.set_strategy(name, request.strategy, request.operator, check)
-        await look.tagged(response, "component", name)
-        return answer
-
     @app.post(
         "/api/v1/components/{name}/trial",
         responses=refusals(400, 404, 409, 412),
@@ -759,22 +563,9 @@ def _add_components(app: FastAPI, daemon: Daemon) -> None:
     async def end_trial(name: Name) -> dict[str, Any]:
         return await daemon.trials.cancel(name)
 
-    @app.put(
-        "/api/v1/components/{name}/weight",
-        responses=tagged(400, 404, 409, 412),
-        summary="Set a component's share of the processor",
-    )
-    async def set_weight(
-        name: Name, request: WeightRequest, response: Response, if_match: IfMatch = None
-    ) -> dict[str, Any]:
-        check = look.unless_changed("component", name, if_match)
-        answer = await daemon.catalog.set_weight(name, request.weight, check)
-        await look.tagged(response, "component", name)
-        return answer
-
 
 def _add_operators(app: FastAPI, daemon: Daemon) -> None:
-    look = Look(daemon)
+    look = ResourceLookup(daemon)
 
     @app.get("/api/v1/operators", response_model=list[dict[str, Any]], summary="All operators with their counters")
     async def operators() -> Response:
@@ -783,155 +574,3 @@ def _add_operators(app: FastAPI, daemon: Daemon) -> None:
     @app.get("/api/v1/operators/{name}", responses=tagged(404), summary="One operator")
     async def operator(name: Name, response: Response) -> dict[str, Any]:
         return await look.tagged(response, "operator", name)
-
-    async def change(name: str, on: bool, response: Response, if_match: str | None) -> dict[str, Any]:
-        answer = await daemon.catalog.set_break(name, on, look.unless_changed("operator", name, if_match))
-        await look.tagged(response, "operator", name)
-        return answer
-
-    @app.put(
-        "/api/v1/operators/{name}/break",
-        responses=tagged(404, 409, 412),
-        summary="Set a break point at an operator's output",
-    )
-    async def set_break(name: Name, response: Response, if_match: IfMatch = None) -> dict[str, Any]:
-        return await change(name, True, response, if_match)
-
-    @app.put(
-        "/api/v1/operators/{name}/queue",
-        responses=tagged(400, 404, 409, 412),
-        summary="Change the queue of an operator's input while it runs",
-    )
-    async def set_queue(
-        name: Name, request: QueueRequest, response: Response, if_match: IfMatch = None
-    ) -> dict[str, Any]:
-        check = look.unless_changed("operator", name, if_match)
-        answer = await daemon.catalog.set_queue(name, request.kind, request.input, check)
-        await look.tagged(response, "operator", name)
-        return answer
-
-    async def edit(edit: OperatorEdit, at: str, if_match: str | None, *, dry_run: bool) -> dict[str, Any]:
-        check = look.unless_changed("operator", at, if_match)
-        if dry_run:
-            return {"dry_run": True, "plan": await daemon.catalog.plan_edit(edit, check)}
-        return {"dry_run": False, **await daemon.catalog.edit_operator(edit, check)}
-
-    @app.post(
-        "/api/v1/operators/{name}/insert",
-        responses=tagged(400, 404, 409, 412),
-        summary="Insert an operator before an operator's input, until the query is replaced",
-    )
-    async def insert(
-        name: Name, request: InsertRequest, response: Response, if_match: IfMatch = None
-    ) -> dict[str, Any]:
-        wish = OperatorEdit(
-            change="insert",
-            operator=request.name,
-            where=request.where,
-            sample=request.sample,
-            seed=request.seed,
-            before=name,
-            input=request.input,
-        )
-        answer = await edit(wish, name, if_match, dry_run=request.dry_run)
-        await look.tagged(response, "operator", name)
-        return answer
-
-    @app.put(
-        "/api/v1/operators/{name}",
-        responses=tagged(400, 404, 409, 412),
-        summary="Change the condition or sample of a filtering operator",
-    )
-    async def replace(name: Name, request: RowsRequest, response: Response, if_match: IfMatch = None) -> dict[str, Any]:
-        wish = OperatorEdit(
-            change="replace", operator=name, where=request.where, sample=request.sample, seed=request.seed
-        )
-        answer = await edit(wish, name, if_match, dry_run=request.dry_run)
-        await look.tagged(response, "operator", name)
-        return answer
-
-    @app.delete(
-        "/api/v1/operators/{name}",
-        responses=refusals(404, 409, 412),
-        summary="Remove an operator that only filters rows",
-    )
-    async def remove(name: Name, dry_run: DryRun = False, if_match: IfMatch = None) -> dict[str, Any]:
-        return await edit(OperatorEdit(change="remove", operator=name), name, if_match, dry_run=dry_run)
-
-    @app.delete("/api/v1/operators/{name}/break", responses=tagged(404, 409, 412), summary="Unset a break point")
-    async def unset_break(name: Name, response: Response, if_match: IfMatch = None) -> dict[str, Any]:
-        return await change(name, False, response, if_match)
-
-
-class Look:
-    """Finds the object that a path names, with its tag."""
-
-    def __init__(self, daemon: Daemon) -> None:
-        self._kinds: Mapping[str, Callable[[], list[dict[str, Any]]]] = {
-            "stream": daemon.streams,
-            "query": daemon.queries,
-            "sink": daemon.catalog.sinks,
-            "component": daemon.components,
-            "operator": daemon.operators,
-        }
-        # One object is found without the views of all, of which there may be hundreds.
-        self._ones: Mapping[str, Callable[[str], dict[str, Any] | None]] = {
-            "query": daemon.query,
-            "component": daemon.component,
-            "operator": daemon.operator,
-        }
-        self._catalog = daemon.catalog
-        self._runner = daemon.runner
-
-    def at(self, kind: str, name: str) -> dict[str, Any]:
-        """The thing as it is now, or a refusal with the nearest name."""
-        found = self._ones[kind](name) if kind in self._ones else None
-        if found is None and kind == "operator":
-            self._catalog.refuse_former(name)
-        return find(self._kinds[kind](), name, kind) if found is None else found
-
-    async def tagged(self, response: Response, kind: str, name: str) -> dict[str, Any]:
-        """The thing, and its tag in the answer."""
-        found, tag = await self._now(kind, name)
-        response.headers["etag"] = tag
-        return found
-
-    async def tag_catalog(self, response: Response) -> None:
-        """The catalog's tag in the answer, without the catalog."""
-        response.headers["etag"] = await self._runner.between_steps(lambda: etag("catalog", self._catalog.decided()))
-
-    async def _now(self, kind: str, name: str) -> tuple[dict[str, Any], str]:
-        """The thing and its tag. The catalog may be large, so a thread reads it."""
-        if kind == "catalog":
-            return await self._runner.between_steps(lambda: _with_tag(kind, self._catalog.export()))
-        await self._runner.at_rest()
-        return _with_tag(kind, self.at(kind, name))
-
-    def unless_changed(self, kind: str, name: str, if_match: str | None) -> Check:
-        """The check that refuses a change of a missing object, or of one whose tag is not in the header `If-Match` when
-        the change has its turn."""
-
-        async def check() -> None:
-            if if_match is None:
-                if kind in self._ones:  # of others the catalog knows better
-                    await self._runner.at_rest()
-                    self.at(kind, name)
-                return
-            now, tag = await self._now(kind, name)
-            if not matches(if_match, tag):
-                raise Changed(kind, name, if_match, tag, now)
-
-        return check
-
-
-def _with_tag(kind: str, found: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    return found, etag(kind, found)
-
-
-def find(items: Sequence[dict[str, Any]], name: str, kind: str) -> dict[str, Any]:
-    """The item of this name, or a refusal with the nearest one."""
-    for item in items:
-        if item["name"] == name:
-            return item
-    known = [item["name"] for item in items]
-    raise Refuse(f"{kind} {name} does not exist{nearest(name, known)}", code=f"unknown_{kind}")

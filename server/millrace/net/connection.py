@@ -236,9 +236,8 @@ class Connection(asyncio.Protocol):
             client.reset(before)
 
     def _say_that_the_limit_is_reached(self, data: bytes) -> None:
-        text = (
-            f"the server already has {self.context.most_connections} connections (limits.connections); try again later"
-        )
+        most = self.context.most_connections
+        text = f"the server already has {most} connections (limits.connections); try again later"
         error = MillraceError(text, code="too_many_connections")
         self.write(error_line(error, None) if speaks_json(data[0]) else frame(encode(Error(error.code, text))))
         self.close()

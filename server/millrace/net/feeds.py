@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
+from millrace.changes.names import nearest
 from millrace.engine.events import Answered, Arrived, Punctuated
 from millrace.engine.plan import StreamDefinition, origin_of
 from millrace.formats.decoder import StreamDecoder, TooFarAheadError, check_promise
@@ -18,7 +19,6 @@ from millrace.observe.logs import sparing
 from millrace.operators.frame.buffer import has_texts
 from millrace.protocol import Refuse, Schema
 from millrace.protocol.units import MICROSECONDS, TimeUnit
-from millrace.run.names import nearest
 from millrace.run.runner import FeedPeer, Runner
 from millrace.values.batch import Batch
 from millrace.values.eventtime import MIN_TIME

@@ -16,6 +16,8 @@ from typing import Any, Final, Literal
 import numpy as np
 import structlog
 
+from millrace.changes.change import ChangeLabel
+from millrace.changes.decisions import ComponentDecisions, component_names
 from millrace.engine import views
 from millrace.engine.engine import Engine
 from millrace.engine.events import CommandBody, SetStrategy
@@ -24,8 +26,7 @@ from millrace.engine.scheduler.table import Strategy
 from millrace.observe.conditions import Condition, parse_condition
 from millrace.observe.rates import Counters, between, goes_on
 from millrace.protocol import MillraceError, Refuse
-from millrace.run.catalog import Asked, Catalog, Check
-from millrace.run.decisions import ComponentDecisions, component_names
+from millrace.run.catalog import Catalog, Check
 from millrace.run.runner import Runner
 from millrace.values.batch import Batch
 
@@ -322,7 +323,7 @@ class Trials:
     async def _go_back(self, trial: Trial) -> None:
         await self._runner.at_rest()
         component = self._component(trial)
-        asked = Asked("strategy", trial.wish.operator or component)
+        asked = ChangeLabel("strategy", trial.wish.operator or component)
         await self._catalog.carry_out(asked, undo(self._engine, component, trial))
 
     async def _measure(self, trial: Trial, us: int) -> Measures:

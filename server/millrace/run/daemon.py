@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from millrace.changes.state import StreamDefaults
 from millrace.engine import views
 from millrace.engine.engine import Engine
 from millrace.engine.fieldnames import with_old_names
@@ -47,7 +48,7 @@ from millrace.observe.recent import recent
 from millrace.observe.trial import Trials
 from millrace.protocol import Limits, MillraceError, Refuse
 from millrace.run.banner import print_banner
-from millrace.run.catalog import Catalog, Defaults
+from millrace.run.catalog import Catalog
 from millrace.run.config import (
     Address,
     ConfigError,
@@ -166,7 +167,7 @@ class Daemon:
             self.feeds,
             self.metrics,
             strategy=settings.engine.strategy,
-            defaults=Defaults(parse_interval(settings.engine.grace), parse_interval(limits.max_ahead)),
+            defaults=StreamDefaults(parse_interval(settings.engine.grace), parse_interval(limits.max_ahead)),
             folder=settings.server.data_dir,
             archive=self.archive,
             places=SinkFolders.of(settings),
@@ -178,8 +179,8 @@ class Daemon:
         self.catalog.inspect = Inspector(self).show
         self.runner.on_failure = self.catalog.query_failed
         self.seams = Seams(self)
-        self.catalog.on_query_dropped = self.seams.dropped
-        self.catalog.on_query_renamed = self.seams.renamed
+        self.catalog.performer.on_query_dropped = self.seams.dropped
+        self.catalog.performer.on_query_renamed = self.seams.renamed
         self.trials = Trials(self.engine, self.runner, self.catalog)
         self.runner.on_delivery = self._delivered
         self.rates = Rates(self.engine, self.runner.now_us)
@@ -353,7 +354,7 @@ class Daemon:
 
     def _restarted(self, name: str) -> dict[str, Any] | None:
         """When a restored query started again without its state, and the consequence; None for any other query."""
-        found = self.catalog.restarted.get(name)
+        found = self.catalog.performer.restarted.get(name)
         if found is None:
             return None
         at_us, meaning = found
@@ -374,7 +375,7 @@ class Daemon:
             else str(self.settings.server.data_dir.absolute()),
             "history_dir": None if self.archive.limits.folder is None else str(self.archive.limits.folder),
             "problems": self.problems(),
-            "catalog_error": self.catalog.error,
+            "catalog_error": self.catalog.keeper.error,
             "unclean_end": None if self.unclean_end is None else self.unclean_end.to_data(),
             "kernels": kernels(),
             "clock_held_back_us": self.runner.clock_held_back_us,
@@ -393,7 +394,7 @@ class Daemon:
 
     def why(self, query: str) -> dict[str, Any]:
         """The input that a query waits for, and the progress of its history."""
-        found = self.catalog.why(query)
+        found = self.catalog.writers.why(query)
         sentence = self.seams.sentence(query)
         return found if sentence is None else {**found, "text": f"{found['text']} {sentence}"}
 
@@ -610,7 +611,7 @@ class Daemon:
         while True:
             await self.runner.at_rest()
             self.rates.look()
-            self.catalog.write_again()
+            self.catalog.keeper.write_again()
             if self._marker is not None:
                 self._marker.touch()
             await asyncio.sleep(LOOK_SECONDS)
@@ -622,9 +623,9 @@ class Daemon:
         while True:
             await self.runner.at_rest()
             began = loop.time()
-            self.catalog.look_for_breaches()
+            self.catalog.writers.look_for_breaches()
             took = loop.time() - began
-            bound_us = self.catalog.strictest_us
+            bound_us = self.catalog.writers.strictest_us
             pause = MOST_SECONDS if bound_us is None else min(bound_us / 2e6, MOST_SECONDS)
             await asyncio.sleep(max(pause, LEAST_SECONDS, 20 * took))
 

@@ -27,6 +27,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import structlog
 
+from millrace.changes.names import nearest
 from millrace.engine.events import (
     AggregateTurned,
     Answer,
@@ -68,7 +69,6 @@ from millrace.net.sink import Backpressure, Outlet, Retention
 from millrace.observe.logs import sparing
 from millrace.protocol import MAX_INT64, Refuse, Schema
 from millrace.run.clock import Clock
-from millrace.run.names import nearest
 from millrace.run.worker import Worker
 from millrace.values.batch import Batch
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from millrace.changes.ledger import KEPT
 from millrace.protocol import MillraceError
 from millrace.run.config import is_writable
 
@@ -24,6 +25,9 @@ SPACE: Final = 2**32
 STEP: Final = 2**10
 
 
+_NONE: Final[Mapping[int, str]] = {}
+
+
 class StoreError(MillraceError):
     """The catalog's file cannot be read or written."""
 
@@ -32,12 +36,14 @@ class StoreError(MillraceError):
 
 class Stored(NamedTuple):
     """The contents of a catalog: `plans` has the text of a lowered plan by the statement that creates its query, and
-    `decisions` is the document as it was written (None: none was). `version` is that of the file's format."""
+    `decisions` is the document as it was written (None: none was). `version` is that of the file's format, and
+    `changes` has the ledger's entries, oldest first."""
 
     statements: list[str]
     plans: Mapping[str, str]
     decisions: str | None
     version: int
+    changes: Sequence[str] = ()
 
 
 class CatalogFile:
@@ -86,14 +92,21 @@ class CatalogFile:
                 self._decisions = None if document is None else document[0]
             if "plans" in self._tables:
                 self._plans = dict(self._database.execute("SELECT statement, plan FROM plans ORDER BY rowid"))
-        return Stored([sql for _, sql in self._statements], dict(self._plans), self._decisions, self._version)
+            changes: list[str] = []
+            if "changes" in self._tables:
+                changes = [text for (text,) in self._database.execute("SELECT document FROM changes ORDER BY number")]
+        statements = [sql for _, sql in self._statements]
+        return Stored(statements, dict(self._plans), self._decisions, self._version, changes)
 
-    def write(self, statements: Sequence[str], plans: Mapping[str, str], decisions: str) -> None:
-        """Only here does a file of an older format become one of this format. Rows that have not changed stay."""
+    def write(
+        self, statements: Sequence[str], plans: Mapping[str, str], decisions: str, changes: Mapping[int, str] = _NONE
+    ) -> None:
+        """Only here does a file of an older format become one of this format. Rows that have not changed stay; of
+        `changes` these are new or different, by number."""
         database = self._database
         gone, new, placed = _difference(self._statements, statements)
         with self._told("write"), database:
-            if self._version < VERSION:
+            if self._version < VERSION or "changes" not in self._tables:
                 self._renew(database)
             database.executemany("DELETE FROM statements WHERE place = ?", [(place,) for place, _ in gone])
             database.executemany("INSERT INTO statements VALUES (?, ?)", new)
@@ -103,13 +116,18 @@ class CatalogFile:
             database.executemany("DELETE FROM plans WHERE statement = ?", unplanned)
             replanned = [(sql, plan) for sql, plan in plans.items() if self._plans.get(sql) != plan]
             database.executemany("INSERT OR REPLACE INTO plans VALUES (?, ?)", replanned)
+            if changes:
+                database.executemany("INSERT OR REPLACE INTO changes VALUES (?, ?)", changes.items())
+                database.execute("DELETE FROM changes WHERE number <= ?", (max(changes) - KEPT,))
         self._statements, self._plans, self._decisions = placed, dict(plans), decisions
-        self._tables, self._version = {"statements", "decisions", "plans"}, VERSION
+        self._tables, self._version = {"statements", "decisions", "plans", "changes"}, VERSION
 
     def _renew(self, database: sqlite3.Connection) -> None:
         database.execute("CREATE TABLE IF NOT EXISTS statements (place INTEGER PRIMARY KEY, sql TEXT NOT NULL)")
         database.execute("CREATE TABLE IF NOT EXISTS decisions (place INTEGER PRIMARY KEY, document TEXT NOT NULL)")
         database.execute("CREATE TABLE IF NOT EXISTS plans (statement TEXT PRIMARY KEY, plan TEXT NOT NULL)")
+        # An older server does not know the ledger, and leaves it as it is.
+        database.execute("CREATE TABLE IF NOT EXISTS changes (number INTEGER PRIMARY KEY, document TEXT NOT NULL)")
         database.execute(f"PRAGMA user_version = {VERSION}")
 
     @property

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
+from millrace.changes.decisions import Decisions
 from millrace.engine import lowered
 from millrace.engine.plan import QueryPlan
 from millrace.protocol import Refuse
-from millrace.run.decisions import Decisions
 from millrace.sql import Catalog, CreateQuery, parse, plan_all
 from millrace.sql.limits import KNOWN
 from millrace.store.catalog import Stored

@@ -44,13 +44,13 @@ from millrace.sql.limits import KNOWN
 from millrace.values.expression import Expression
 
 
-class Part(BaseModel):
+class DecisionModel(BaseModel):
     """A part of the document."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class OperatorStrategy(Part):
+class OperatorStrategy(DecisionModel):
     """An operator that does not run its component's strategy; `fork_of` names the operator before a fork."""
 
     operator: str
@@ -58,7 +58,7 @@ class OperatorStrategy(Part):
     strategy: str
 
 
-class ComponentDecisions(Part):
+class ComponentDecisions(DecisionModel):
     """How one component is scheduled; `first` is its oldest operator."""
 
     component: str
@@ -77,14 +77,14 @@ class ComponentDecisions(Part):
             yield SetStrategy(names.get(operator, component), own.strategy, operator)
 
 
-class PausedQuery(Part):
+class PausedQuery(DecisionModel):
     """A query that takes nothing until it is resumed, and why."""
 
     query: str
     reason: str
 
 
-class JoinDecision(Part):
+class JoinDecision(DecisionModel):
     """A query whose joins go by another order, or alpha, than its statement says."""
 
     query: str
@@ -92,7 +92,7 @@ class JoinDecision(Part):
     alpha: float
 
 
-class QueueDecision(Part):
+class QueueDecision(DecisionModel):
     """An operator's input that has another queue than its query's statement says."""
 
     operator: str
@@ -100,14 +100,14 @@ class QueueDecision(Part):
     kind: QueueKind
 
 
-class ApartDecision(Part):
+class ApartDecision(DecisionModel):
     """Operators that a query does not share although an older one has equal ones."""
 
     query: str
     operators: tuple[str, ...]
 
 
-class OperatorEdit(Part):
+class OperatorEdit(DecisionModel):
     """An operator inserted into, removed from or exchanged in a query, in addition to its statement.
 
     It keeps the rows for which `where` is true, or a `sample` of them by `seed`. `before` and `input` say where it goes
@@ -174,14 +174,14 @@ class OperatorEdit(Part):
         return f"millrace operator insert {place} {rows} --name {quote(self.operator or '')}"
 
 
-class KeptPlace(Part):
+class KeptPlace(DecisionModel):
     """Where a sink writes that was created when relative paths were resolved against the working directory."""
 
     sink: str
     path: str
 
 
-class Decisions(Part):
+class Decisions(DecisionModel):
     """Everything that was decided. `places` is None in a catalog from before sinks had a folder.
 
     apart     operators that are separate at present: they are merged once their states are equal

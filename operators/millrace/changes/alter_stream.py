@@ -1,0 +1,41 @@
+"""ALTER STREAM ... SET, ALTER STREAM ... ADD COLUMN, and CREATE OR REPLACE STREAM."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from millrace.changes.change import Planned
+from millrace.changes.effects import AlterFeeds
+from millrace.changes.state import ControlState
+from millrace.changes.texts import TextChange, replacing
+from millrace.sql import AlterStatement
+from millrace.sql import Planned as Step
+
+
+class AlterStream(TextChange):
+    """Change policies of a stream, or add columns, while feeds are connected."""
+
+    action: ClassVar[str] = "alter_stream"
+    label: ClassVar[str] = "alter_stream"
+    steps: ClassVar[tuple[type, ...]] = (AlterStatement,)
+
+    def planned(self, state: ControlState, step: Step | None, facts: Any) -> Planned:
+        assert isinstance(step, AlterStatement)
+        name = step.name
+        outcome: dict[str, Any] = {"kind": self.action, "name": name}
+        if step.fields:
+            outcome |= {"added": [field.name for field in step.fields], "rewritten": list(step.queries)}
+        if step.changes or not step.fields:
+            outcome["changes"] = dict(step.changes)
+        added = ", ".join(field.name for field in step.fields)
+        before = state.definitions.streams[name].sql
+        return Planned(
+            self,
+            state.definitions.with_(step),
+            outcome,
+            (step.command,),
+            (AlterFeeds(step.stream),),
+            None if step.fields else (AlterStream(sql=replacing(before)),),
+            lost="an added column is never removed" if step.fields else None,
+            sentence=f"added {added} to stream {name}" if step.fields else f"altered stream {name}",
+        )

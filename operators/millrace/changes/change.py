@@ -1,0 +1,115 @@
+"""What a change is: fields, a plan, and a sentence.
+
+The fields are the HTTP body, the arguments of the command and the record of the change at once. `plan` is a function of
+the control state, and either raises Refuse or says what is to be done; it does nothing itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+
+from millrace.changes.effects import Effect
+from millrace.changes.state import ControlState
+from millrace.engine.engine import Engine
+from millrace.engine.events import CommandBody
+from millrace.sql import Catalog as Definitions
+from millrace.sql import Planned as Step
+
+Kind = Literal["stream", "query", "sink", "component", "operator"]
+
+
+class Route(NamedTuple):
+    """An HTTP route of a change. The path has the name of the object, which is the change's field `target`; `fixed` has
+    the fields that this route decides. `after` names the field with the object's name after the change."""
+
+    method: Literal["POST", "PUT", "DELETE"]
+    path: str
+    summary: str
+    statuses: tuple[int, ...] = (400, 404, 409, 412)
+    fixed: Mapping[str, Any] = {}
+    after: str | None = None
+
+
+class Verb(NamedTuple):
+    """A command of the command line, and an example of it."""
+
+    path: str
+    example: str
+    fixed: Mapping[str, Any] = {}
+
+
+class ChangeLabel(NamedTuple):
+    """A change in metrics and in the log."""
+
+    kind: str
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The plan of one change.
+
+    definitions  the control state's definitions after it
+    outcome      of the statement, for its author
+    reply        of the route; None: the engine's answer to the first command
+    inverse      the changes that undo it, in their order; None if nothing does, and `lost` says why. If there is an
+                 inverse, `lost` says what it does not bring back
+    """
+
+    change: Change
+    definitions: Definitions
+    outcome: dict[str, Any] = field(default_factory=dict)
+    commands: Sequence[CommandBody] = ()
+    effects: Sequence[Effect] = ()
+    inverse: Sequence[Change] | None = ()
+    lost: str | None = None
+    reply: dict[str, Any] | None = None
+    sentence: str = ""
+
+
+class Change(BaseModel):
+    """A change of a server.
+
+    action    its name in records and in the API
+    label     its name in metrics and in the log
+    about     the kind of the object that it changes, and `target` the field with the object's name
+    previews  whether its reply says that it was no dry run
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    action: ClassVar[str]
+    label: ClassVar[str]
+    about: ClassVar[Kind | None] = None
+    target: ClassVar[str] = "name"
+    previews: ClassVar[bool] = False
+    routes: ClassVar[tuple[Route, ...]] = ()
+    verbs: ClassVar[tuple[Verb, ...]] = ()
+
+    def step(self, state: ControlState) -> Step | None:
+        """The part of the plan that needs SQL; it may take long, so it happens outside the event loop."""
+        return None
+
+    def facts(self, engine: Engine) -> Any:
+        """What the plan needs to know of the engine, as it is before the change; None if there is nothing to know."""
+        return None
+
+    def planned(self, state: ControlState, step: Step | None, facts: Any) -> Planned:
+        """The plan, from its two parts. Raises Refuse."""
+        raise NotImplementedError
+
+    def plan(self, state: ControlState, engine: Engine) -> Planned:
+        """The plan in a control state, whose operators are those of an engine or of its shadow."""
+        return self.planned(state, self.step(state), self.facts(engine))
+
+    @property
+    def labelled(self) -> ChangeLabel:
+        return ChangeLabel(self.label, getattr(self, self.target, None))
+
+    def record(self) -> dict[str, Any]:
+        """The change as data, from which `table.read` makes it again."""
+        return {"change": self.action, **self.model_dump(mode="json", exclude_defaults=True)}

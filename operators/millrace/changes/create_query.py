@@ -1,0 +1,107 @@
+"""CREATE QUERY, CREATE OR REPLACE QUERY, and a SELECT that becomes a temporary query."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
+
+from millrace.changes.change import Change, Planned
+from millrace.changes.drop_query import DropQuery
+from millrace.changes.effects import AddOutlet, ReplaceOutlet
+from millrace.changes.restoring import decisions_about
+from millrace.changes.state import ControlState
+from millrace.changes.texts import TextChange, replacing
+from millrace.engine.engine import Engine
+from millrace.engine.events import AddQuery, ReplaceQuery
+from millrace.engine.plan import QueryPlan
+from millrace.engine.seam import gated
+from millrace.protocol import Refuse
+from millrace.sql import CreateQuery as NewQuery
+from millrace.sql import Planned as Step
+from millrace.sql import SinkDefinition
+from millrace.sql.temporary import CreateTemporary
+
+
+class _Facts(NamedTuple):
+    """What a replacement forgets: the decisions about the query, and whether its operators have been edited."""
+
+    decisions: tuple[Change, ...]
+    edited: bool
+
+
+class CreateQuery(TextChange):
+    """Create a query, or replace one: equal operators keep their state."""
+
+    action: ClassVar[str] = "create_query"
+    label: ClassVar[str] = "create_query"
+    steps: ClassVar[tuple[type, ...]] = (NewQuery, CreateTemporary)
+
+    def facts(self, engine: Engine) -> Any:
+        name = self.labelled.name
+        query = None if name is None else engine.queries_by_name.get(name)
+        if name is None or query is None:
+            return _Facts((), edited=False)
+        return _Facts(decisions_about(engine, name), bool(query.plan.edits))
+
+    def planned(self, state: ControlState, step: Step | None, facts: Any) -> Planned:
+        assert isinstance(step, NewQuery)
+        query = step.plan
+        state.refuse_temporary(*query.reads_queries, query.name)
+        warnings = list(query.warnings)
+        outcome: dict[str, Any] = {"kind": self.action, "name": query.name, "fields": query.schema.to_data()}
+        if isinstance(step, CreateTemporary):
+            outcome |= {"kind": "select", "warnings": warnings, "temporary": True, "limit": step.limit}
+        else:
+            outcome |= {"replaces": step.replaces, "warnings": warnings}
+        after = state.definitions.with_(step)
+        if not step.replaces:
+            plan = gated(query) if query.name in state.catching_up else query
+            return Planned(
+                self,
+                after,
+                outcome,
+                (AddQuery(plan),),
+                (AddOutlet(query, temporary=isinstance(step, CreateTemporary)),),
+                (DropQuery(name=query.name),),
+                sentence=f"created query {query.name}",
+            )
+        before = state.definitions.queries[query.name]
+        check_sinks_fit(before, query, state.definitions.sinks)
+        if facts.edited:
+            warnings.append(f"query {query.name} has inserted, removed or replaced operators: these edits are undone")
+        return Planned(
+            self,
+            after,
+            outcome,
+            (ReplaceQuery(query),),
+            (ReplaceOutlet(query),),
+            (CreateQuery(sql=replacing(before.sql)), *facts.decisions),
+            lost="operators that the replacement removed start with empty state",
+            sentence=f"replaced query {query.name}",
+        )
+
+
+class Select(CreateQuery):
+    """Read a SELECT: a query that ends with its reader."""
+
+    action: ClassVar[str] = "select"
+    label: ClassVar[str] = "select"
+
+
+def check_sinks_fit(before: QueryPlan, after: QueryPlan, sinks: Mapping[str, SinkDefinition]) -> None:
+    """Refuse a replacement whose rows have other columns, because the query's files continue."""
+    name = after.name
+    writing = [sink for sink in sinks.values() if sink.query == name]
+    if after.schema != before.schema and writing:
+        raise Refuse(
+            f"query {name} would have other columns than {', '.join(sink.name for sink in writing)} writes: drop that "
+            "sink first",
+            code="in_use",
+        )
+    newest = [sink.name for sink in writing if sink.on_slow == "latest"]
+    if after.update_key != before.update_key and newest:
+        raise Refuse(
+            f"query {name} would have another update key than {', '.join(newest)} keeps the newest rows by: drop that "
+            "sink first",
+            code="in_use",
+        )

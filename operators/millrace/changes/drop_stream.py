@@ -1,0 +1,46 @@
+"""DROP STREAM."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from millrace.changes.change import Change, Kind, Planned, Route, Verb
+from millrace.changes.effects import ForgetStream
+from millrace.changes.fields import StreamName
+from millrace.changes.state import ControlState
+from millrace.engine import events
+from millrace.sql import DropStatement, drop
+from millrace.sql import Planned as Step
+
+
+class DropStream(Change):
+    """Drop a stream that no query reads."""
+
+    action: ClassVar[str] = "drop_stream"
+    label: ClassVar[str] = "drop_stream"
+    about: ClassVar[Kind | None] = "stream"
+    routes: ClassVar[tuple[Route, ...]] = (Route("DELETE", "streams/{name}", "Drop a stream that no query reads"),)
+    verbs: ClassVar[tuple[Verb, ...]] = (Verb("stream drop", "millrace stream drop door"),)
+
+    name: StreamName
+
+    def step(self, state: ControlState) -> Step:
+        state.must_know("stream", self.name)
+        return drop("stream", self.name, state.definitions)
+
+    def planned(self, state: ControlState, step: Step | None, facts: Any) -> Planned:
+        from millrace.changes.create_stream import CreateStream
+
+        assert isinstance(step, DropStatement)
+        before = state.definitions.streams[self.name]
+        return Planned(
+            self,
+            state.definitions.with_(step),
+            {"kind": self.action, "name": self.name},
+            (events.DropStream(self.name),),
+            (ForgetStream(self.name),),
+            (CreateStream(sql=before.sql),) if before.sql else None,
+            lost="the stream starts anew: its marks, counters and feeds are gone" if before.sql else "no statement",
+            reply={"stream": self.name, "dropped": True},
+            sentence=f"dropped stream {self.name}",
+        )

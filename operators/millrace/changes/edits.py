@@ -1,0 +1,71 @@
+"""What the changes of single operators have in common: the rows that an operator keeps."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NamedTuple
+from zlib import crc32
+
+from pydantic import Field
+
+from millrace.changes.change import Change, Planned
+from millrace.changes.restoring import restored
+from millrace.changes.state import ControlState
+from millrace.engine.engine import Engine
+from millrace.engine.events import CommandBody
+from millrace.operators.filter.spec import SelectSpec
+from millrace.operators.frame.spec import Spec
+from millrace.operators.sample.spec import SampleSpec
+from millrace.protocol import Refuse, Schema
+from millrace.sql import condition
+
+
+class EditFacts(NamedTuple):
+    """The columns at the operator's place, or the refusal of that place, and the query without this edit."""
+
+    schema: Schema | Refuse
+    inverse: tuple[Change, ...]
+
+
+class RowChoice(Change):
+    """The rows that an operator passes: by a condition, or a random share."""
+
+    where: Annotated[
+        str | None,
+        Field(max_length=100_000, description="A condition over the columns of the input, as after WHERE."),
+    ] = None
+    sample: Annotated[
+        float | None,
+        Field(gt=0, lt=1, allow_inf_nan=False, description="The share of rows that pass, drawn at random."),
+    ] = None
+    seed: Annotated[int | None, Field(ge=0, lt=2**32, description="The seed of the random numbers.")] = None
+
+    def spec(self, state: ControlState, facts: EditFacts, place: str) -> Spec:
+        """The operator. Two samples must not draw the same lots; the same one draws the same ones wherever it is."""
+        if isinstance(facts.schema, Refuse):
+            raise facts.schema
+        if (self.where is None) == (self.sample is None):
+            raise Refuse("expected either a condition (where) or a share (sample)", code="bad_edit")
+        if self.where is not None:
+            return SelectSpec(condition(self.where, facts.schema, state.limits))
+        assert self.sample is not None
+        return SampleSpec(self.sample, crc32(place.encode()) if self.seed is None else self.seed)
+
+
+def edit_facts(engine: Engine, operator: str, schema: Any) -> EditFacts:
+    """The facts at an operator's place; `schema` finds its columns."""
+    try:
+        columns: Schema | Refuse = schema()
+    except Refuse as refused:
+        columns = refused
+    return EditFacts(columns, restored(engine, operator.partition(".")[0]))
+
+
+def edited(change: Change, state: ControlState, command: CommandBody, facts: EditFacts, sentence: str) -> Planned:
+    return Planned(
+        change,
+        state.definitions,
+        commands=(command,),
+        inverse=facts.inverse or None,
+        lost="operators that differ start with empty state",
+        sentence=sentence,
+    )

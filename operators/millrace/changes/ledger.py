@@ -1,0 +1,110 @@
+"""The ledger: the newest changes that were applied, each with what undoes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict
+
+from millrace.changes.change import Change, Planned
+from millrace.changes.table import read
+from millrace.protocol import Refuse
+
+# How many applied changes are remembered.
+KEPT: Final = 1_000
+
+
+class Applied(BaseModel):
+    """Changes that were applied as one: their number, when, and by whom.
+
+    text       a sentence
+    inverse    the changes that undo it; None if nothing does
+    lost       why nothing does, or what undoing it does not bring back
+    undoes     the number of the change that it has undone, and `undone_by` of the one that has undone it
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    number: int
+    at_us: int
+    author: str
+    text: str
+    changes: list[dict[str, Any]]
+    inverse: list[dict[str, Any]] | None = None
+    lost: str | None = None
+    undoes: int | None = None
+    undone_by: int | None = None
+
+
+class Ledger:
+    """The applied changes of one server, oldest first. `dirty` has the numbers that are not on the disk yet."""
+
+    def __init__(self) -> None:
+        self._applied: dict[int, Applied] = {}
+        self._last = 0
+        self.dirty: set[int] = set()
+
+    def load(self, entries: Iterable[Applied]) -> None:
+        for entry in entries:
+            self._applied[entry.number] = entry
+            self._last = max(self._last, entry.number)
+
+    def add(self, plans: Sequence[Planned], at_us: int, author: str, undoes: int | None = None) -> Applied:
+        """Enter changes that were applied as one."""
+        self._last += 1
+        inverses = [plan.inverse for plan in reversed(plans)]
+        known = all(inverse is not None for inverse in inverses)
+        inverse = [change.record() for changes in inverses for change in changes or ()] if known else None
+        lost = [plan.lost for plan in plans if plan.lost is not None and (known or plan.inverse is None)]
+        entry = Applied(
+            number=self._last,
+            at_us=at_us,
+            author=author,
+            text="; ".join(plan.sentence for plan in plans),
+            changes=[plan.change.record() for plan in plans],
+            inverse=inverse,
+            lost="; ".join(dict.fromkeys(lost)) or None,
+            undoes=undoes,
+        )
+        self._put(entry)
+        if undoes is not None and undoes in self._applied:
+            self._put(self._applied[undoes].model_copy(update={"undone_by": entry.number}))
+        while len(self._applied) > KEPT:
+            del self._applied[next(iter(self._applied))]
+        return entry
+
+    def _put(self, entry: Applied) -> None:
+        self._applied[entry.number] = entry
+        self.dirty.add(entry.number)
+
+    def entries(self) -> list[Applied]:
+        return list(self._applied.values())
+
+    def newest(self) -> int | None:
+        """The number of the newest change; None before the first."""
+        return self._last or None
+
+    def unwritten(self) -> list[Applied]:
+        """The entries that are not on the disk yet."""
+        return [self._applied[number] for number in sorted(self.dirty) if number in self._applied]
+
+    def find(self, number: int | None) -> Applied:
+        """The change of this number; without one, the newest that is not undone and undoes nothing itself."""
+        if number is not None:
+            if number not in self._applied:
+                kept = f"; the oldest that is remembered is {next(iter(self._applied))}" if self._applied else ""
+                raise Refuse(f"change {number} does not exist{kept}", code="unknown_change")
+            return self._applied[number]
+        for entry in reversed(self._applied.values()):
+            if entry.undone_by is None and entry.undoes is None:
+                return entry
+        raise Refuse("there is no change to undo", code="unknown_change")
+
+    def inverse(self, entry: Applied) -> list[Change]:
+        """The changes that undo an entry. Raises Refuse."""
+        if entry.undone_by is not None:
+            raise Refuse(f"change {entry.number} was undone by change {entry.undone_by}", code="undone")
+        if entry.inverse is None:
+            raise Refuse(f"change {entry.number} cannot be undone: {entry.lost}", code="not_undoable")
+        return [read(record) for record in entry.inverse]

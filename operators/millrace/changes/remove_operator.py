@@ -1,0 +1,42 @@
+"""Remove an operator that only filters rows."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from millrace.changes.change import Change, Kind, Planned, Route, Verb
+from millrace.changes.fields import OperatorName
+from millrace.changes.state import ControlState
+from millrace.engine import events
+from millrace.engine.engine import Engine
+from millrace.sql import Planned as Step
+
+
+class RemoveOperator(Change):
+    """Remove an inserted operator or a select, until its query is replaced. Its queued tuples pass."""
+
+    action: ClassVar[str] = "remove_operator"
+    label: ClassVar[str] = "remove_operator"
+    about: ClassVar[Kind | None] = "operator"
+    previews: ClassVar[bool] = True
+    routes: ClassVar[tuple[Route, ...]] = (
+        Route("DELETE", "operators/{name}", "Remove an operator that only filters rows", statuses=(404, 409, 412)),
+    )
+    verbs: ClassVar[tuple[Verb, ...]] = (Verb("operator remove", "millrace operator remove q.filter2"),)
+
+    name: OperatorName
+
+    def facts(self, engine: Engine) -> Any:
+        from millrace.changes.restoring import restored
+
+        return restored(engine, self.name.partition(".")[0])
+
+    def planned(self, state: ControlState, step: Step | None, facts: Any) -> Planned:
+        return Planned(
+            self,
+            state.definitions,
+            commands=(events.RemoveOperator(self.name),),
+            inverse=facts or None,
+            lost="operators that differ start with empty state",
+            sentence=f"removed operator {self.name}",
+        )

@@ -1,0 +1,39 @@
+"""Change which rows an operator passes."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from millrace.changes.change import Kind, Planned, Route, Verb
+from millrace.changes.edits import EditFacts, RowChoice, edit_facts, edited
+from millrace.changes.fields import OperatorName
+from millrace.changes.state import ControlState
+from millrace.engine import events
+from millrace.engine.engine import Engine
+from millrace.engine.graph.rewire import editing
+from millrace.sql import Planned as Step
+
+
+class ReplaceOperator(RowChoice):
+    """Change which rows a filter or a sample keeps, until its query is replaced."""
+
+    action: ClassVar[str] = "replace_operator"
+    label: ClassVar[str] = "replace_operator"
+    about: ClassVar[Kind | None] = "operator"
+    previews: ClassVar[bool] = True
+    routes: ClassVar[tuple[Route, ...]] = (
+        Route("PUT", "operators/{name}", "Change the condition or sample of a filtering operator"),
+    )
+    verbs: ClassVar[tuple[Verb, ...]] = (
+        Verb("operator replace", 'millrace operator replace q.filter1 --where "k < 20"'),
+    )
+
+    name: OperatorName
+
+    def facts(self, engine: Engine) -> Any:
+        return edit_facts(engine, self.name, lambda: editing.rows_of(engine, self.name))
+
+    def planned(self, state: ControlState, step: Step | None, facts: EditFacts) -> Planned:
+        spec = self.spec(state, facts, f"{self.name}:0")
+        command = events.ReplaceOperator(self.name, spec, self.where)
+        return edited(self, state, command, facts, f"replaced operator {self.name}")

@@ -1,0 +1,47 @@
+"""Resume a paused or failed query."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from millrace.changes.change import Change, Kind, Planned, Route, Verb
+from millrace.changes.fields import QueryName
+from millrace.changes.pause_query import PauseQuery
+from millrace.changes.state import ControlState
+from millrace.engine import events
+from millrace.engine.engine import Engine
+from millrace.sql import Planned as Step
+
+
+class ResumeQuery(Change):
+    """Resume a paused query at the current end of its input."""
+
+    action: ClassVar[str] = "resume_query"
+    label: ClassVar[str] = "resume"
+    about: ClassVar[Kind | None] = "query"
+    routes: ClassVar[tuple[Route, ...]] = (
+        Route(
+            "POST",
+            "queries/{name}/resume",
+            "Resume a query at the present end of its streams",
+            statuses=(404, 409, 412),
+        ),
+    )
+    verbs: ClassVar[tuple[Verb, ...]] = (Verb("query resume", "millrace query resume diary"),)
+
+    name: QueryName
+
+    def facts(self, engine: Engine) -> Any:
+        """Why the query is paused, and whether it failed."""
+        query = engine.queries_by_name.get(self.name)
+        return None if query is None or query.failed else query.paused
+
+    def planned(self, state: ControlState, step: Step | None, facts: Any) -> Planned:
+        return Planned(
+            self,
+            state.definitions,
+            commands=(events.ResumeQuery(self.name),),
+            inverse=None if facts is None else (PauseQuery(name=self.name, reason=facts),),
+            lost="the query had failed, and a failure is not brought back" if facts is None else None,
+            sentence=f"resumed query {self.name}",
+        )

@@ -1,0 +1,57 @@
+"""Set or unset a break point."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from millrace.changes.change import Change, Kind, Planned, Route, Verb
+from millrace.changes.fields import OperatorName
+from millrace.changes.state import ControlState
+from millrace.engine import events
+from millrace.engine.engine import Engine
+from millrace.sql import Planned as Step
+
+
+class SetBreak(Change):
+    """Set or remove a break point at an operator's output."""
+
+    action: ClassVar[str] = "set_break"
+    label: ClassVar[str] = "break"
+    about: ClassVar[Kind | None] = "operator"
+    routes: ClassVar[tuple[Route, ...]] = (
+        Route(
+            "PUT",
+            "operators/{name}/break",
+            "Set a break point at an operator's output",
+            statuses=(404, 409, 412),
+            fixed={"on": True},
+        ),
+        Route(
+            "DELETE",
+            "operators/{name}/break",
+            "Unset a break point",
+            statuses=(404, 409, 412),
+            fixed={"on": False},
+        ),
+    )
+    verbs: ClassVar[tuple[Verb, ...]] = (
+        Verb("break set", "millrace break set q.filter1", {"on": True}),
+        Verb("break unset", "millrace break unset q.filter1", {"on": False}),
+    )
+
+    name: OperatorName
+    on: Annotated[bool, Field(description="Whether there is a break point.")]
+
+    def facts(self, engine: Engine) -> Any:
+        return self.name in engine.graph.breaks
+
+    def planned(self, state: ControlState, step: Step | None, facts: Any) -> Planned:
+        return Planned(
+            self,
+            state.definitions,
+            commands=(events.SetBreak(self.name, self.on),),
+            inverse=(SetBreak(name=self.name, on=facts),),
+            sentence=f"{'set' if self.on else 'removed'} the break point at {self.name}",
+        )

@@ -1,0 +1,54 @@
+"""Set the queue of an operator's input."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from millrace.changes.change import Change, Kind, Planned, Route, Verb
+from millrace.changes.fields import InputNumber, OperatorName
+from millrace.changes.state import ControlState
+from millrace.engine import events
+from millrace.engine.engine import Engine
+from millrace.operators.queues.edge import QueueKind
+from millrace.sql import Planned as Step
+
+
+class SetQueue(Change):
+    """Change the queue of an operator's input while it runs."""
+
+    action: ClassVar[str] = "set_queue"
+    label: ClassVar[str] = "queue"
+    about: ClassVar[Kind | None] = "operator"
+    routes: ClassVar[tuple[Route, ...]] = (
+        Route("PUT", "operators/{name}/queue", "Change the queue of an operator's input while it runs"),
+    )
+    verbs: ClassVar[tuple[Verb, ...]] = (Verb("operator queue", "millrace operator queue q.filter1 fifo"),)
+
+    name: OperatorName
+    kind: Annotated[
+        QueueKind,
+        Field(
+            description="append: all rows. The others keep the newest row of each key: fifo at the end, inplace in "
+            "the old row's place, linecutting with rare keys first, auto only under overload.",
+        ),
+    ]
+    input: InputNumber = 0
+
+    def facts(self, engine: Engine) -> Any:
+        """The kind of queue that the input has."""
+        from millrace.changes.restoring import queue_of
+
+        return queue_of(engine, self.name, self.input)
+
+    def planned(self, state: ControlState, step: Step | None, facts: Any) -> Planned:
+        inverse = None if facts is None else (SetQueue(name=self.name, kind=facts, input=self.input),)
+        return Planned(
+            self,
+            state.definitions,
+            commands=(events.SetQueue(self.name, self.kind, self.input),),
+            inverse=inverse,
+            lost="superseded rows are gone",
+            sentence=f"set the queue of input {self.input} of {self.name} to {self.kind}",
+        )

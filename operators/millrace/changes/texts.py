@@ -1,0 +1,47 @@
+"""Changes that are a statement of SQL: what CREATE and ALTER define is written in SQL, and nowhere else."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from millrace.changes.change import Change, ChangeLabel
+from millrace.changes.state import ControlState
+from millrace.protocol import Refuse
+from millrace.sql import Planned as Step
+from millrace.sql import parse, plan
+from millrace.sql import syntax as s
+from millrace.sql.limits import KNOWN
+
+
+class TextChange(Change):
+    """A statement. Its place in a longer text decides about errors, so a text is planned as a whole (statements.py)."""
+
+    target: ClassVar[str] = "sql"
+    steps: ClassVar[tuple[type, ...]]
+
+    sql: Annotated[str, Field(description="The statement.", max_length=1_000_000)]
+
+    def step(self, state: ControlState) -> Step:
+        statements = parse(self.sql, state.limits)
+        if len(statements) != 1:
+            raise Refuse(f"expected one statement, got {len(statements)}", code="sql")
+        step = state.defaults.settle_step(plan(statements[0], state.definitions))
+        if type(step) not in self.steps:
+            raise Refuse(f"this statement is not a change of the kind {self.action}: {self.sql:.80}", code="sql")
+        return step
+
+    @property
+    def labelled(self) -> ChangeLabel:
+        body = parse(self.sql, KNOWN)[0].body
+        name = getattr(body, "name", None)
+        return ChangeLabel(self.label, name.text if isinstance(name, s.Name) else None)
+
+
+def replacing(sql: str) -> str:
+    """A CREATE STREAM or CREATE QUERY that replaces what exists."""
+    body = parse(sql, KNOWN)[0].body
+    assert isinstance(body, s.CreateStreamStatement | s.CreateQueryStatement)
+    kind = "STREAM" if isinstance(body, s.CreateStreamStatement) else "QUERY"
+    return f"CREATE OR REPLACE {kind} {sql[body.name.span.start :]}"

@@ -1,0 +1,159 @@
+"""The routes of changes, made from the table of changes; and the ledger of those that were applied."""
+
+from __future__ import annotations
+
+from inspect import Parameter, Signature
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from fastapi import Body, FastAPI, Header, Path, Query, Response
+from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic.fields import FieldInfo
+
+from millrace.changes.change import Change, Route
+from millrace.changes.table import CHANGES, read
+from millrace.http.openapi import refusals, tagged
+
+if TYPE_CHECKING:
+    from millrace.http.lookup import ResourceLookup
+    from millrace.run.daemon import Daemon
+
+# Fields that only records have.
+INTERNAL: Final = frozenset({"id"})
+MOST_CHANGES: Final = 1_000
+
+Name = Annotated[str, Path(max_length=1_000)]
+DryRun = Annotated[bool, Query(description="Plan and check everything, change nothing.")]
+IfMatch = Annotated[
+    str | None,
+    Header(
+        description="Apply the change only if the item still has this ETag; otherwise the answer is 412 with the "
+        "present item."
+    ),
+]
+
+
+class ChangesRequest(BaseModel):
+    """Changes to apply as one: all of them, or none."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    changes: list[dict[str, Any]] = Field(
+        min_length=1,
+        max_length=MOST_CHANGES,
+        description="Each with `change`, the kind, and the fields of that kind.",
+    )
+    dry_run: bool = Field(default=False, description="Plan and check everything, change nothing.")
+
+
+class UndoRequest(BaseModel):
+    """The change to undo."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    number: int | None = Field(
+        default=None, ge=1, le=2**62, description="The number of the change. Null: the newest that is not undone."
+    )
+    dry_run: bool = Field(default=False, description="Plan and check everything, change nothing.")
+
+
+def add_changes(app: FastAPI, daemon: Daemon, look: ResourceLookup) -> None:
+    for change in CHANGES:
+        for route in change.routes:
+            _add_route(app, daemon, look, change, route)
+    _add_ledger(app, daemon)
+
+
+def _add_route(app: FastAPI, daemon: Daemon, look: ResourceLookup, change: type[Change], route: Route) -> None:
+    """A route: its path has the object's name, its body the other fields."""
+    fields = {
+        name: info
+        for name, info in change.model_fields.items()
+        if name != change.target and name not in route.fixed and name not in INTERNAL
+    }
+    optional = all(not info.is_required() for info in fields.values())
+    goes = route.method == "DELETE" and not route.fixed
+    kind = change.about
+    assert kind is not None
+
+    async def handle(
+        name: str, response: Response, request: BaseModel | None = None, *, dry_run: bool, if_match: str | None
+    ) -> dict[str, Any]:
+        given = {} if request is None else request.model_dump(exclude_unset=True)
+        dry_run = bool(given.pop("dry_run", False)) or dry_run
+        wanted = change.model_validate({change.target: name, **route.fixed, **given})
+        check = look.unless_changed(kind, name, if_match)
+        if dry_run:
+            return {"dry_run": True, "plan": await daemon.catalog.foresee([wanted], check)}
+        answer = await daemon.catalog.change(wanted, check)
+        if not goes:
+            await look.tagged(response, kind, name if route.after is None else getattr(wanted, route.after))
+        return {"dry_run": False, **answer} if change.previews else answer
+
+    name = _parameter("name", Name)
+    parameters = [name, _parameter("response", Response)]
+    if fields:
+        body = _body(change, fields)
+        parameters.append(
+            _parameter("request", body | None, None) if optional else _parameter("request", Annotated[body, Body()])
+        )
+    parameters += [_parameter("dry_run", DryRun, False), _parameter("if_match", IfMatch, None)]
+    vars(handle)["__signature__"] = Signature(
+        [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters]
+    )
+    handle.__name__ = f"{change.action}_{route.method.lower()}" if len(change.routes) > 1 else change.action
+    app.add_api_route(
+        f"/api/v1/{route.path}",
+        handle,
+        methods=[route.method],
+        responses=refusals(*route.statuses) if goes else tagged(*route.statuses),
+        summary=route.summary,
+        response_model=dict[str, Any],
+    )
+
+
+def _parameter(name: str, annotation: Any, default: Any = Parameter.empty) -> Parameter:
+    return Parameter(name, Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+
+
+def _body(change: type[Change], fields: dict[str, FieldInfo]) -> type[BaseModel]:
+    """The model of a body: the change's fields that the path does not have, and `dry_run`."""
+    dry_run = Field(default=False, description="Plan and check everything, change nothing.")
+    made: type[BaseModel] = create_model(
+        f"{change.__name__}Request",
+        __config__=ConfigDict(extra="forbid", strict=True),
+        __doc__=change.__doc__,
+        **{name: (info.annotation, info) for name, info in fields.items()},  # type: ignore[call-overload]
+        dry_run=(bool, dry_run),
+    )
+    return made
+
+
+def _add_ledger(app: FastAPI, daemon: Daemon) -> None:
+    catalog = daemon.catalog
+
+    @app.get("/api/v1/changes", summary="The applied changes, oldest first")
+    async def changes(
+        last: Annotated[int, Query(ge=1, le=MOST_CHANGES, description="At most so many, the newest.")] = 100,
+    ) -> list[dict[str, Any]]:
+        return [entry.model_dump(mode="json") for entry in catalog.ledger.entries()[-last:]]
+
+    @app.post("/api/v1/changes", responses=refusals(400, 404, 409, 412), summary="Apply several changes as one")
+    async def change(request: ChangesRequest) -> dict[str, Any]:
+        wanted = [read(record) for record in request.changes]
+        if request.dry_run:
+            return {"dry_run": True, "plan": await catalog.foresee(wanted)}
+        replies = await catalog.change_all(wanted)
+        outcomes = [{"change": one.action, **reply} for one, reply in zip(wanted, replies, strict=True)]
+        return {"dry_run": False, "number": catalog.ledger.newest(), "outcomes": outcomes}
+
+    @app.post(
+        "/api/v1/changes/undo", responses=refusals(400, 404, 409, 412), summary="Undo an applied change, with a new one"
+    )
+    async def undo(request: UndoRequest | None = None) -> dict[str, Any]:
+        request = request or UndoRequest()
+        entry = catalog.ledger.find(request.number)
+        wanted = catalog.ledger.inverse(entry)
+        told = {"undoes": entry.number, "text": entry.text, "lost": entry.lost}
+        told["changes"] = [one.record() for one in wanted]
+        if request.dry_run:
+            return {"dry_run": True, **told, "plan": await catalog.foresee(wanted)}
+        await catalog.change_all(wanted, undoes=entry.number)
+        return {"dry_run": False, **told, "number": catalog.ledger.newest()}
