@@ -1,7 +1,7 @@
 """What a change is: fields, a plan, and a sentence.
 
 The fields are the HTTP body, the arguments of the command and the record of the change at once. `plan` is a function of
-the control state, and either raises Refuse or says what is to be done; it does nothing itself.
+the control state, and either raises Refuse or lists commands and effects; it performs none of them.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Change(BaseModel):
     action    its name in records and in the API
     label     its name in metrics and in the log
     about     the kind of the object that it changes, and `target` the field with the object's name
-    previews  whether its reply says that it was no dry run
+    previews  whether its reply has `dry_run`
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -103,7 +103,7 @@ class Change(BaseModel):
         raise NotImplementedError
 
     def plan(self, state: ControlState, engine: Engine) -> Planned:
-        """The plan in a control state, whose operators are those of an engine or of its shadow."""
+        """The plan in a control state, next to the operators of an engine or its shadow."""
         return self.planned(state, self.step(state), self.facts(engine))
 
     @property

@@ -23,7 +23,7 @@ from millrace.sql.temporary import CreateTemporary
 
 
 class _Facts(NamedTuple):
-    """What a replacement forgets: the decisions about the query, and whether its operators have been edited."""
+    """Lost by a replacement: the decisions about the query, and whether its operators have been edited."""
 
     decisions: tuple[Change, ...]
     edited: bool

@@ -40,7 +40,7 @@ class DropStream(Change):
             (events.DropStream(self.name),),
             (ForgetStream(self.name),),
             (CreateStream(sql=before.sql),) if before.sql else None,
-            lost="the stream starts anew: its marks, counters and feeds are gone" if before.sql else "no statement",
+            lost="the stream starts empty: its marks, counters and feeds are gone" if before.sql else "no statement",
             reply={"stream": self.name, "dropped": True},
             sentence=f"dropped stream {self.name}",
         )

@@ -1,4 +1,4 @@
-"""The ledger: the newest changes that were applied, each with what undoes it."""
+"""The ledger: the newest changes that were applied, each with its inverse."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from millrace.changes.change import Change, Planned
 from millrace.changes.table import read
 from millrace.protocol import Refuse
 
-# How many applied changes are remembered.
+# How many applied changes it keeps.
 KEPT: Final = 1_000
 
 
@@ -93,7 +93,7 @@ class Ledger:
         """The change of this number; without one, the newest that is not undone and undoes nothing itself."""
         if number is not None:
             if number not in self._applied:
-                kept = f"; the oldest that is remembered is {next(iter(self._applied))}" if self._applied else ""
+                kept = f"; the oldest in the ledger is {next(iter(self._applied))}" if self._applied else ""
                 raise Refuse(f"change {number} does not exist{kept}", code="unknown_change")
             return self._applied[number]
         for entry in reversed(self._applied.values()):

@@ -1,4 +1,4 @@
-"""The changes that make a query what it is now: what a DROP or a replacement forgets, and an undo repeats."""
+"""The changes that make a query what it is now: a DROP or a replacement loses them, and an undo repeats them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The control state: what statements have defined, and what is known of a server beyond its engine."""
+"""The control state: the definitions of statements, and facts about a server beyond its engine."""
 
 from __future__ import annotations
 

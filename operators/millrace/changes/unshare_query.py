@@ -1,4 +1,4 @@
-"""Give a query its own copies of operators that it shares."""
+"""Separate a query from operators that it shares."""
 
 from __future__ import annotations
 
