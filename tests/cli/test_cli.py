@@ -473,6 +473,45 @@ def test_a_bad_row_is_named_by_its_line(server, tmp_path):
     assert server.millrace("feed", "a", str(empty)).returncode == 0
 
 
+def test_feed_sends_the_punctuation_between_rows(server, tmp_path):
+    server.millrace(
+        "sql",
+        "CREATE STREAM traffic (ts TIMESTAMP, protocol TEXT, punctuated TEXT) "
+        "WITH (time = 'ts', disorder = '1 h', punctuation_key = 'protocol', time_unit = 'ms'); "
+        "CREATE QUERY volume AS SELECT protocol, count(*) AS n FROM TUMBLE(traffic, ts, '10 ms') GROUP BY protocol;"
+        "CREATE STREAM odd (k BIGINT, punctuation TEXT);",
+    )
+    path = tmp_path / "traffic.jsonl"
+    lines = [
+        {"ts": 1, "protocol": "tcp"},
+        {"ts": 2, "protocol": "udp", "punctuated": 'a "punctuation" in a text'},
+        {"punctuation": 20, "where": {"protocol": "udp"}},
+        {"ts": 3, "protocol": "udp"},
+        {"ts": 4, "protocol": "tcp"},
+        {"punctuation": "1970-01-01T00:00:00.030Z"},
+        {"ts": 25, "protocol": "tcp"},
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    fed = server.millrace("feed", "traffic", str(path))
+    assert fed.returncode == 0, fed.stderr
+    assert "fed 5 tuples to traffic" in fed.stderr
+    assert "2 tuples late" in fed.stderr
+    tailed = server.millrace("tail", "volume", "--from", "0", "--limit", "2")
+    counted = {row["protocol"]: row["n"] for row in map(json.loads, tailed.stdout.splitlines())}
+    assert counted == {"udp": 1, "tcp": 2}
+    for line, error in (
+        ({"punctuation": 40, "where": {"port": 1}}, "line 2, where: expected a value for each of protocol"),
+        ({"punctuation": 40, "when": 1}, "line 2: expected the keys punctuation, where, got 'when'"),
+        ({"punctuation": "soon"}, "line 2, punctuation: expected"),
+    ):
+        path.write_text(json.dumps({"ts": 50, "protocol": "tcp"}) + "\n" + json.dumps(line) + "\n")
+        done = server.millrace("feed", "traffic", str(path))
+        assert (done.returncode, f"{path}, {error}" in done.stderr) == (1, True), done.stderr
+        assert "(nothing was fed)" in done.stderr
+    fed = server.millrace("feed", "odd", stdin='{"k": 1, "punctuation": "a column"}\n')
+    assert "fed 1 tuple to odd" in fed.stderr
+
+
 def test_a_server_that_is_not_there():
     done = millrace("query", "list", MILLRACE_ADMIN="127.0.0.1:1")
     assert done.returncode == 1

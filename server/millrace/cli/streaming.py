@@ -21,6 +21,7 @@ from millrace.protocol.timestamps import format_timestamp
 if TYPE_CHECKING:
     from millrace.client import ArrowBatch, Client, Feed, RowBatch, ServerError, Subscription
     from millrace.engine.plan import StreamDefinition
+    from millrace.offline.files import Promise
     from millrace.protocol import Schema
     from millrace.protocol.units import UnitName
     from millrace.values.batch import Batch, Row
@@ -61,13 +62,14 @@ def feed(
     """Feed a stream from a file or standard input.
 
     Prints how many rows the server acknowledged and how many were late. After an interruption it prints how far the
-    feed got.
+    feed got. A line of JSON {"punctuation": TIME} promises that no later row is earlier; with "where" and the values of
+    the stream's punctuation_key it is about one group.
     """
-    from millrace.offline.files import read_batches
+    from millrace.offline.files import Promise, has_promises, read_feed
 
     definition = _definition(request(link, "GET", "stream", stream)[0])
     started = time.monotonic()
-    progress = _Progress(stream, file, format)
+    progress = _Progress(stream, file, format, promises=has_promises(definition, "jsonl"))
     announce = progress.connection_lost if reconnect else None
     with (
         connected(link, on_lost=announce) as client,
@@ -76,8 +78,11 @@ def feed(
     ):
         progress.opened = opened
         with _interruptions(progress):
-            for batch in _paced(read_batches(file, definition, advanced, format), rate):
-                opened.send(_wire_rows(batch, definition))
+            for item in _paced(read_feed(file, definition, advanced, format), rate):
+                if isinstance(item, Promise):
+                    opened.punctuate(format_timestamp(item.time_us), item.where)
+                else:
+                    opened.send(_wire_rows(item, definition))
             opened.close()
     seconds = time.monotonic() - started
     acknowledged, late = progress.acknowledged, opened.late
@@ -91,7 +96,15 @@ def feed(
 class _Progress:
     """How far one file got into its stream. `opened` is the feed, once there is one."""
 
-    def __init__(self, stream: str, file: str, format: str | None) -> None:  # noqa: A002 - the option's name
+    def __init__(
+        self,
+        stream: str,
+        file: str,
+        format: str | None,  # noqa: A002 - the option's name
+        *,
+        promises: bool,
+    ) -> None:
+        self._promises = promises
         self._stream = stream
         self._file = file
         self._format = format
@@ -130,7 +143,7 @@ class _Progress:
         from millrace.offline.files import count_rows
 
         sent, acknowledged = self.opened.next_sequence - self._first, self.acknowledged
-        total = count_rows(self._file, self._format)
+        total = count_rows(self._file, self._format, promises=self._promises)
         rows = f"{_rows(sent)} read so far" if total is None else _rows(total)
         text = f"{acknowledged:,} of {rows} acknowledged"
         unknown = sent - acknowledged
@@ -350,7 +363,14 @@ def _definition(stream: dict[str, Any]) -> StreamDefinition:
     schema = Schema.from_data(stream["fields"])
     unit: UnitName = stream.get("time_unit") or "us"  # a server of an earlier version has no units
     time = stream["time"]
-    return StreamDefinition(stream["name"], schema, timestamps=stream["timestamps"], time=time, time_unit=unit)
+    return StreamDefinition(
+        stream["name"],
+        schema,
+        timestamps=stream["timestamps"],
+        time=time,
+        time_unit=unit,
+        punctuation_key=tuple(stream.get("punctuation_key") or ()),
+    )
 
 
 def _wire_rows(batch: Batch, stream: StreamDefinition) -> Sequence[Row]:
@@ -364,14 +384,19 @@ def _wire_rows(batch: Batch, stream: StreamDefinition) -> Sequence[Row]:
     return list(zip(*columns, strict=True))
 
 
-def _paced(batches: Iterator[Batch], rate: float | None) -> Iterator[Batch]:
+def _paced(batches: Iterator[Batch | Promise], rate: float | None) -> Iterator[Batch | Promise]:
     """The rows, at most at this rate."""
+    from millrace.offline.files import Promise
+
     if rate is None:
         yield from batches
         return
     portion = max(int(rate * PORTION_SECONDS), 1)
     due = time.monotonic()
     for batch in batches:
+        if isinstance(batch, Promise):
+            yield batch
+            continue
         for start in range(0, len(batch), portion):
             part = batch.slice(start, min(start + portion, len(batch)))
             time.sleep(max(due - time.monotonic(), 0))

@@ -20,16 +20,17 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, NamedTuple
 
 import msgspec
 
 from millrace.engine.plan import StreamDefinition
-from millrace.formats.decoder import StreamDecoder
+from millrace.formats.decoder import StreamDecoder, check_promise
 from millrace.formats.linecolumns import LineColumns, newlines
 from millrace.formats.writers import ArrowWriter, CsvWriter, JsonLinesWriter, ParquetWriter, Writer
 from millrace.protocol import Field, Refuse, RowError, Schema, TimestampError, Type, parse_timestamp
 from millrace.protocol.units import MICROSECONDS, TimeUnit
+from millrace.protocol.words import spelt
 from millrace.values.batch import Batch, Row
 
 STANDARD: Final = "-"
@@ -45,6 +46,10 @@ CHUNK: Final = 1 << 20
 COUNTED_BYTES: Final = 1 << 27
 # A field with one of these in its name has no place in what msgspec decodes to.
 UNTYPED: Final = re.compile(r'["\\\x00-\x1f\x7f]')
+
+# The key of a line of punctuation among the rows of a feed.
+PUNCTUATION: Final = "punctuation"
+QUOTED: Final = f'"{PUNCTUATION}"'.encode()
 
 Advanced = Callable[[int], None]
 
@@ -86,18 +91,55 @@ def read_batches(
 
     `advanced` receives the number of bytes that each step has read. `format` overrides the path's ending.
     """
+    format = _format_of(path, format)  # noqa: A001 - the option's name
+    with _opened(path) as file:
+        yield from read_opened(file, path, stream, advanced, format)
+
+
+def read_feed(
+    path: str,
+    stream: StreamDefinition,
+    advanced: Advanced = _nothing,
+    format: str | None = None,  # noqa: A002 - the option's name
+) -> Iterator[Batch | Promise]:
+    """The same, and the punctuation between the rows of a file of JSON lines."""
+    format = _format_of(path, format)  # noqa: A001 - the option's name
+    with _opened(path) as file:
+        if has_promises(stream, format):
+            yield from _read_promising(file, path, StreamDecoder(stream), advanced)
+        else:
+            yield from read_opened(file, path, stream, advanced, format)
+
+
+def _format_of(path: str, format: str | None) -> str:  # noqa: A002 - the option's name
     if format is not None and format not in ENDINGS:
         raise Refuse(f"a format is one of {', '.join(ENDINGS)}, not {format!r}", code="bad_path")
-    format = format or ending(path, "an input")  # noqa: A001 - the option's name
+    return format or ending(path, "an input")
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[BinaryIO]:
     try:
         if path == STANDARD:
             # Unbuffered: the rows of a pipe are passed on as they arrive.
-            yield from read_opened(getattr(sys.stdin.buffer, "raw", sys.stdin.buffer), path, stream, advanced, format)
+            yield getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
         else:
             with Path(path).open("rb") as file:
-                yield from read_opened(file, path, stream, advanced, format)
+                yield file
     except OSError as error:
         raise refuse_file(path, error) from None
+
+
+class Promise(NamedTuple):
+    """A line of punctuation among rows: no later row is below this time; `where`: no later row with these values."""
+
+    time_us: int
+    where: Mapping[str, Any] | None
+
+
+def has_promises(stream: StreamDefinition, format: str) -> bool:  # noqa: A002 - the option's name
+    """Whether a line of a feed's file may be punctuation. Of a stream with such a column each line is a row."""
+    return format == "jsonl" and PUNCTUATION not in stream.schema.names
 
 
 def read_opened(
@@ -109,6 +151,50 @@ def read_opened(
 ) -> Generator[Batch, None, None]:
     """The rows of an open file; errors name it by `path`."""
     yield from _READERS[format](file, path, StreamDecoder(stream), advanced)
+
+
+def _read_promising(file: BinaryIO, path: str, source: StreamDecoder, advanced: Advanced) -> Iterator[Batch | Promise]:
+    """JSON lines of rows with punctuation between them."""
+    read = _reader_of_pieces(path, source)
+    for number, piece in lines_of(file, path, advanced):
+        if QUOTED not in piece:
+            yield from read(number, piece)
+            continue
+        rows: list[bytes] = []
+        lines = piece.split(b"\n")
+        for at, line in enumerate(lines, number):
+            promise = _promise(line, f"{shown(path)}, line {at}", source) if QUOTED in line else None
+            if promise is None:
+                rows.append(line)
+            else:
+                if any(rows):
+                    yield from read(at - len(rows), b"\n".join(rows))
+                yield promise
+                rows.clear()
+        if any(rows):
+            yield from read(number + len(lines) - len(rows), b"\n".join(rows))
+
+
+def _promise(line: bytes, where: str, source: StreamDecoder) -> Promise | None:
+    """The punctuation in a line; None if it is a row."""
+    values = read_object(line, where)
+    if PUNCTUATION not in values:
+        return None
+    for key in values:
+        if key not in (PUNCTUATION, "where"):
+            raise Refuse(f"{where}: expected the keys {PUNCTUATION}, where, got {spelt(key)}", code="bad_row")
+    group = values.get("where")
+    try:
+        time_us = source.unit.parse(values[PUNCTUATION])
+        check_promise(where, time_us, source.unit)
+    except TimestampError as error:
+        raise Refuse(f"{where}, {PUNCTUATION}: {error.text}", code=error.code) from None
+    try:
+        if group is not None:
+            source.group(group)
+    except Refuse as error:
+        raise Refuse(f"{where}, {error.text}", code=error.code) from None
+    return Promise(time_us, group)
 
 
 def lines_of(file: BinaryIO, path: str, advanced: Advanced) -> Iterator[tuple[int, bytes]]:
@@ -132,17 +218,25 @@ def lines_of(file: BinaryIO, path: str, advanced: Advanced) -> Iterator[tuple[in
 
 
 def _read_jsonl(file: BinaryIO, path: str, source: StreamDecoder, advanced: Advanced) -> Iterator[Batch]:
+    read = _reader_of_pieces(path, source)
+    for number, piece in lines_of(file, path, advanced):
+        yield from read(number, piece)
+
+
+def _reader_of_pieces(path: str, source: StreamDecoder) -> Callable[[int, bytes], Iterator[Batch]]:
+    """A function that reads the rows of lines, the first of which has this number."""
     decode = None if any(map(UNTYPED.search, source.stream.schema.names)) else _row_decoder(source)
     columns = LineColumns(lambda _: source, bare=True)
     columns.learn(source.stream.name)
-    for number, piece in lines_of(file, path, advanced):
+
+    def read(number: int, piece: bytes) -> Iterator[Batch]:
         if decode is None:
             yield from _portions(_slow_jsonl(path, number, piece, source))
-            continue
+            return
         batch = columns.read_all(piece if piece.endswith(b"\n") else piece + b"\n")
         if batch is not None:
             yield from _portions(batch)
-            continue
+            return
         try:
             rows = decode(piece)
             # Two objects on one line decode, too: unless there are as many rows as lines, the slow path decides.
@@ -151,6 +245,8 @@ def _read_jsonl(file: BinaryIO, path: str, source: StreamDecoder, advanced: Adva
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, RowError):
             batch = _slow_jsonl(path, number, piece, source)
         yield from _portions(batch)
+
+    return read
 
 
 def _portions(batch: Batch) -> Iterator[Batch]:
@@ -244,8 +340,18 @@ class located:  # noqa: N801 - reads as a statement
             raise Refuse(f"{self._where}{error.fault}", code=error.code) from None
 
 
-def count_rows(path: str, format: str | None = None) -> int | None:  # noqa: A002 - the option's name
-    """The number of rows in a file; None where counting them would take long."""
+def _is_promise(line: bytes) -> bool:
+    return QUOTED in line and PUNCTUATION in json.loads(line)
+
+
+def count_rows(
+    path: str,
+    format: str | None = None,  # noqa: A002 - the option's name
+    *,
+    promises: bool = False,
+) -> int | None:
+    """The number of rows in a file; None where counting them would take long. `promises`: some lines may be
+    punctuation."""
     try:
         if path == STANDARD or not Path(path).is_file():
             return None
@@ -259,7 +365,7 @@ def count_rows(path: str, format: str | None = None) -> int | None:  # noqa: A00
             return None
         if format == "jsonl":
             with Path(path).open("rb") as file:
-                return sum(1 for line in file if line.strip())
+                return sum(1 for line in file if line.strip() and not (promises and _is_promise(line)))
         with Path(path).open(encoding="utf-8-sig", newline="") as text:
             return max(sum(1 for row in csv.reader(text) if row) - 1, 0)
     except Exception:  # the count only completes a message
