@@ -135,3 +135,10 @@ def test_every_kind_of_a_server_is_shown_without_other_properties(server, kind):
         assert shown.stdout.startswith(f"{kind} {name}\n"), shown
         assert "_us" not in shown.stdout
     assert "CREATE" in server.millrace(kind, "show", name).stdout or kind in ("component", "operator")
+
+
+def test_the_group_that_a_feed_was_asked_for():
+    feed = {"feed": "main", "tuples": 1, "requested_us": 1_767_225_630_000_000, "requested_group": {"k": 7, "t": "a"}}
+    assert "  main: 1 tuple, requested 2026-01-01T00:00:30Z, for k 7, t a" in list(
+        lines("stream", {**STREAM, "feeds": [feed]}, everything=False)
+    )

@@ -113,11 +113,14 @@ def _causes(value: Mapping[str, int]) -> str:
     return ", ".join(f"{key} {count:,}" for key, count in value.items() if count) or "-"
 
 
+def _group_words(group: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {printable(str(part))}" for name, part in group.items())
+
+
 def _groups(value: Sequence[Mapping[str, Any]]) -> str:
     """The first groups that are ahead, each with its mark."""
     shown = [
-        ", ".join(f"{name} {printable(str(part))}" for name, part in one["group"].items())
-        + ("" if one["mark_us"] is None else f": {format_timestamp(one['mark_us'])}")
+        _group_words(one["group"]) + ("" if one["mark_us"] is None else f": {format_timestamp(one['mark_us'])}")
         for one in value[:3]
     ]
     return "; ".join([*shown, "..."] if len(value) > 3 else shown)
@@ -401,6 +404,7 @@ PHRASES: Final[Mapping[str, Callable[[Any], str]]] = {
     "queue_tuples": lambda count: f"{count:,} queued",
     "peak_queue_tuples": lambda count: f"at most {count:,} queued",
     "idle_wait_us": lambda us: f"held others back for {duration(us)}",
+    "requested_group": lambda group: "for all tuples" if group is None else f"for {_group_words(group)}",
     "can_answer": lambda able: "answers requests" if able else "answers no requests",
 }
 
