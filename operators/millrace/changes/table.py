@@ -83,18 +83,18 @@ def read(record: Mapping[str, Any]) -> Change:
 def change_of(step: Planned, text: str) -> Change | None:
     """The change that a statement is; None if it changes no control state."""
     match step:
-        case NewStream():
-            return CreateStream(sql=text)
-        case AlterStatement():
-            return AlterStream(sql=text)
-        case CreateTemporary():
-            return Select(sql=text)
-        case NewQuery():
-            return CreateQuery(sql=text)
+        case NewStream(stream):
+            return CreateStream(sql=text).of(stream.name)
+        case AlterStatement(name):
+            return AlterStream(sql=text).of(name)
+        case CreateTemporary(query):
+            return Select(sql=text).of(query.name)
+        case NewQuery(query):
+            return CreateQuery(sql=text).of(query.name)
         case RenameStatement(name, to):
             return RenameQuery(name=name, to=to)
-        case NewSink():
-            return CreateSink(sql=text)
+        case NewSink(sink):
+            return CreateSink(sql=text).of(sink.name)
         case DropStatement("stream", name):
             return DropStream(name=name)
         case DropStatement("query", name):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from millrace.changes.change import Change, ChangeLabel
 from millrace.changes.state import ControlState
@@ -23,6 +23,8 @@ class TextChange(Change):
 
     sql: Annotated[str, Field(description="The statement.", max_length=1_000_000)]
 
+    _subject: str | None = PrivateAttr(None)
+
     def step(self, state: ControlState) -> Step:
         statements = parse(self.sql, state.limits)
         if len(statements) != 1:
@@ -34,9 +36,21 @@ class TextChange(Change):
 
     @property
     def labelled(self) -> ChangeLabel:
-        body = parse(self.sql, KNOWN)[0].body
-        name = getattr(body, "name", None)
-        return ChangeLabel(self.label, name.text if isinstance(name, s.Name) else None)
+        if self._subject is None:
+            name = getattr(parse(self.sql, KNOWN)[0].body, "name", None)
+            self._subject = name.text if isinstance(name, s.Name) else None
+        return ChangeLabel(self.label, self._subject)
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.__dict__ == other.__dict__
+
+    def __hash__(self) -> int:
+        return hash(self.sql)
+
+    def of(self, name: str) -> Self:
+        """The change, about the object of this name: its planner knows it."""
+        self._subject = name
+        return self
 
 
 def replacing(sql: str) -> str:
