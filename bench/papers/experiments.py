@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from bench.papers import eqg, ets, live, nile, oop, oop_joins, promises, slides, ups
+from bench.papers import eqg, ets, live, nile, oop, oop_joins, promises, slides, upcoming, ups
 from bench.papers.claims import Experiment, NotTried
 
 EXPERIMENTS: Final[tuple[Experiment, ...]] = (
@@ -18,6 +18,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     *sorted((*oop.EXPERIMENTS, *oop_joins.EXPERIMENTS), key=lambda experiment: int(experiment.figure)),
     *promises.EXPERIMENTS,
     *ups.EXPERIMENTS,
+    *upcoming.EXPERIMENTS,
     *live.EXPERIMENTS,
 )
 

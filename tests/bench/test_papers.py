@@ -20,7 +20,7 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
 from bench.aggregate import Load
-from bench.papers import eqg, ets, live, nile, oop, oop_joins, promises, slides, ups
+from bench.papers import eqg, ets, live, nile, oop, oop_joins, promises, slides, upcoming, ups
 from bench.papers.__main__ import FIGURES, main
 from bench.papers.claims import Claim, Experiment, ExperimentResult, Paper, falling, page, read_rows, rows_of
 from bench.papers.driver import Setting, in_bursts, instants, poisson, trial
@@ -366,6 +366,21 @@ def test_ups_figures_5_and_7_at_a_small_size() -> None:
     claims = {**verdicts(ups.staleness(2_000, (1, 2, 6))), **verdicts(ups.append_or_update(2_000, (1, 2, 6)))}
     assert len(claims) == 8
     assert all(claims.values()), claims
+
+
+def test_ups_section_8_at_a_small_size() -> None:
+    less, _, nearest, together = verdicts(upcoming.access(5_000, (5,))).values()
+    assert less
+    assert nearest
+    assert together
+    assert all(verdicts(upcoming.turning(10_000)).values())
+
+
+def test_the_staleness_that_readers_see() -> None:
+    """A result per three ticks; a reader of the only key looks at ticks 2 and 5."""
+    seen = upcoming.play(UpdateQueue(ups.SCHEMA, (0,), "inplace"), [0] * 6, lambda tick, served: 3, {0: (3, 2)})
+    # The update of tick 0 is shown at 3, that of tick 3 at 6. So tick 2 lacks the updates from 0 on, tick 5 from 1 on.
+    assert (seen.reads, seen.mean) == (2, (2 + 4) / 2)
 
 
 def test_ups_figure_9_at_a_small_size() -> None:

@@ -81,6 +81,45 @@ class QueueOracle:
         return self.pending.pop(key).newest
 
 
+# -- a queue that knows its readers ------------------------------------------------------------------------------------
+
+
+@dataclass
+class DeadlineOracle(QueueOracle):
+    """Serves the key whose age is the greatest multiple of the time until its next read, found by looking at all.
+
+    `readers` are (interval, since, keys or None for all).
+    """
+
+    readers: list[tuple[int, int, Sequence[Key] | None]] = field(default_factory=list)
+
+    def next_read(self, key: Key, now: int) -> int:
+        nearest = now + max(interval for interval, _, _ in self.readers)
+        looks = [(interval, since) for interval, since, keys in self.readers if keys is None or key in keys]
+        if looks:
+            nearest = min(self.first_after(interval, since, now) for interval, since in looks)
+        return nearest
+
+    @staticmethod
+    def first_after(interval: int, since: int, now: int) -> int:
+        at = since
+        while at <= now:
+            at += interval
+        return at
+
+    def serve(self, now: int) -> Any:
+        if self.readers:
+            done = now + round(self.cost)
+
+            def urgency(key: Key) -> Fraction:
+                return Fraction(max(0, now - self.pending[key].since) + 1, self.next_read(key, done) - now)
+
+            most = max(self.line, key=urgency)
+            self.line.remove(most)
+            self.line.insert(0, most)
+        return self.dequeue()
+
+
 # -- a queue that chooses ----------------------------------------------------------------------------------------------
 
 
@@ -100,7 +139,8 @@ class AutoOracle:
     capacity: float = 0.0
     calm: int = 0
     modes: list[str] = field(default_factory=list)
-    superseded_before: int = 0
+    superseded_before: int = 0  # in earlier modes
+    superseded_then: int = 0  # when the span started
 
     @property
     def waiting(self) -> int:
@@ -145,7 +185,7 @@ class AutoOracle:
         if self.mode == "append":
             if never_empty and served and load >= 0.9:
                 self.turn(now)
-        elif load <= 0.75:
+        elif load <= 0.75 or 64 * (self.superseded - self.superseded_then) <= arrived:
             self.calm += int(seconds)
             if self.calm >= 3:
                 self.turn(now)
@@ -153,6 +193,7 @@ class AutoOracle:
             self.calm = 0
             self.capacity *= 1 + 1 / 64
         self.start, self.started, self.waited = now, len(self.past), self.waiting > 0
+        self.superseded_then = self.superseded
 
     def turn(self, now: int) -> None:
         left = self.queued if self.mode == "append" else [self.newest.pending[key].newest for key in self.newest.line]

@@ -106,6 +106,8 @@ BY_READING = {
     "array of text or nil; may be left out": st.none() | st.lists(TEXT, max_size=5).map(tuple),
     "array of [name, value] or nil; may be left out": st.none()
     | st.dictionaries(TEXT, VALUE, max_size=3).map(lambda pairs: tuple(pairs.items())),
+    "integer 1 to 2^63 - 1 or nil; may be left out": st.none() | st.integers(1, MAX_INT64),
+    "array of rows or nil; may be left out": st.none() | ROWS,
     "boolean": st.booleans(),
     "bytes": st.binary(max_size=100),
     "array of rows": ROWS,

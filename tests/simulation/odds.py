@@ -258,7 +258,9 @@ TABLE: Final[Mapping[str, Draw]] = {
     "clocks.low answer": Equal(0, 5, 40),
     # -- worlds of update streams
     "updates.disorder": Equal(0, 0, 30, 200),
-    "updates.edge": Equal("LATEST", *["LATEST USING auto"] * 2, *(f"LATEST {using}" for using in USING)),
+    "updates.edge": Equal(
+        "LATEST", *["LATEST USING auto"] * 4, "LATEST USING deadline", *(f"LATEST {using}" for using in USING)
+    ),
     "updates.queries": Between(1, 5),
     "updates.kind": Equal("latest", "shed", "filter", "groups", "top", "union", "pairs", "over", "windows"),
     "updates.join": Equal("JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN"),
@@ -283,7 +285,7 @@ TABLE: Final[Mapping[str, Draw]] = {
     "updates.value": Between(0, 9),
     "updates.punctuation back": Equal(0, 20),
     "updates.stopwatch": Chance(0.6),
-    "updates.overloaded (wild)": Chance(0.4),
+    "updates.overloaded (wild)": Chance(0.5),
     "updates.budget under overload": Between(1, 4),
     "updates.watched progress": Chance(0.6),
     "updates.measured us": Equal(0.5, 3.0, 40.0),
@@ -292,10 +294,14 @@ TABLE: Final[Mapping[str, Draw]] = {
     "updates.alter stream": Chance(0.1),
     "updates.set weight": Chance(0.05),
     "updates.set queue": Chance(0.2),
-    "updates.queue": Equal("append", "auto", *QUEUES),
+    "updates.queue": Equal("append", "auto", "deadline", *QUEUES),
     "updates.replace by the same": Chance(0.08),
     "updates.restart a query (rough)": Chance(0.06),
     "updates.drop and add": Chance(0.5),
+    "updates.state reads": Chance(0.15),
+    "updates.refresh": Equal(None, 1, 20, 500),
+    "updates.reader": Equal("a", "b"),
+    "updates.reads all keys": Chance(0.3),
     "updates.replaced queue": Equal(*QUEUES),
     "updates.save": Chance(0.12),
     # -- worlds of SQL

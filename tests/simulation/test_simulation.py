@@ -400,7 +400,15 @@ def test_worlds_of_update_streams_are_worth_playing():
         "pause",
         "check",
     } <= kinds.keys()
-    assert {"to append", "to auto", "to fifo", "to inplace", "to linecutting"} <= kinds.keys()
+    assert {
+        "to append",
+        "to auto",
+        "to deadline",
+        "to fifo",
+        "to inplace",
+        "to linecutting",
+        "to reads",
+    } <= kinds.keys()
     assert {"turned to update", "turned to append", "away", "left_out", "late"} <= kinds.keys()
 
 

@@ -48,6 +48,7 @@ from millrace.engine.events import (
     RowsFailed,
     SetBreak,
     SetQueue,
+    SetReads,
     SetStrategy,
     SetWeight,
     WakeAt,
@@ -477,6 +478,8 @@ class UpdatePlay:
             self._command(SetWeight(rng.choice(self.engine.graph.components).name, draw(rng, "play.weight")))
         if draw(rng, "updates.set queue"):
             self._exchange()
+        if draw(rng, "updates.state reads"):
+            self._state_reads()
         if draw(rng, "updates.replace by the same") and self.world.queries:
             name = rng.choice(self.world.queries).name
             if self._paused is None:
@@ -485,6 +488,17 @@ class UpdatePlay:
             self._begin_anew()
         if draw(rng, "updates.save"):
             self._save_and_restore()
+
+    def _state_reads(self) -> None:
+        """A reader says how often it looks, or leaves; what no queue could use is refused."""
+        rng = self.rng
+        keyed = [query for query in self.world.queries if query.key]
+        if not keyed:
+            return
+        query = rng.choice(keyed)
+        listed = None if draw(rng, "updates.reads all keys") else ((1,) * len(query.key), (0,) * len(query.key))
+        value = self._command(SetReads(query.name, draw(rng, "updates.reader"), draw(rng, "updates.refresh"), listed))
+        self.exchanged["reads"] += isinstance(value, dict) and value["readers"] > 0
 
     def _exchange(self) -> None:
         """Another queue for an edge; what reads an edge that appends may get older rows after newer ones."""

@@ -31,7 +31,8 @@ class SetQueue(Change):
         QueueKind,
         Field(
             description="append: all rows. The others keep the newest row of each key: fifo at the end, inplace in "
-            "the old row's place, linecutting with rare keys first, auto only under overload.",
+            "the old row's place, linecutting with rare keys first, deadline with those that readers look at next, "
+            "auto only under overload.",
         ),
     ]
     input: InputNumber = 0

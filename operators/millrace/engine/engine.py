@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from millrace.engine import credit, events, saving, seam, shadow, streams, views
+from millrace.engine import credit, events, reads, saving, seam, shadow, streams, views
 from millrace.engine.events import Answer, Change, Command, CommandBody, Effects, Event, Rejected, WakeAt
 from millrace.engine.faults import OperatorError
 from millrace.engine.graph import edges
@@ -40,6 +40,7 @@ from millrace.engine.why import why
 from millrace.operators.frame.buffer import Gauge
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import Operator, StepClock
+from millrace.operators.queues.reads import Reads
 from millrace.operators.source.source import Source
 from millrace.protocol import Refuse
 
@@ -63,6 +64,7 @@ class Engine:
     owing         streams with a feed that has used so much credit that it is owed more
     history_held  streams whose history lags too far
     slow          queries, and streams of late tuples, with a slow reader; true: no operator's wait is an exception
+    reads         by query and reader, how often the reader looks at the query's rows
     remembering   the queries with a state that can grow
     alike         by definition and inputs: the operators that have them
     merge_wait    steps with events until equal operators are compared again; None if there are none to merge
@@ -102,6 +104,7 @@ class Engine:
         self.history_held: dict[str, None] = {}
         self.slow: dict[str, bool] = {}
         self.chains = Chains()
+        self.reads: dict[str, dict[str, Reads]] = {}
         self.remembering: dict[str, Query] = {}
         self._owners: dict[Operator, list[Query]] | None = None
         self._nodes: dict[str, Operator] = {}
@@ -148,6 +151,8 @@ class Engine:
         turns.work(self, effects, budget, executions)
         if can_merge and self.merge_wait is not None:
             failing.contain(self, effects, partial(merging.look, self))
+            if self.reads:
+                reads.settle(self)
         if self.owing:
             failing.contain(self, effects, partial(credit.grant, self, effects))
         if self.time.timers.at and (wake_us := self.time.timers.first()) is not None:
@@ -163,10 +168,13 @@ class Engine:
     def obey(self, body: CommandBody) -> Any:
         """Carry out a command, or refuse it with nothing changed; the answer."""
         self.graph.settle()
+        had_reads = bool(self.reads)
         try:
             return self._placed(body, self.carry_out(body))
         finally:
             self.graph.derive()
+            if had_reads or self.reads:
+                reads.settle(self)
             self.fresh.clear()
             self.copied.clear()
 
@@ -394,5 +402,6 @@ COMMANDS: Final[Mapping[type[CommandBody], Callable[[Engine, Any], Any]]] = {
     events.SetWeight: deciding.set_weight,
     events.SetOrder: deciding.set_order,
     events.WatchProgress: deciding.watch,
+    events.SetReads: reads.state,
     events.WithholdCredit: credit.withhold,
 }

@@ -248,6 +248,17 @@ class WatchProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class SetReads:
+    """A reader of the query looks at its rows so often from now on, at all keys or at these values of its update key;
+    without an interval it looks no more."""
+
+    name: str
+    reader: str
+    interval_us: int | None
+    keys: tuple[tuple[Any, ...], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SetStrategy:
     """Re-map the rules of a component, or of one of its operators."""
 
@@ -347,6 +358,7 @@ CommandBody = (
     | WithholdCredit
     | ResumeQuery
     | WatchProgress
+    | SetReads
     | SetStrategy
     | SetBreak
     | SetQueue

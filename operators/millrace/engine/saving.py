@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING, Any, Final
 import msgpack
 import numpy as np
 
+from millrace.engine import reads
 from millrace.engine.events import Effects
 from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.engine.scheduler.component import Component
 from millrace.engine.scheduler.table import Link, Strategy
 from millrace.operators.frame.operator import Operator
 from millrace.operators.kinds import kinds
+from millrace.operators.queues.reads import Reads
 from millrace.operators.sink.sink import Sink
 from millrace.operators.source.source import Source
 from millrace.protocol import Field, Refuse, Schema, Type
@@ -122,6 +124,11 @@ def save(engine: Engine) -> bytes:
             "owing": list(engine.owing),
             "history_held": list(engine.history_held),
             "slow": engine.slow,
+            "reads": [
+                [query, reader, read.interval_us, read.since_us, read.keys]
+                for query, readers in engine.reads.items()
+                for reader, read in readers.items()
+            ],
             "costs": [[name, tuples, us] for name, (tuples, us) in engine.costs.items()],
             "gauge": [engine.gauge.peak_tuples, engine.gauge.peak_bytes],
             "definitions": definitions(engine),
@@ -212,6 +219,10 @@ def restore(data: bytes, *, stopwatch: Stopwatch | None, trace: bool) -> Engine:
     engine.costs = {name: (tuples, us) for name, tuples, us in saved["costs"]}
     engine.gauge.peak_tuples, engine.gauge.peak_bytes = saved["gauge"]
     engine.merge_wait = saved.get("merge_wait", 0)
+    for query, reader, interval_us, since_us, keys in saved.get("reads", ()):
+        listed = None if keys is None else tuple(map(tuple, keys))
+        engine.reads.setdefault(query, {})[reader] = Reads(interval_us, since_us, listed)
+    reads.settle(engine)
     return engine
 
 

@@ -8,6 +8,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from millrace.engine import reads
 from millrace.engine.faults import ask_quietly
 from millrace.engine.fieldnames import with_old_names
 from millrace.engine.graph.edges import auto_of, queue_of
@@ -137,6 +138,7 @@ def query(engine: Engine, query: Query) -> dict[str, Any]:
             for reader in operator.inputs
             if (auto := auto_of(reader)) is not None
         },
+        "reads": reads.shown(engine, plan.name),
         "state": state(query),
         "reason": query.paused,
         "rows": query.sink.sequence,

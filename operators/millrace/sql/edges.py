@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final, get_args
 
 from millrace.operators.frame.windows import TimeWindow
 from millrace.operators.project.spec import MapSpec
-from millrace.operators.queues.edge import EdgeSpec, QueueKind
-from millrace.operators.queues.update import SCHEDULERS
+from millrace.operators.queues.edge import WINDOW_SCHEDULERS, EdgeSpec, QueueKind
 from millrace.protocol import Refuse
 from millrace.sql import syntax as s
 from millrace.sql.binder import Relation
@@ -116,7 +115,7 @@ def _windowed(planner: QueryPlanner, latest: s.Latest, relation: Relation, edge:
         raise planner.error(
             latest, "LATEST takes windows of one length in time, TUMBLE and HOP: sessions and ROWS windows have none"
         )
-    if edge.kind not in SCHEDULERS:
+    if edge.kind not in WINDOW_SCHEDULERS:
         raise planner.error(
             latest,
             "LATEST drops windows that a newer window has superseded: expected USING FIFO, INPLACE or LINECUTTING",

@@ -153,7 +153,10 @@ STREAM_OPTIONS: Sequence[OptionKind] = (
     OptionKind("update_key", "update_key", names, "the columns that identify what a row updates"),
     OptionKind("punctuation_key", "punctuation_key", names, "the columns that name a group in punctuation", _EXTERNAL),
     OptionKind(
-        "queue", "queue", choice("append", "auto", "fifo", "inplace", "linecutting"), "the queue of LATEST edges"
+        "queue",
+        "queue",
+        choice("append", "auto", "fifo", "inplace", "linecutting", "deadline"),
+        "the queue of LATEST edges",
     ),
     OptionKind("history", "history", switch, "whether the stream is archived"),
     OptionKind("extra", "extra", choice("refuse", "ignore"), "how keys that are not columns are handled"),

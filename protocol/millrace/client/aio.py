@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import ssl
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, TypeVar, cast
 
 from millrace.client.address import parse_address
@@ -200,6 +200,8 @@ class AsyncClient:
         format: Literal["rows", "arrow"] = "rows",  # noqa: A002 - the protocol's word
         on_gap: Literal["fail", "continue"] = "fail",
         history: str | None = None,
+        refresh_us: int | None = None,
+        keys: Sequence[object] | None = None,
     ) -> AsyncSubscription:
         """Subscribe to the rows of a query.
 
@@ -214,6 +216,10 @@ class AsyncClient:
                 0, else at the next row.
             history: the history that `from_sequence` belongs to, from `subscription.history` of an earlier run. The
                 server refuses a sequence number of an ended history with `not_retained`.
+            refresh_us: how often the program looks at the rows, in microseconds. An edge `LATEST USING DEADLINE` of the
+                query serves keys for that; the server refuses it with `no_deadline` if the query has none.
+            keys: the keys that it looks at so often: values of the update key, tuples if it has several columns. None:
+                all keys.
 
         Raises:
             ServerError: `unknown_query`, `not_retained` or another code of the protocol.
@@ -228,6 +234,8 @@ class AsyncClient:
                 format=format,
                 on_gap=on_gap,
                 history=history,
+                refresh_us=refresh_us,
+                keys=keys,
             )
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -108,8 +108,12 @@ class AsyncSubscription:
         format: str = "rows",  # noqa: A002 - the protocol's word
         on_gap: str = "fail",
         history: str | None = None,
+        refresh_us: int | None = None,
+        keys: Sequence[object] | None = None,
     ) -> None:
         self.query = query
+        self._refresh_us = refresh_us
+        self._keys = None if keys is None else [key if isinstance(key, tuple) else (key,) for key in keys]
         self._history = history
         self.progress_us: int | None = None
         self._skipping = False  # after a gap, while the client tries to resume at sequence 0
@@ -221,7 +225,15 @@ class AsyncSubscription:
         self._owed = 0
         credit = self._window - self._waiting_rows
         history = self._history if self._client.has("history") else None
-        self._client.say(Subscribe(channel, self.query, self._from, credit, self._progress, self._format, history))
+        if self._refresh_us is not None and not self._client.has("reads"):
+            self._give_up(ServerError(Error("bad_message", "the server does not know refresh_us: upgrade it")))
+            return
+        self._client.say(
+            Subscribe(
+                channel, self.query, self._from, credit, self._progress, self._format, history,
+                self._refresh_us, self._keys,
+            )
+        )  # fmt: skip
 
     def disconnect(self) -> None:
         self._channel = None

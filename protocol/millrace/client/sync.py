@@ -162,6 +162,8 @@ class Client:
         format: Literal["rows", "arrow"] = "rows",  # noqa: A002 - the protocol's word
         on_gap: Literal["fail", "continue"] = "fail",
         history: str | None = None,
+        refresh_us: int | None = None,
+        keys: Sequence[object] | None = None,
     ) -> Subscription:
         """Subscribe to the rows of a query.
 
@@ -176,6 +178,10 @@ class Client:
                 0, else at the next row.
             history: the history that `from_sequence` belongs to, from `subscription.history` of an earlier run. The
                 server refuses a sequence number of an ended history with `not_retained`.
+            refresh_us: how often the program looks at the rows, in microseconds. An edge `LATEST USING DEADLINE` of the
+                query serves keys for that; the server refuses it with `no_deadline` if the query has none.
+            keys: the keys that it looks at so often: values of the update key, tuples if it has several columns. None:
+                all keys.
 
         Raises:
             ServerError: `unknown_query`, `not_retained` or another code of the protocol.
@@ -188,6 +194,8 @@ class Client:
             format=format,
             on_gap=on_gap,
             history=history,
+            refresh_us=refresh_us,
+            keys=keys,
         )
         return Subscription(self, self.run(subscribing))
 

@@ -90,13 +90,16 @@ class CloseLine:
 class SubscribeLine:
     """`{"subscribe": Q}`: rows from now on, or `"from"` a sequence number on.
 
-    The number is one of `"history"`, by default the current one. `"progress": true` adds progress.
+    The number is one of `"history"`, by default the current one. `"progress": true` adds progress. `"refresh"` is how
+    often the client looks at the rows, of all keys or of `"keys"`.
     """
 
     query: str
     from_sequence: int | None = None
     progress: bool = False
     history: str | None = None
+    refresh: int | str | None = None
+    keys: list[list[object]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,12 +352,18 @@ def _close(keys: Mapping[str, object]) -> CloseLine:
 
 
 def _subscribe(keys: Mapping[str, object]) -> SubscribeLine:
-    _only(keys, "subscribe", "from", "progress", "history")
+    _only(keys, "subscribe", "from", "progress", "history", "refresh", "keys")
     start = keys.get("from")
     if start is not None and (not isinstance(start, int) or isinstance(start, bool) or start < 0):
         raise _unfit('"from"', "a sequence number", spelt(start))
     history = None if keys.get("history") is None else _text(keys, "history")
-    return SubscribeLine(_text(keys, "subscribe"), start, _flag(keys, "progress"), history)
+    refresh, listed = keys.get("refresh"), keys.get("keys")
+    if refresh is not None and (not isinstance(refresh, int | str) or isinstance(refresh, bool)):
+        raise _unfit('"refresh"', "an interval such as '1 second', or microseconds", spelt(refresh))
+    if listed is not None and not isinstance(listed, list):
+        raise _unfit('"keys"', "an array of keys", spelt(listed))
+    keyed = None if listed is None else [key if isinstance(key, list) else [key] for key in listed]
+    return SubscribeLine(_text(keys, "subscribe"), start, _flag(keys, "progress"), history, refresh, keyed)
 
 
 def _unsubscribe(keys: Mapping[str, object]) -> UnsubscribeLine:

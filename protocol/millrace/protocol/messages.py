@@ -64,6 +64,7 @@ CAPABILITIES: Mapping[str, str] = {
     "groups": "PUNCTUATION, ETS_REQUEST and ETS have the field `where`",
     "history": "SUBSCRIBE and SUBSCRIBED have the field `history`",
     "late": "CLOSED of a feed has the field `late`",
+    "reads": "SUBSCRIBE has the fields `refresh_us` and `keys`",
     "time_unit": "OPENED has the field `time_unit`",
 }
 
@@ -257,7 +258,8 @@ class Error:
 class Subscribe:
     """Subscribe to a query's rows, from a sequence number or from now on, with `credit` for the first rows.
 
-    `history` is the history of the sequence number, by default the current one.
+    `history` is the history of the sequence number, by default the current one. The subscriber looks at the rows every
+    `refresh_us`, at all keys or at these values of the update key.
     """
 
     channel: int
@@ -267,6 +269,8 @@ class Subscribe:
     progress: bool = False
     format: str = "rows"
     history: str | None = None
+    refresh_us: int | None = None
+    keys: Rows | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,6 +389,8 @@ _LIMITS = Item("limits", "array of 4 integers >= 0", _limits)
 _CAPABILITIES = trailing_item(Item("capabilities", "array of text", read_names))
 _WHERE = trailing_item(Item("where", "array of [name, value]", read_pairs))
 _HISTORY = trailing_item(text_item("history"))
+_REFRESH = trailing_item(Item("refresh_us", "integer 1 to 2^63 - 1", between(1, 2**63 - 1)))
+_KEYS = trailing_item(Item("keys", "array of rows", read_rows))
 
 LAYOUT: Mapping[type[Message], tuple[Kind, tuple[Item, ...]]] = {
     Hello: (Kind.HELLO, (number_item("protocol"), text_item("client"), nullable_text_item("token"), _CAPABILITIES)),
@@ -405,7 +411,7 @@ LAYOUT: Mapping[type[Message], tuple[Kind, tuple[Item, ...]]] = {
                          nullable_number_item("row"), nullable_text_item("expected"), nullable_text_item("got"))),
     Subscribe: (Kind.SUBSCRIBE, (_CHANNEL, text_item("query"), nullable_number_item("from_sequence"),
                                  number_item("credit"), flag_item("progress"), choice_item("format", "rows", "arrow"),
-                                 _HISTORY)),
+                                 _HISTORY, _REFRESH, _KEYS)),
     Subscribed: (Kind.SUBSCRIBED, (_CHANNEL, _SCHEMA, number_item("next_sequence"), _HISTORY)),
     Result: (Kind.RESULT, (_CHANNEL, _SEQUENCE, _ROWS)),
     ResultArrow: (Kind.RESULT_ARROW, (_CHANNEL, _SEQUENCE, _COUNT, _BATCH)),
@@ -419,7 +425,7 @@ LAYOUT: Mapping[type[Message], tuple[Kind, tuple[Item, ...]]] = {
 }  # fmt: skip
 # The capability that an optional field requires. HELLO and WELCOME negotiate capabilities, so theirs require none.
 REQUIRED_CAPABILITIES: Mapping[type[Message], Mapping[str, str]] = {
-    Subscribe: {"history": "history"},
+    Subscribe: {"history": "history", "refresh_us": "reads", "keys": "reads"},
     Subscribed: {"history": "history"},
     Closed: {"late": "late"},
     Opened: {"time_unit": "time_unit"},

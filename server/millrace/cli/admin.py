@@ -301,6 +301,7 @@ class QueueKind(StrEnum):
     FIFO = "fifo"
     INPLACE = "inplace"
     LINECUTTING = "linecutting"
+    DEADLINE = "deadline"
 
 
 def operator_queue(

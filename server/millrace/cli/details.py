@@ -117,6 +117,17 @@ def _group_words(group: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {printable(str(part))}" for name, part in group.items())
 
 
+def _looks(value: Sequence[Mapping[str, Any]]) -> str:
+    """The first readers that say how often they look."""
+    shown = [
+        f"{printable(read['reader'])} every {duration(read['refresh_us'])}"
+        + ("" if read["keys"] is None else f" at {counted(read['keys'], 'key')}")
+        for read in value[:3]
+    ]
+    more = len(value) - len(shown)
+    return ", ".join(shown) + (f", and {more:,} more" if more else "")
+
+
 def _groups(value: Sequence[Mapping[str, Any]]) -> str:
     """The first groups that are ahead, each with its mark."""
     shown = [
@@ -225,6 +236,7 @@ GROUPS: Final[Mapping[str, Groups]] = {
             _if("since_us", "history since"),
             _if("progress_us", "complete below"),
             _always("subscribers"),
+            _if("reads", "looks", form=_looks),
             _if("slow_reader", "waits for", form=_text),
         ),
         "Input": (

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -32,6 +33,8 @@ PORTION_SECONDS: Final = 0.05
 MAX_SEQUENCE: Final = 2**63 - 1
 # The exit code that shells use for a command that Ctrl-C ended.
 INTERRUPTED: Final = 130
+# Nothing is stated about how often the rows are read.
+NO_READS: Final[Mapping[str, Any]] = {}
 
 
 class Format(StrEnum):
@@ -220,6 +223,14 @@ def tail(
     progress: Annotated[
         bool, typer.Option("--progress", help="Also print the time below which the rows are complete.")
     ] = False,
+    refresh: Annotated[
+        str | None,
+        typer.Option(metavar="INTERVAL", help="How often you look: LATEST USING DEADLINE serves keys for that."),
+    ] = None,
+    key: Annotated[
+        list[str] | None,
+        typer.Option(metavar="JSON", help="A key that you look at so often, with --refresh; repeatable. Default: all."),
+    ] = None,
 ) -> None:
     """Print a query's rows as they arrive, one JSON object per line.
 
@@ -228,8 +239,9 @@ def tail(
     """
     from millrace.client import ServerError
 
+    reads = _reads(refresh, key or [])
     try:
-        print_rows(link, query, from_sequence, limit, progress=progress)
+        print_rows(link, query, from_sequence, limit, progress=progress, reads=reads)
     except ServerError as refused:
         if refused.code != "unknown_query":
             raise
@@ -237,6 +249,32 @@ def tail(
     except (KeyboardInterrupt, BrokenPipeError):
         # Buffered output is dropped: writing it could block forever if the reader has stopped reading.
         show.discard_output()
+
+
+def _reads(refresh: str | None, keys: Sequence[str]) -> Mapping[str, Any]:
+    """How often the user looks, as the client's arguments. A key is JSON, or text that is none; an array per key of
+    several columns."""
+    if refresh is None:
+        if keys:
+            raise typer.BadParameter("expected --refresh with it", param_hint="--key")
+        return NO_READS
+    try:
+        from millrace.values.intervals import parse_duration
+
+        refresh_us = parse_duration(refresh)
+    except Refuse as refused:
+        raise typer.BadParameter(refused.text, param_hint="--refresh") from None
+    if refresh_us < 1:
+        raise typer.BadParameter(f"expected an interval above 0, got {refresh!r}", param_hint="--refresh")
+    return {"refresh_us": refresh_us, "keys": [_key(text) for text in keys] or None}
+
+
+def _key(text: str) -> object:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return tuple(value) if isinstance(value, list) else value
 
 
 def print_rows(
@@ -247,6 +285,7 @@ def print_rows(
     *,
     progress: bool = False,
     follow: bool = True,
+    reads: Mapping[str, Any] = NO_READS,
 ) -> None:
     """Print at most `limit` rows. With `follow` it reconnects after the connection is lost."""
     from millrace.client import ProgressTo
@@ -254,7 +293,9 @@ def print_rows(
     left = limit
     with (
         connected(link, on_lost=_announce_loss if follow else None) as client,
-        client.subscribe(query, from_sequence=from_sequence, progress=progress, on_gap="continue") as subscription,
+        client.subscribe(
+            query, from_sequence=from_sequence, progress=progress, on_gap="continue", **reads
+        ) as subscription,
     ):
         expected = subscription.next_sequence if from_sequence is None else from_sequence
         history = subscription.history

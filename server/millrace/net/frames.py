@@ -15,6 +15,7 @@ from millrace.engine.events import Late
 from millrace.formats.decoder import StreamDecoder
 from millrace.net.connection import GREETING_BYTES, Connection, Dialect
 from millrace.net.feeds import UnderWay
+from millrace.net.reads import stated
 from millrace.net.sink import Outlet, Sender, Subscription
 from millrace.observe.logs import sparing
 from millrace.protocol import (
@@ -515,6 +516,7 @@ class _Subscriber(Sender):
         self._head = channel_head(Kind.RESULT if wish.format == "rows" else Kind.RESULT_ARROW, wish.channel)
         name = f"{dialect.client}#{wish.channel}"
         self.subscription = Subscription(name, dialect.context.slow, self)
+        self._reads = stated(outlet, wish.refresh_us, wish.keys, self.end)
 
     def begin(self) -> None:
         first = self._outlet.first(self._wish.from_sequence, self._wish.history)
@@ -534,6 +536,8 @@ class _Subscriber(Sender):
     def _watch(self, wanted: bool) -> None:
         if self._wish.progress:
             self._dialect.context.runner.watch(self._outlet.query, wanted)
+        if self._reads is not None:
+            self._reads.state(self._dialect.context.runner, self.subscription.name, wanted)
 
     def room(self) -> int:
         if not self._dialect.writable:

@@ -20,6 +20,7 @@ from millrace.formats.linecolumns import WORTHWHILE, LineColumns, Read, newlines
 from millrace.formats.writers import late_lines, request_line, row_lines
 from millrace.net.connection import GREETING_BYTES, Connection, Dialect
 from millrace.net.feeds import UnderWay
+from millrace.net.reads import stated
 from millrace.net.sink import Outlet, Sender, Subscription
 from millrace.observe.logs import sparing
 from millrace.protocol import MillraceError, PeerError, Refuse, RowError
@@ -574,6 +575,7 @@ class _LineReaderOf(Sender):
         self._wish = wish
         self._outlet = outlet
         self.subscription = Subscription(f"{dialect.connection.peer}/{wish.query}", dialect.context.slow, self)
+        self._reads = stated(outlet, wish.refresh, wish.keys, self.end)
 
     @property
     def temporary(self) -> bool:
@@ -587,6 +589,8 @@ class _LineReaderOf(Sender):
     def _watch(self, wanted: bool) -> None:
         if self._wish.progress:
             self._dialect.context.runner.watch(self._outlet.query, wanted)
+        if self._reads is not None:
+            self._reads.state(self._dialect.context.runner, self.subscription.name, wanted)
 
     def room(self) -> int:
         return ROWS_AT_A_TIME if self._dialect.connection.writable else 0

@@ -59,6 +59,7 @@ from millrace.engine.events import (
     RenameQuery,
     ResumeQuery,
     RowsFailed,
+    SetReads,
     TooFar,
     WakeAt,
     WatchProgress,
@@ -798,7 +799,7 @@ def _renames(body: CommandBody) -> bool:
 
 def _renamed(event: Event, before: str, after: str) -> Event:
     match event:
-        case Command(body=PauseQuery() | ResumeQuery() | WatchProgress() | WithholdCredit() as body) if (
+        case Command(body=PauseQuery() | ResumeQuery() | WatchProgress() | SetReads() | WithholdCredit() as body) if (
             body.name == before
         ):
             return replace(event, body=replace(body, name=after))

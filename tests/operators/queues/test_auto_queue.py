@@ -147,3 +147,10 @@ def test_a_lasting_overload_is_measured_again_now_and_then() -> None:
     _, wanted = play(seconds(75, arrive=20, serve=10, keys=8))
     assert wanted.modes == ["update", "append", "update"]
     assert play(seconds(75, arrive=20, serve=10, keys=12))[1].modes == ["update"]
+
+
+def test_where_hardly_anything_is_superseded_it_appends_again_whatever_the_capacity_was() -> None:
+    """The price of a tuple has fallen, not the rate."""
+    above = seconds(4, arrive=20, serve=10, keys=12)
+    assert play(above + seconds(5, arrive=20, serve=30, keys=20))[0].mode == "append"
+    assert play(above + seconds(5, arrive=20, serve=30, keys=9))[0].mode == "update"

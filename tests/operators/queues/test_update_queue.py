@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -14,13 +15,14 @@ from hypothesis import strategies as st
 from bench.papers.ups import gain
 from millrace.engine import saving
 from millrace.operators.queues import pages, update
+from millrace.operators.queues.reads import Reads
 from millrace.operators.queues.update import SCHEDULERS, UpdateQueue
 from millrace.protocol import Schema
 from millrace.values.batch import Batch, column_from
 from tests.depth import examples
 from tests.kernels import installed, uncompiled
 from tests.operators.queues.auditing import audit_tuples, held_texts, mean_gaps
-from tests.oracles.update_queues import QueueOracle, least_expected_staleness, simulate
+from tests.oracles.update_queues import DeadlineOracle, QueueOracle, least_expected_staleness, simulate
 
 SCHEMA = Schema.of(k="text", v="bigint")
 KERNELS = [installed("queues"), uncompiled("queues")]
@@ -324,3 +326,88 @@ def test_in_place_serves_the_key_that_has_been_pending_longest(gaps: list[tuple[
         }
         assert pending[key] == min(pending.values())
         last[key] = now
+
+
+# -- readers -----------------------------------------------------------------------------------------------------------
+
+READERS = st.lists(
+    st.tuples(
+        st.integers(1, 60), st.integers(0, 40), st.one_of(st.none(), st.lists(st.sampled_from("abcd"), max_size=3))
+    ),
+    max_size=4,
+)
+READING = st.lists(
+    st.one_of(
+        st.tuples(st.just("in"), st.lists(ROWS, min_size=1, max_size=6), st.integers(0, 30)),
+        st.tuples(st.just("out"), st.integers(1, 4)),
+        st.tuples(st.just("read"), READERS),
+    ),
+    max_size=30,
+)
+
+
+@given(steps=READING, cost=st.integers(0, 9), readers=READERS)
+@settings(max_examples=examples(200))
+def test_the_most_urgent_key_is_served_first(steps: list[Any], cost: int, readers: Any) -> None:
+    for kernel in KERNELS:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(update, "updating", kernel)
+            patch.setattr(pages, "updating", kernel)
+            read_both([("read", readers), *steps], cost)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_long_runs_serve_in_the_same_order(seed: int) -> None:
+    """Many keys of many ages and readers: age, interval and price each decide somewhere."""
+    rng = random.Random(seed)
+    readers = [(rng.randint(3, 90), rng.randint(0, 40), rng.sample("abcde", 2)) for _ in range(5)]
+    steps: list[Any] = [("read", readers)]
+    for at in range(150):
+        rows = [(rng.choice("abcdef"), at, at) for _ in range(rng.randint(1, 4))]
+        steps += [("in", rows, rng.randint(0, 9)), ("out", rng.randint(1, 2))]
+    read_both(steps, rng.randint(3, 9))
+
+
+def read_both(steps: list[Any], cost: int) -> None:
+    made, wanted = queue("deadline", cost=cost), DeadlineOracle("inplace", cost)
+    now = 0
+    for step in steps:
+        match step:
+            case "in", rows, passed:
+                now += passed
+                made.enqueue(batch_of(rows, [now] * len(rows)), now)
+                for key, time, value in rows:
+                    wanted.enqueue(key, time, value, now)
+            case "out", limit:
+                for _ in range(limit):  # one after the other: several at once are chosen together
+                    expected = [wanted.serve(now)] if wanted.line else []
+                    assert served(made.dequeue(1, now)) == expected
+            case "read", readers:
+                made.read_at([
+                    Reads(interval, since, None if keys is None else tuple((key,) for key in keys))
+                    for interval, since, keys in readers
+                ])  # fmt: skip
+                wanted.readers = readers
+        audit_tuples(made)
+    assert made.waiting == len(wanted.line)
+
+
+def test_several_at_once_are_the_most_urgent_in_order() -> None:
+    for count in (1, 2, 5, 9):
+        made, alone = queue("deadline"), queue("deadline")
+        for one in (made, alone):
+            one.read_at([Reads(50, 0, (("c",), ("e",))), Reads(70, 0, (("b",),)), Reads(900, 3)])
+            one.enqueue(batch_of([(key, 1, 1) for key in "abcdefg"], range(10, 17)), 17)
+        together = served(made.dequeue(count, 40))
+        assert together == [row for _ in range(count) for row in served(alone.dequeue(1, 40))]
+        assert [row[0] for row in together][:3] == ["c", "e", "b"][:count]
+
+
+def test_without_readers_the_keys_keep_their_places() -> None:
+    made = queue("deadline")
+    made.enqueue(batch_of([("a", 1, 1), ("b", 1, 2), ("a", 2, 3)], [0, 1, 2]), 2)
+    assert [row[0] for row in served(made.dequeue(9, 3))] == ["a", "b"]
+    made.read_at([Reads(5, 0, (("b",),))])
+    made.reschedule("inplace")
+    made.enqueue(batch_of([("a", 3, 1), ("b", 3, 2)], [5, 5]), 5)
+    assert [row[0] for row in served(made.dequeue(9, 9))] == ["a", "b"]

@@ -4,7 +4,8 @@ The load is measured over spans of at least a second of the engine's clock. Whil
 which it was never empty shows the capacity: that many tuples were served, and more could not be. If nearly as many
 arrived, the reader does not keep up (a feed that waits for credit sends as many as are served, and no more). From then
 on the queue is an update queue, IN-PLACE. What arrives per second is compared with that capacity, superseded tuples
-too, because an appending queue would have to serve them. With room to spare for long enough, it appends again.
+too, because an appending queue would have to serve them. With room to spare for long enough, it appends again. So it
+does when it has superseded hardly anything for as long, whatever the capacity was.
 
 The capacity may have grown since it was measured, and superseding hides that: it is assumed to grow a little in every
 span. So under a lasting overload the queue appends for a span now and then, and measures it anew.
@@ -28,6 +29,8 @@ SERVED: Final = 64
 OVERLOAD: Final = 0.9
 ROOM: Final = 0.75
 CALM: Final = 3
+# The share of a span's tuples that may be superseded where it hardly differs from an appending queue.
+HARDLY: Final = 1 / 64
 # The share by which the capacity is assumed to grow per span.
 GROWTH: Final = 1 / 64
 
@@ -61,7 +64,7 @@ class AutoQueue(TupleQueue):
         self._capacity = 0.0
         self._calm = 0
         self._since_us = 0
-        self._arrived = self._served = 0
+        self._arrived = self._served = self._superseded = 0
         self._emptied = True
 
     @property
@@ -107,14 +110,14 @@ class AutoQueue(TupleQueue):
         if not self.bounded:
             if busy and load >= OVERLOAD:
                 self._turn(QueueSwitch("update", load, arrived, self._capacity), now_us)
-        elif load <= ROOM:
+        elif load <= ROOM or self.superseded - self._superseded <= HARDLY * self._arrived:
             self._calm += lasted // SPAN_US
             if self._calm >= CALM:
                 self._turn(QueueSwitch("append", load, arrived, self._capacity), now_us)
         else:
             self._calm = 0
             self._capacity += self._capacity * GROWTH
-        self._since_us, self._arrived, self._served = now_us, 0, 0
+        self._since_us, self._arrived, self._served, self._superseded = now_us, 0, 0, self.superseded
         self._emptied = not self._queue.waiting
 
     def _turn(self, switch: QueueSwitch, now_us: int) -> None:
@@ -174,13 +177,13 @@ class AutoQueue(TupleQueue):
     def save(self) -> list[Any]:
         return [
             [self.bounded, self.switches, self._gone, None if self.last is None else list(self.last)],
-            [self._capacity, self._calm, self._since_us, self._arrived, self._served, self._emptied],
+            [self._capacity, self._calm, self._since_us, self._arrived, self._served, self._superseded, self._emptied],
             self._queue.save(),
         ]
 
     def restore(self, data: Sequence[Any]) -> None:
         (self.bounded, self.switches, self._gone, last), span, queue = data
         self.last = None if last is None else QueueSwitch(*last)
-        self._capacity, self._calm, self._since_us, self._arrived, self._served, self._emptied = span
+        self._capacity, self._calm, self._since_us, self._arrived, self._served, self._superseded, self._emptied = span
         self._queue = self._made()
         self._queue.restore(queue)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Final, Literal
 
 from millrace.operators.frame.windows import TimeWindow
 from millrace.operators.queues.appending import AppendQueue, SheddingQueue
 from millrace.operators.queues.auto import AutoQueue
 from millrace.operators.queues.queue import Queue
-from millrace.operators.queues.update import SCHEDULERS, UpdateQueue
+from millrace.operators.queues.update import UpdateQueue
 from millrace.operators.queues.windows import Commit, WindowQueue
 from millrace.protocol import Refuse, Schema
 from millrace.values.definitions import Definition
 from millrace.values.eventtime import MIN_TIME
 
-QueueKind = Literal["append", "auto", "fifo", "inplace", "linecutting"]
+QueueKind = Literal["append", "auto", "fifo", "inplace", "linecutting", "deadline"]
+# The order of windows knows no readers.
+WINDOW_SCHEDULERS: Final = ("fifo", "inplace", "linecutting")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +69,10 @@ class EdgeSpec(Definition):
             raise Refuse(f"{where}: the update key has position {max(self.key)}, the input has {len(schema)} columns")
         if (self.window is None) != (self.commit is None):
             raise Refuse(f"{where}: an update queue of windows has both a window and LAZY or EAGER, got one of them")
-        if self.window is not None and self.kind not in SCHEDULERS:
+        if self.window is not None and self.kind not in WINDOW_SCHEDULERS:
             raise Refuse(
-                f"{where}: its updates are windows, LAZY or EAGER, so its kind is one of {', '.join(SCHEDULERS)}, "
+                f"{where}: its updates are windows, LAZY or EAGER, so its kind is one of "
+                f"{', '.join(WINDOW_SCHEDULERS)}, "
                 f"got {self.kind}"
             )
         if self.shed is not None and self.updates:

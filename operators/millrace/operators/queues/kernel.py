@@ -478,6 +478,27 @@ def in_line(
         cell = cells[cell * CELL + BEHIND]
 
 
+def bring_forward(
+    chosen: cython.const[cython.longlong][:], cells: cython.longlong[:], line: cython.longlong[:]
+) -> None:
+    """Put these cells, which are in line, at its front, in this order."""
+    i: cython.Py_ssize_t
+    at: cython.Py_ssize_t
+    cell: cython.longlong
+    if not cython.compiled:
+        chosen, cells, line = memoryview(chosen), memoryview(cells), memoryview(line)
+    for i in range(chosen.shape[0] - 1, -1, -1):
+        cell = chosen[i]
+        if line[FIRST] == cell:
+            continue
+        at = cell * CELL
+        leave_cell(cells, line, at)
+        cells[at + AHEAD] = -1
+        cells[at + BEHIND] = line[FIRST]
+        cells[line[FIRST] * CELL + AHEAD] = cell
+        line[FIRST] = cell
+
+
 # -- random load shedding ----------------------------------------------------------------------------------------------
 
 # Numbers of a waiting tuple; its place among the entries says nothing of its place in line. The line of an appending

@@ -2,7 +2,8 @@
 
 Every key has a cell (see kernel.py); the cells with an update form a line. The key scheduler decides about places: FIFO
 sends an updated key to the end, IN-PLACE keeps its place, LINECUTTING also sends a key that updates seldom to the
-front, as long as such keys leave room for the others. Pages store the tuples.
+front, as long as such keys leave room for the others. DEADLINE serves the key first whose age is the greatest multiple
+of the time until it is read next. Pages store the tuples.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ import numpy as np
 from millrace.operators.queues import kernel as updating
 from millrace.operators.queues.pages import SLOTS, Pages
 from millrace.operators.queues.queue import Floor, Paging, Staleness, TupleQueue
+from millrace.operators.queues.reads import NextReads, Reads
 from millrace.operators.updates.key_index import KeyIndex
 from millrace.protocol import Schema
 from millrace.values.arrays import resized
 from millrace.values.batch import Batch, Int64s
 from millrace.values.eventtime import MAX_TIME, MIN_TIME
 
-Scheduler = Literal["fifo", "inplace", "linecutting"]
-SCHEDULERS: Final[tuple[Scheduler, ...]] = ("fifo", "inplace", "linecutting")
+Scheduler = Literal["fifo", "inplace", "linecutting", "deadline"]
+SCHEDULERS: Final[tuple[Scheduler, ...]] = ("fifo", "inplace", "linecutting", "deadline")
 
 # The numbers of a cell and of the line, as in the kernel.
 CELL: Final = 9
@@ -64,6 +66,8 @@ class UpdateQueue(TupleQueue):
         self._key_time = 0.0
         self._forget_at = REMEMBERED
         self._forgot_us = MIN_TIME
+        self._reads: NextReads | None = None
+        self._groups = np.zeros(0, np.int64)
 
     @property
     def scheduler(self) -> Scheduler:
@@ -72,6 +76,25 @@ class UpdateQueue(TupleQueue):
     def reschedule(self, scheduler: Scheduler) -> None:
         """Schedule by another policy from now on; keys in line keep their places."""
         self._policy = SCHEDULERS.index(scheduler)
+        self._reads = None
+
+    def read_at(self, reads: Sequence[Reads]) -> None:
+        """From now on, serve keys for these readers, if the policy is DEADLINE."""
+        self._reads = NextReads(reads) if reads and self.scheduler == "deadline" else None
+        self._groups = np.zeros(0, np.int64)
+
+    def _choose(self, reads: NextReads, count: int, now_us: int) -> None:
+        """Put the most urgent keys first in line. Serving a key lowers the staleness at its next read by its age now,
+        unless it is served again before: so the sooner the read, the more of that remains."""
+        slots = self._in_line()
+        if len(self._groups) < self._keys.count:
+            new = self._keys.rows(np.arange(len(self._groups), self._keys.count))
+            self._groups = np.concatenate([self._groups, reads.groups(new)])
+        left = reads.after(now_us + round(self.cost_us))[self._groups[slots]] - now_us
+        ages = np.maximum(now_us - self._cells.reshape(-1, CELL)[slots, SINCE], 0) + 1
+        urgency = ages / left
+        first = np.argsort(-urgency, kind="stable")[:count] if count > 1 else np.argmax(urgency, keepdims=True)
+        updating.bring_forward(slots[first], self._cells, self._line)
 
     # -- in ------------------------------------------------------------------------------------------------------------
 
@@ -173,6 +196,8 @@ class UpdateQueue(TupleQueue):
         if not count:
             return None
         prompt = not self.timed
+        if self._reads is not None:
+            self._choose(self._reads, count, now_us)
         if count == 1 and prompt:
             return self._dequeue_one(now_us)
         if self._served is not None:
@@ -254,6 +279,7 @@ class UpdateQueue(TupleQueue):
 
     def _keep(self, retained: Int64s, count: int) -> None:
         self._keys.keep(retained)
+        self._groups = np.zeros(0, np.int64)
         numbers = np.full(count + 1, -1, np.int64)
         numbers[retained] = np.arange(len(retained))
         cells = self._cells.reshape(-1, CELL)[retained]

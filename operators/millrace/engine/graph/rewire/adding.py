@@ -123,6 +123,7 @@ def drop(engine: Engine, command: DropQuery) -> dict[str, Any]:
     if readers:
         raise Refuse(f"query {command.name} is read by {names(readers)}: drop them first", code="in_use")
     engine.slow.pop(command.name, None)
+    engine.reads.pop(command.name, None)
     carry_out(engine, Rewiring(gone=[query]))
     sharing.tighten(engine, query.operators)
     return {"query": command.name}

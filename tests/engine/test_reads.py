@@ -1,0 +1,156 @@
+"""Readers with a refresh interval: which queues serve keys for them, through changes of the graph, and saved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millrace.engine.engine import Engine
+from millrace.engine.events import (
+    Arrived,
+    Command,
+    Deliver,
+    DropQuery,
+    PauseQuery,
+    RenameQuery,
+    ReplaceQuery,
+    ResumeQuery,
+    SetQueue,
+    SetReads,
+)
+from millrace.offline.script import plan_script
+from millrace.operators.queues.inlet import QueueInlet
+from millrace.protocol import Refuse
+from millrace.values.batch import Batch
+
+SECOND = 1_000_000
+SQL = """
+CREATE STREAM s (k TEXT, v BIGINT) WITH (timestamps = 'internal', update_key = 'k');
+CREATE QUERY board AS SELECT v AS value, k AS name FROM s LATEST USING DEADLINE WHERE v > 0;
+CREATE QUERY plain AS SELECT k, v FROM s LATEST;
+CREATE QUERY parts AS SELECT v % 3 AS part, count(*) AS n FROM s LATEST USING DEADLINE GROUP BY v % 3;
+"""
+
+
+class Play:
+    def __init__(self, sql: str = SQL) -> None:
+        self.engine, self.now_us, self.commands = Engine(), 0, 0
+        for body in plan_script(sql).commands:
+            self.do(body)
+
+    def step(self, *events: Any, **limits: int) -> list[Any]:
+        return self.engine.step(self.now_us, events, **limits).orders
+
+    def do(self, body: Any) -> Any:
+        self.commands += 1
+        (answer,) = [order for order in self.step(Command(self.commands, body), budget=0) if hasattr(order, "refused")]
+        if answer.refused is not None:
+            raise answer.refused
+        return answer.value
+
+    def put(self, *keys: str) -> None:
+        schema = self.engine.streams_by_name["s"].definition.schema
+        rows = [(key, at + 1) for at, key in enumerate(keys)]
+        self.step(Arrived("s", "f", Batch.from_rows(schema, rows, [self.now_us] * len(rows))), budget=0)
+
+    def serve(self, query: str) -> list[str]:
+        """The keys of a query's rows, in the order in which they are served."""
+        orders = self.step()
+        at = next(one["update_key"] for one in self.engine.queries() if one["name"] == query)[0]
+        return [
+            row[order.batch.schema.names.index(at)]
+            for order in orders
+            if isinstance(order, Deliver) and order.query == query
+            for row in order.batch.rows()
+        ]
+
+    def order(self, query: str = "board") -> list[str]:
+        self.now_us += 70_000
+        self.put("a", "b", "c")
+        return self.serve(query)
+
+
+def test_the_keys_that_are_read_next_go_first() -> None:
+    play = Play()
+    assert play.order() == ["a", "b", "c"]
+    play.do(SetReads("board", "me", 10 * SECOND))
+    assert play.order() == ["a", "b", "c"], "all at once is in place"
+    play.do(SetReads("board", "you", SECOND, (("c",),)))
+    assert play.order() == ["c", "a", "b"]
+    play.do(SetReads("board", "you", SECOND, (("b",),)))
+    assert play.order() == ["b", "a", "c"]
+    shown = {one["name"]: one["reads"] for one in play.engine.queries()}["board"]
+    assert shown == [
+        {"reader": "me", "refresh_us": 10 * SECOND, "keys": None},
+        {"reader": "you", "refresh_us": SECOND, "keys": 1},
+    ]
+    assert play.do(SetReads("board", "you", None)) == {"query": "board", "readers": 1}
+    play.do(SetReads("board", "me", None))
+    assert play.order() == ["a", "b", "c"]
+    assert not play.engine.reads
+
+
+def test_what_no_queue_could_use_is_refused_and_changes_nothing() -> None:
+    play = Play()
+    before = play.engine.save()
+    for body, text in (
+        (SetReads("plain", "me", SECOND), "has no edge LATEST USING DEADLINE"),
+        (SetReads("parts", "me", SECOND, ((1,),)), "its key is not the update key of an edge"),
+        (SetReads("nothing", "me", SECOND), "does not exist"),
+    ):
+        with pytest.raises(Refuse, match=text):
+            play.do(body)
+    assert play.engine.save() == before
+    assert play.do(SetReads("parts", "me", SECOND))["readers"] == 1
+
+
+def test_readers_stay_through_changes_and_restores() -> None:
+    play = Play()
+    play.do(SetReads("board", "you", SECOND, (("c",),)))
+    board = next(query.plan for query in play.engine.queries_by_name.values() if query.plan.name == "board")
+
+    def restored() -> None:
+        play.engine = Engine.restore(play.engine.save())
+
+    def drop_and_go() -> None:
+        play.do(DropQuery("parts"))
+
+    def rename() -> None:
+        play.do(RenameQuery("board", "shown"))
+        assert play.order("shown") == ["c", "a", "b"]
+        play.do(RenameQuery("shown", "board"))
+
+    def swap() -> None:
+        play.do(SetQueue("board.filter1", "inplace"))
+        assert play.order() == ["a", "b", "c"]
+        play.do(SetQueue("board.filter1", "append"))
+        play.do(SetQueue("board.filter1", "deadline"))
+
+    def pause() -> None:
+        play.do(PauseQuery("board"))
+        play.do(ResumeQuery("board"))
+
+    for change in (restored, drop_and_go, rename, swap, pause, lambda: play.do(ReplaceQuery(board)), restored):
+        assert play.order() == ["c", "a", "b"]
+        change()
+        assert play.order() == ["c", "a", "b"]
+        assert Engine.restore(play.engine.save()).save() == play.engine.save()
+    play.do(DropQuery("board"))
+    assert not play.engine.reads
+
+
+def test_a_restored_engine_serves_alike() -> None:
+    play, other = Play(), Play()
+    for one in (play, other):
+        one.do(SetReads("board", "x", 3 * SECOND, (("a",), ("c",))))
+        one.do(SetReads("board", "y", 2 * SECOND))
+    for at in range(30):
+        for one in (play, other):
+            one.now_us += 170_000
+            one.put(*"abcde"[at % 3 :])
+        other.engine = Engine.restore(other.engine.save())
+        assert play.serve("board") == other.serve("board")
+        assert play.engine.save() == other.engine.save()
+    readers = [reader for one in play.engine.graph.operators.values() for reader in one.inputs]
+    assert sum(isinstance(reader, QueueInlet) for reader in readers) == 3
