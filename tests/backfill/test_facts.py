@@ -56,6 +56,8 @@ QUERIES: Final = [
        FULL JOIN (SELECT k, max(v) AS v FROM b GROUP BY k) y ON x.k = y.k""",
     f"""SELECT k, s, count(*) AS v
         FROM TUMBLE((SELECT a.k AS k, a.ts AS s, b.ts AS t FROM {RANGED}), t, '5 us') GROUP BY k, s""",
+    f"""SELECT a.ts AS s, date_trunc('millisecond', b.ts) AS t, count(*) AS v FROM {RANGED}
+        GROUP BY a.ts, date_trunc('millisecond', b.ts)""",
     f"""SELECT k, n, r, window_end
         FROM (SELECT k, n, v, window_end, {NUMBERED} FROM TUMBLE(a, ts, '6 us') a) q WHERE r <= 2""",
 ]

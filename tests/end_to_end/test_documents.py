@@ -15,6 +15,7 @@ DOCS = ROOT / "docs"
 FOLDERS = ("howto", "guides", "concepts")
 PAGES = [
     *(DOCS / name for name in ("install.md", "first-ten-minutes.md", "tutorial.md", "guarantees.md", "performance.md")),
+    DOCS / "papers" / "oop.md",
     *(page for folder in FOLDERS for page in sorted((DOCS / folder).glob("*.md"))),
 ]
 WITH_COMMANDS = [page for page in PAGES if "```console" in page.read_text(encoding="utf-8")]

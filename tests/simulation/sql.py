@@ -533,6 +533,37 @@ class _SqlMaker:
         return self._joined(depth, outer=True)
 
     def _joined(self, depth: int, *, outer: bool) -> SqlTable:
+        sides, tables, rows, streams = self._pairs(depth, outer=outer)
+        return SqlTable(f"SELECT {_listed(sides)} FROM {tables}", rows, streams)
+
+    def _joint(self, depth: int) -> SqlTable:
+        """Aggregates over a join by the times of both sides."""
+        if self.joined:
+            return self._windows(depth)
+        sides, tables, pairs, streams = self._pairs(depth, outer=True)
+        sizes = {f"{side}.ts": self.draw("span") for side in "pq"}
+        function = self.draw("of a joint group")
+        oracle = {"min": windows.least, "max": windows.greatest}[function]
+        listed = ", ".join(f"{function}({text}) AS {column}" for column, text in _expressions(sides).items())
+        by = ", ".join(time if size == 1 else f"date_trunc('millisecond', {time})" for time, size in sizes.items())
+
+        def rows(taken: Taken) -> list[Row]:
+            groups: dict[tuple[int | None, ...], list[Row]] = {}
+            for row in pairs(taken):
+                times = [None if row[time] is None else row[time] // size for time, size in sizes.items()]
+                groups.setdefault(tuple(times), []).append(row)
+            size = max(sizes.values())
+            return _numbered(
+                [
+                    _row(found[0]["ts"] // size * size + size - 1, [oracle(found, column, False) for column in COLUMNS])
+                    for found in groups.values()
+                ]
+            )
+
+        return SqlTable(f"SELECT {listed} FROM {tables} GROUP BY {by}", rows, streams)
+
+    def _pairs(self, depth: int, *, outer: bool) -> tuple[dict[str, str], str, Callable[[Taken], list[Row]], Any]:
+        """A join: the side that each column is from, the tables, their rows, and the streams."""
         one, other = self.table(depth), self.table(0)
         self.joined = True
         kind = self.draw("join") if outer else "JOIN"
@@ -560,7 +591,7 @@ class _SqlMaker:
                 made.append(row | {f"{name}.ts": part and part[0] for name, part in zip("pq", pair, strict=True)})
             return _numbered(made)
 
-        return SqlTable(f"SELECT {_listed(sides)} FROM {tables}", rows, one.streams | other.streams)
+        return sides, tables, rows, one.streams | other.streams
 
     def _sides(self, *, outer: bool = False) -> dict[str, str]:
         """The side that each column is from; of outer joins n is from the one that is there."""
@@ -740,10 +771,15 @@ def _places(rows: list[Row], part: Sequence[str], most: int, *, time: Callable[[
 
 
 def _listed(sides: Mapping[str, str]) -> str:
-    return ", ".join(
-        f"coalesce(p.{column}, q.{column}) AS {column}" if side == "both" else f"{side}.{column} AS {column}"
+    return ", ".join(f"{expression} AS {column}" for column, expression in _expressions(sides).items())
+
+
+def _expressions(sides: Mapping[str, str]) -> dict[str, str]:
+    """Each column, as one of a pair of rows has it."""
+    return {
+        column: f"coalesce(p.{column}, q.{column})" if side == "both" else f"{side}.{column}"
         for column, side in sides.items()
-    )
+    }
 
 
 def _chosen(sides: Mapping[str, str], pair: Sequence[Sequence[Any] | None]) -> list[Any]:

@@ -211,7 +211,9 @@ class GroupedSelect:
         newest = self._window.latest is not None
         early = not newest and not isinstance(self._window.spec, RowWindow) and options.order == "arrival"
         early = early and punctuated_groups(self._planner, self._relation.node, output.keys)
-        spec = with_state(self._planner, replace(spec, newest=newest, early=early), self._select)
+        joint = tuple((output.keys.index(key), size, later) for key, size, later in self._window.times)
+        spec = replace(spec, newest=newest, early=early or bool(joint), joint=joint)
+        spec = with_state(self._planner, spec, self._select)
         if self._window.latest is not None:
             return self._newest(spec)
         if isinstance(self._window.spec, RowWindow):

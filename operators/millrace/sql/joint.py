@@ -4,10 +4,14 @@ When the join's own time is past all times of a group, no further row of the joi
 promise about the pair of times, not about each time alone (joint punctuation; OOP, section 7). A row's time is the
 latest of the times. Groups by whole or truncated times are therefore windows of that time. The longest span sets the
 length of the windows.
+
+In order of arrival the join also promises the times together, input by input, and each group leaves as soon as no row
+of any input can add to it, which is long before its window closes if one input is ahead.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from millrace.engine.plan import Node
@@ -27,8 +31,8 @@ from millrace.values.lags import EXACT, SPANS, name_of
 if TYPE_CHECKING:
     from millrace.sql.queries import QueryPlanner
 
-# The length and the start of the windows, and the time as GROUP BY writes it.
-_Cut = tuple[int, int]
+# The length and the start of the spans of a time, and its column.
+_Cut = tuple[int, int, int]
 
 
 def joint_window(planner: QueryPlanner, select: s.Select, relation: Relation) -> Window | None:
@@ -39,6 +43,7 @@ def joint_window(planner: QueryPlanner, select: s.Select, relation: Relation) ->
         return None
     grouped = GroupedSelect(planner, select, relation)
     cuts: dict[int, _Cut] = {}
+    keys: dict[_Cut, e.Expression] = {}
     for group in select.group_by:
         try:
             key = planner.binder(relation).bind(grouped.resolve_group(group))
@@ -50,32 +55,49 @@ def joint_window(planner: QueryPlanner, select: s.Select, relation: Relation) ->
             source, cut = source_and_cut
             # Of two spans of one time, the shorter one bounds the row's time.
             cuts[source] = min(cut, cuts.get(source, cut))
-    _follow(cuts, node.spec, len(node.inputs))
-    if len(cuts) < len(node.inputs):
+            keys[cut] = key
+    count = len(node.inputs)
+    _follow(cuts, node.spec, count)
+    if len(cuts) < count:
         return None
-    size_us, offset_us = max(cuts.values())
+    size_us, offset_us, _ = max(cuts.values())
     planner.notes.append(
         "each group is emitted once, as soon as no pair of rows can arrive for all of its times together "
         "(joint punctuation), which is earlier than by each time alone"
     )
-    return Window(TimeWindow(size_us, size_us, offset_us), select.group_by[0], joint=True)
+    window = Window(TimeWindow(size_us, size_us, offset_us), select.group_by[0], joint=True)
+    if planner.options.order != "arrival" or node.spec.counts_rows:
+        return window
+    own = [cuts[at] for at in range(count)]
+    spec = replace(node.spec, times=tuple((column, size, offset) for size, offset, column in own))
+    planner.nodes[planner.nodes.index(node)] = replace(node, spec=spec)
+    reach = close_bands(spec.bands, count)
+    return replace(window, times=tuple((keys[cut], cut[0], tuple(reach[at])) for at, cut in enumerate(own)))
 
 
 def _cut(planner: QueryPlanner, key: e.Expression, node: Node) -> tuple[int, _Cut] | None:
     """The input whose own time a group uses, whole or truncated to spans of one length."""
     assert isinstance(node.spec, JoinSpec)
-    cut = (1, 0)
+    cut = _span(key)
+    if cut is None:
+        return None
+    _, source, position = node.spec.columns[cut[2]]
+    own = position == e.TIME or planner.lags[node.inputs[source]].get(position) == EXACT
+    return (source, cut) if own else None
+
+
+def _span(key: e.Expression) -> _Cut | None:
+    """The spans into which a group cuts a column of times."""
+    size, offset = 1, 0
     if isinstance(key, e.Call) and name_of(key) == "date_trunc":
         unit, key = key.arguments
         name = unit_named(unit.value) if isinstance(unit, e.Constant) and unit.value else ""
         if name not in SPANS:
             return None
-        cut = SPANS[name]
+        size, offset = SPANS[name]
     if not isinstance(key, e.Column) or key.position < 0:
         return None
-    _, source, position = node.spec.columns[key.position]
-    own = position == e.TIME or planner.lags[node.inputs[source]].get(position) == EXACT
-    return (source, cut) if own else None
+    return size, offset, key.position
 
 
 def _follow(cuts: dict[int, _Cut], spec: JoinSpec, count: int) -> None:

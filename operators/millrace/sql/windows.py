@@ -15,6 +15,7 @@ from millrace.protocol import Refuse
 from millrace.sql import syntax as s
 from millrace.sql.dialects import TABLES
 from millrace.sql.errors import SqlError, did_you_mean
+from millrace.values.expression import Expression
 from millrace.values.intervals import check_duration, format_interval, parse_duration
 
 # The columns that a window adds, by their placeholder positions until the plan has its operator.
@@ -39,6 +40,8 @@ class Window:
     place       its place in the text, for errors
     partition   the PARTITION BY of SESSION, as written
     joint       it is implied by GROUP BY, and adds no columns
+    times       per input of the join that promises the times of its groups together: the group of its time, the length
+                of the spans of it, and by input how much later than it that one's time may be
     key         the update key of its input, if that is an update stream (positions)
     latest      an update queue of these windows, and the LATEST clause
     """
@@ -47,6 +50,7 @@ class Window:
     place: s.Node
     partition: tuple[s.Expr, ...] = ()
     joint: bool = False
+    times: tuple[tuple[Expression, int, tuple[int | None, ...]], ...] = ()
     key: tuple[int, ...] | None = None
     latest: tuple[EdgeSpec, s.Latest] | None = None
 

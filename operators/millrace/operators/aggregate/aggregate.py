@@ -16,6 +16,7 @@ import numpy as np
 
 from millrace.operators.aggregate.early import EarlyPanes, EarlySessions
 from millrace.operators.aggregate.groups import Grouping
+from millrace.operators.aggregate.joint import JointPanes
 from millrace.operators.aggregate.panes import Ages, Panes, Windows
 from millrace.operators.aggregate.row_positions import RowPositions
 from millrace.operators.aggregate.sessionrows import SessionRows
@@ -40,7 +41,8 @@ def make_windows(spec: AggregateSpec, schema: Any, since_us: int | None) -> Wind
         return SessionRows(spec, schema, since_us)
     grouping = Grouping(spec)
     if spec.early:
-        early = EarlySessions if isinstance(spec.window, SessionWindow) else EarlyPanes
+        panes = JointPanes if spec.joint else EarlyPanes
+        early = EarlySessions if isinstance(spec.window, SessionWindow) else panes
         return early(spec, schema, grouping, since_us)
     if isinstance(spec.window, SessionWindow):
         return Sessions(spec, schema, grouping, since_us)
@@ -242,7 +244,7 @@ class EarlyAggregate(WindowAggregate):
         return self._keys[position] if position < len(self._keys) else None
 
     def heed(self, reader: Inlet, clause: Clause) -> None:
-        self.windows.heard.heed(clause)
+        self.windows.heed(clause)
 
     def run(self, limit: int) -> None:
         self._blocked.clear()

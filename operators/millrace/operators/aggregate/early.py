@@ -116,6 +116,9 @@ class EarlyPanes(Panes):
         self.work: deque[Work] = deque()
         self.marks: dict[tuple[int, ...], GroupMarks] = {}
 
+    def heed(self, clause: Clause) -> None:
+        self.heard.heed(clause)
+
     def grain(self) -> PunctuationGrain:
         grain = super().grain()
         return PunctuationGrain(grain.every, grain.boundaries, clauses=True)
@@ -199,7 +202,7 @@ class EarlyPanes(Panes):
         work.first = number + 1
         first = number * self.slide // self.width
         tables = [self.panes[block] for block in self._pieces(self._cover(first, first + self.size // self.width))]
-        found = [(table, slots) for table in tables if len(slots := work.slots(table))]
+        found = [(table, slots) for table in tables if len(slots := self._waiting(table, work.slots(table)))]
         if len(found) == 1:
             ((table, slots),) = found
             super()._build_window(number, table, slots, table.keys_of(slots), given)
@@ -211,6 +214,10 @@ class EarlyPanes(Panes):
             slots = np.arange(merged.count)
             super()._build_window(number, merged, slots, merged.keys_of(slots), given)
         return 1 + len(tables)
+
+    def _waiting(self, table: Table, slots: Int64s) -> Int64s:
+        """Those of some groups that have not been emitted for another reason than a promise about groups."""
+        return slots
 
     def _with_tuples(self, number: int) -> int | None:
         """The first window from this one on that has tuples."""
@@ -270,6 +277,9 @@ class EarlySessions(Sessions):
         super().__init__(spec, schema, grouping, since)
         self.heard = Heard(spec)
         self.ahead: list[int] = []
+
+    def heed(self, clause: Clause) -> None:
+        self.heard.heed(clause)
 
     def grain(self) -> PunctuationGrain:
         return PunctuationGrain(clauses=True)

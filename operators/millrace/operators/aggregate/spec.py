@@ -69,6 +69,9 @@ class AggregateSpec(Spec):
               no calls, `keys` only separate sessions, and a row has the input's columns and the bounds
     early     promises about some groups close their windows before the windows of the others. Then the rows are in no
               order
+    joint     with `early`, over a join: per input the place in `keys` of its time, the length of the spans of it, and
+              by input how much later than it that one's time may be. The join's promise about all of these times
+              together closes each group as soon as it is complete
     keeps     of windows of equal size: a partial result per group (`groups`); in front of them a low-level table of so
               many `slots` (`bounded`); the rows, until their first window closes (`buffered`); or groups or rows by
               counts (`adaptive`, see choosing.py)
@@ -90,6 +93,7 @@ class AggregateSpec(Spec):
     rows: bool = False
     newest: bool = False
     early: bool = False
+    joint: tuple[tuple[int, int, tuple[int | None, ...]], ...] = ()
     keeps: Literal["groups", "bounded", "buffered", "adaptive"] = "groups"
     slots: int = 4096
 
@@ -239,7 +243,8 @@ class AggregateSpec(Spec):
         if self.window is None and self.emit == "every":
             words.append("after every row")
         if self.early:
-            words.append("each group as soon as punctuation about it allows")
+            about = "its times together" if self.joint else "it"
+            words.append(f"each group as soon as punctuation about {about} allows")
         return " ".join(words) + (f": {', '.join(columns)}" if columns else "")
 
     def build(self, site: Site) -> Operator:

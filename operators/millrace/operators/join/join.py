@@ -22,19 +22,22 @@ from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 
+from millrace.operators.frame.clause import Clause
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import Site
 from millrace.operators.frame.order_switching import OrderSwitching
+from millrace.operators.frame.punctuation_grain import PunctuationGrain
 from millrace.operators.frame.reorder import Reorder, merge_by_time, shares
 from millrace.operators.frame.waiting import LinedInputs
+from millrace.operators.join.bands import close_bands
 from millrace.operators.join.matching import Incoming, Matcher
 from millrace.operators.join.pacing import JoinPacing
 from millrace.operators.join.spec import JoinSpec
 from millrace.operators.join.unmatched import Unmatched
 from millrace.protocol import Refuse
 from millrace.values.batch import Batch
-from millrace.values.eventtime import LAST_WATERMARK, LATENT, MAX_TIME, MIN_TIME, UNBOUNDED_US, stamped
+from millrace.values.eventtime import LAST_WATERMARK, LATENT, MAX_TIME, MIN_TIME, UNBOUNDED_US, is_time, stamped
 
 Order = Literal["arrival", "sync", "filter", "adaptive"]
 Mode = Literal["arrival", "sync", "filter"]
@@ -53,6 +56,7 @@ class Join(LinedInputs, OrderSwitching):
     rest      rows that were taken and have not looked yet
     hold      what was found and may not leave yet
     pending   per input whose rows are emitted alone if they match nothing: those that may still match
+    frontier  per input, the mark that the last joint punctuation has carried
     """
 
     kind: ClassVar[str] = "join"
@@ -74,12 +78,28 @@ class Join(LinedInputs, OrderSwitching):
         self._turn = 0
         self.paced = False
         self._stamps = [MIN_TIME] * len(self.inputs)
+        self._grains = self._joint_grains()
+        self.frontier = [MIN_TIME] * len(spec.times)
 
     def _window_us(self) -> int | None:
         """|w|: how far apart rows may be, half the width of the widest band."""
         bands = self.matcher.bands
         width = max(bands.width(a, b) for a in range(bands.inputs) for b in range(a))
         return None if width == UNBOUNDED_US else width // 2
+
+    def _joint_grains(self) -> list[PunctuationGrain]:
+        """Per input, the marks at which a group of times may become complete: the end of a span, or the last time at
+        which the input's rows can match rows of another input's span."""
+        reach = close_bands(self.spec.bands, len(self.inputs))
+        grains = []
+        for at, _ in enumerate(self.spec.times):
+            ends = {
+                (size, (offset + later) % size)
+                for other, (_, size, offset) in enumerate(self.spec.times)
+                if (later := reach[other][at]) is not None
+            }
+            grains.append(PunctuationGrain(False, tuple(sorted(ends))))
+        return grains
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
@@ -300,7 +320,26 @@ class Join(LinedInputs, OrderSwitching):
             self.matcher.failed.clear()
         if self.pacing.turned() and self.order == "adaptive":
             self._turn_to(self.pacing.choose(self.mode))
+        if self.frontier and not self.hold.count and not self._may_give_up(lows):
+            self._punctuate_jointly(lows)
         return self._low_water(lows) if self.output.punctuates else None
+
+    def _punctuate_jointly(self, lows: Sequence[int]) -> None:
+        """Promise all times together (OOP, section 7): no later row has all of them below these."""
+        told = [
+            max(known, grain.rounded(low)) for known, grain, low in zip(self.frontier, self._grains, lows, strict=True)
+        ]
+        if told != self.frontier:
+            self.frontier = told
+            if min(told) > MIN_TIME:
+                columns = [column for column, _, _ in self.spec.times]
+                self.output.put_clause(Clause((), tuple(zip(columns, told, strict=True))))
+
+    def traced(self) -> dict[str, int] | None:
+        """The marks of the last joint punctuation, by the column that has the input's time."""
+        names = self.output.schema.names
+        marks = zip(self.spec.times, self.frontier, strict=True)
+        return {names[at]: us for (at, _, _), us in marks if is_time(us)} or None
 
     def _run_row(self, position: int, reader: Inlet, other: Inlet) -> int | None:
         """`run`, for a row that comes when nothing else waits: every row of streams that are not in a hurry."""
@@ -516,14 +555,16 @@ class Join(LinedInputs, OrderSwitching):
         self.rest.clear()
 
     def save(self) -> Any:
-        own = [self.order, self.mode, self._turn, self.paced, self._stamps]
+        own = [self.order, self.mode, self._turn, self.paced, self._stamps, *([self.frontier] if self.frontier else [])]
         waiting = [self.hold.save(), [pending.save() for pending in self.pending], [rows.save() for rows in self.rest]]
         return [super().save(), own, waiting, [store.save() for store in self.matcher.stores], self.pacing.save()]
 
     def restore(self, data: Any) -> None:
         lines, own, (hold, unmatched, rest), stores, tempo = data
         super().restore(lines)
-        self.order, self.mode, self._turn, self.paced, self._stamps = own
+        self.order, self.mode, self._turn, self.paced, self._stamps, *frontier = own
+        if frontier:
+            (self.frontier,) = frontier
         self.hold.restore(hold)
         for pending, saved in zip(self.pending, unmatched, strict=True):
             pending.restore(saved)

@@ -68,6 +68,8 @@ class JoinSpec(Spec):
     order     `arrival`: rows are joined on arrival and emitted at once (OOP-Join). Otherwise the output is in order
               of time: `sync` puts the inputs in order first, `filter` joins at once and holds the output back, and
               `adaptive` is the one or the other, by whether c |w| l1 l2 reaches `alpha` (NILE)
+    times     what an aggregate groups by: per input, the column that is its rows' time, and the length and start of the
+              spans of it. The join promises these columns together. Empty if no aggregate uses that
     """
 
     kind: ClassVar[str] = "join"
@@ -80,6 +82,7 @@ class JoinSpec(Spec):
     rows: tuple[int | None, ...] | None = None
     order: Literal["arrival", "sync", "filter", "adaptive"] = "arrival"
     alpha: float = 0.3
+    times: tuple[tuple[int, int, int], ...] = ()
 
     def schema(self, inputs: Sequence[Schema]) -> Schema:
         return picked_schema(self.columns, inputs, self.missing)
