@@ -133,6 +133,8 @@ COMMANDS: Final = (
         "Make separate copies of a query's shared operators",
         "millrace query unshare diary",
     ),
+    CommandInfo("Queries", "changes", "ledger:changes", "List the applied changes", "millrace changes --last 5"),
+    CommandInfo("Queries", "undo", "ledger:undo", "Undo an applied change", "millrace undo 7 --plan"),
     CommandInfo("Inspect", "why", "admin:why", "Say what a query waits for", "millrace why diary"),
     CommandInfo("Inspect", "top", "top:top", "Watch rates, queues and waiting operators", "millrace top --once"),
     CommandInfo("Inspect", "doctor", "doctor:doctor", "Check the server and advise", "millrace doctor"),
