@@ -577,8 +577,9 @@ class SegmentStore:
                 if segment.count + count <= segment.room:
                     return
         likely = self._likely(self.segments.index(segment), segment.start, segment.end)
-        most = 2 * segment.room
-        segment.reserve(likely if segment.count + count <= likely < most else max(most, segment.count + count))
+        least = segment.count + count
+        double = 1 << (max(2 * segment.room, least) - 1).bit_length()
+        segment.reserve(likely if least <= likely < double else double)
 
     def _likely(self, at: int, start: int, end: int) -> int:
         """How many tuples such a segment gets if they are as dense as in the one before it: so many, and three standard
