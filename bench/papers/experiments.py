@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from bench.papers import eqg, ets, live, nile, oop, oop_joins, promises, slides, upcoming, ups
+from bench.papers import eqg, ets, held, live, nile, oop, oop_joins, promises, slides, upcoming, ups
 from bench.papers.claims import Experiment, NotTried
 
 EXPERIMENTS: Final[tuple[Experiment, ...]] = (
@@ -15,6 +15,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     *eqg.EXPERIMENTS,
     *slides.EXPERIMENTS,
     *nile.EXPERIMENTS,
+    *held.EXPERIMENTS,
     *sorted((*oop.EXPERIMENTS, *oop_joins.EXPERIMENTS), key=lambda experiment: int(experiment.figure)),
     *promises.EXPERIMENTS,
     *ups.EXPERIMENTS,
@@ -30,22 +31,8 @@ NOT_TRIED: Final[tuple[NotTried, ...]] = (
         "changes of queries and strategies have minimal overhead",
         "the paper has no number; `python -m bench reconfigure` measures ours",
     ),
-    NotTried(nile.NILE, "section 7.2.3", "the approaches extend to joins of more than two streams", "no figure"),
-    NotTried(
-        nile.NILE,
-        "section 5.2",
-        "with a low selectivity the hold buffer may be larger than the input queues of Sync-Filter",
-        "no figure",
-    ),
-    NotTried(
-        oop.OOP,
-        "figure 9",
-        "IOP's processor is half idle when a large table limits its rate",
-        "rates are measured in processor time here",
-    ),
     NotTried(oop.OOP, "figures 11 to 13", "the same on packets of a real network", "the traces are not available"),
     NotTried(
         ups.UPS, "figure 8", "updates of symbols on a stock exchange are far from uniform", "data of the exchange"
     ),
-    NotTried(ups.UPS, "figure 9", "the gain is similar at other loads than 5", "one load is drawn"),
 )

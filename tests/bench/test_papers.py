@@ -20,7 +20,7 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
 from bench.aggregate import Load
-from bench.papers import eqg, ets, live, nile, oop, oop_joins, promises, slides, upcoming, ups
+from bench.papers import eqg, ets, held, live, nile, oop, oop_joins, promises, slides, upcoming, ups
 from bench.papers.__main__ import FIGURES, main
 from bench.papers.claims import Claim, Experiment, ExperimentResult, Paper, falling, page, read_rows, rows_of
 from bench.papers.driver import Setting, in_bursts, instants, poisson, trial
@@ -267,6 +267,18 @@ def test_nile_figures_7_to_10_at_a_small_size(priced: str) -> None:
         assert claims[f"{claim} (priced: {priced})"]
 
 
+def test_nile_section_5_2_at_a_small_size() -> None:
+    holds = verdicts(held.hold_buffer(60, (0.1, 10)))
+    assert len(holds) == 3
+    assert all(holds.values()), holds
+
+
+def test_the_tuples_of_a_join_wait_in_sync_filter_alone() -> None:
+    """The slow stream has no tuple: all others wait for order, or have no partner."""
+    waiting = {way: held.watch(way, (1e-6, 1.0), 1, 50, 1).waiting for way in ("sync", "filter")}
+    assert waiting == {"sync": len(poisson(1.0, 50, seed=[1, 1])), "filter": 0}
+
+
 # -- OOP ---------------------------------------------------------------------------------------------------------------
 
 
@@ -280,11 +292,11 @@ def test_oop_figure_1_at_a_small_size() -> None:
 
 def test_oop_figure_9_at_a_small_size() -> None:
     """Rates depend on the machine: the test only checks that there are any."""
-    result = oop.throughput(20_000, (100, 1_000), 1, 5_000)
-    assert len(result.claims) == 4
+    result = oop.throughput(20_000, (100, 1_000), 1, 5_000, 5_000)
+    assert len(result.claims) == 13
     load = Load(60_000, 100)
-    assert oop.keeps_up(load, oop.counting("IOP", 20_000), 1_000.0)
-    assert not oop.keeps_up(Load(600_000, 100), oop.counting("IOP", 20_000), 1e12)
+    assert 0 < (oop.busy_share(load, oop.counting("IOP", 20_000), 1_000.0) or 1) < 1
+    assert oop.busy_share(Load(600_000, 100), oop.counting("IOP", 20_000), 1e12) is None
 
 
 def test_oop_figure_13_at_a_small_size() -> None:
@@ -434,11 +446,12 @@ def test_every_result_can_be_drawn() -> None:
     for result in (
         made(slides.slides, 5, (1, 5)),
         oop.skew(500, 20, {1: (0, 1)}),
-        oop.throughput(20_000, (50, 100), 1, 5_000),
+        oop.throughput(20_000, (50, 100), 1, 5_000, 5_000),
         oop.late(500, (0, 5), 1),
         oop_joins.structures(300, (0, 3), 1),
         oop_joins.bands(300, (1, 3), 2, 32, (6,)),
         oop_joins.late_answers(1_000, (0, 5, 10)),
+        held.hold_buffer(30, (0.1, 10)),
         made(nile.example_1),
         made(nile.example_2),
         made(nile.response_by_cost, 80, (10, 500, 750)),
