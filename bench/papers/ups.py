@@ -765,8 +765,8 @@ EXPERIMENTS: Final = (
         figure="9",
         title="IN-PLACE over LINECUTTING, queue staleness",
         setting=f"{SERVER}: {UPDATES * 3:,} updates of ten keys, some of which update 50 (or 10) times less often "
-        "than the others; load factor 5, and for one claim 2, 3 and 8. The queue measures the rates, and the cost is "
-        "the server's time per update.",
+        "than the others. The load factor is 5, and for one claim 2, 3 and 8. The queue measures the rates, and the "
+        "cost is the server's time per update.",
         says="the gain of LINECUTTING grows with the number of slow keys up to 8 of 10, and then shrinks. With no "
         "slow keys, or slow keys only, it equals IN-PLACE.",
         remark="With keys 10 times slower than others (the paper's example) the gain is hardly visible. The paper's "
