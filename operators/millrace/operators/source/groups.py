@@ -73,6 +73,10 @@ class GroupMarks:
         return True
 
     def _store(self, slot: int) -> None:
+        """Start without what was promised of the group before the floor passed it."""
+        self.marks[slot] = MIN_TIME
+        for row in self.promises.values():
+            row[slot] = MIN_TIME
         self.ahead += 1
         self.turns[slot] = self._turn
         self._turn += 1
@@ -97,7 +101,7 @@ class GroupMarks:
     def rise(self, sides: Sides) -> list[tuple[Group, int, int]]:
         """Promises or marks have risen: the groups whose marks rise with them, each with its mark before and now."""
         own, others = sides(self.promises)
-        whole = min([others, *own.values()])
+        whole = max(self.floor, min([others, *own.values()]))
         found = self._least(own, others)
         risen = self._in_turn(found > np.maximum(self.marks, whole))
         before, now = np.maximum(self.marks[risen], whole).tolist(), found[risen].tolist()
@@ -115,7 +119,7 @@ class GroupMarks:
 
     def forget(self, mark: int) -> None:
         """Drop the groups of which nothing is promised above the mark of all sides."""
-        self.floor = mark
+        self.floor = max(self.floor, mark)
         self.ahead = int(np.count_nonzero(self._live()))
         if not self.ahead:
             self._clear()
