@@ -27,6 +27,7 @@ from millrace.engine.events import (
     InsertOperator,
     Late,
     Punctuated,
+    RemoveOperator,
 )
 from millrace.engine.plan import StreamDefinition
 from millrace.operators.aggregate import panes
@@ -446,3 +447,31 @@ def test_promises_pass_a_union_before_which_an_operator_was_inserted() -> None:
     bench.do(InsertOperator("q.U", SelectSpec(Constant(Type.BOOLEAN, False, True))))
     effects = bench.run(give((1, 7, "a", 1), (2, 8, "a", 1)), *(Punctuated(name, "f", 10, (7,)) for name in "st"))
     assert [row[0] for row in rows(effects, "q")] == [7]
+
+
+def test_promises_pass_the_queue_that_a_removed_operator_leaves() -> None:
+    """Tuples that waited in front of the operator are queued; a promise does not overtake them."""
+    bench = Bench(stream(("k",), 30), replace(stream(("k",), 30), name="t"))
+    for made in united(TimeWindow(10, 10), ordered=False, view=False):
+        bench.query(made)
+    bench.do(InsertOperator("q.U", SelectSpec(Constant(Type.BOOLEAN, False, True))))
+    bench.step(give((1, 7, "a", 1), (2, 8, "a", 1)), Punctuated("s", "f", 0), executions=2)
+    bench.do(RemoveOperator("q.filter1"))
+    found = [bench.step(*(Punctuated(name, "f", 10, (7,)) for name in "st"), executions=1)]
+    found += [bench.step(executions=1) for _ in range(20)]
+    assert [row[:3] for effects in found for row in rows(effects, "q")] == [(7, "a", 1)]
+
+
+def test_a_group_that_is_promised_again_is_saved_as_it_would_be_restored() -> None:
+    key = [TUPLES.fields[1]]
+    marks = groups.GroupMarks(key)
+    for side, group, value_us in ((0, 7, 10), (0, 8, 50), (0, 9, 50)):
+        marks.promise(side, (group,), value_us)
+    marks.forget(20)
+    marks.promise(1, (7,), 30)
+    marks.forget(10)
+    restored = groups.GroupMarks(key)
+    restored.restore(marks.save())
+    assert restored.save() == marks.save()
+    assert [group for group, _, _ in marks] == [(8,), (9,), (7,)]
+    assert [by for _, _, by in marks] == [{0: 50}, {0: 50}, {1: 30}]

@@ -126,7 +126,7 @@ def _drops(engine: Engine, query: Query, source: Source) -> Operator | None:
             if key is None:
                 continue
             read = reader.columns or range(len(reader.schema))
-            own = {at for at, column in enumerate(read) if column in key and not reader.absorbs}
+            own = {at for at, column in enumerate(read) if column in key and not reader.drops_clauses}
             passed = {at: operator.copied_from(at) for at in range(len(operator.output.schema))}
             if len(own.intersection(passed.values())) < len(key):
                 return operator

@@ -115,7 +115,7 @@ def _needs(waiter: IdleWaiting) -> list[tuple[int, list[int]]]:
 
 def _read(reader: Inlet, group: Equal) -> Equal:
     """A group in the columns of the arc that a reader reads; nothing if no promise about groups passes the edge."""
-    if reader.absorbs:
+    if reader.drops_clauses:
         return ()
     return group if reader.columns is None else tuple((reader.columns[at], value) for at, value in group)
 

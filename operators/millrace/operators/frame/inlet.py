@@ -173,6 +173,11 @@ class Inlet:
         return self.promise == LATENT
 
     @property
+    def drops_clauses(self) -> bool:
+        """Whether promises about certain rows end here."""
+        return False
+
+    @property
     def drained(self) -> bool:
         """Whether nothing is queued here, not even tuples that cannot be taken yet."""
         return self.position == self.buffer.end

@@ -7,11 +7,13 @@ order of time: the low water is the least of the promise and of the queued times
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 from millrace.operators.frame.buffer import Buffer
+from millrace.operators.frame.clause import Clause
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import StepClock
 from millrace.operators.queues.auto import AutoQueue
@@ -152,10 +154,22 @@ class QueueInlet(Inlet):
         return self.queue.older(now_us, than_us)
 
     def pass_punctuations(self) -> None:
-        """Take all punctuation: its position says nothing about tuples that are served in any order."""
-        if self.punctuations:
-            self.punctuation_us = self.newest_punctuation()
-            self.punctuations.clear()
+        """Take all times: their position says nothing about tuples that are served in any order. Only a queue of all
+        tuples in order passes promises about certain rows."""
+        if not self.punctuations:
+            return
+        self.punctuation_us = self.newest_punctuation()
+        queued, self.punctuations = self.punctuations, deque()
+        for at, value in queued:
+            if isinstance(value, Clause) and not self.drops_clauses:
+                if at <= self.position:
+                    self.pass_clause(value)
+                else:
+                    self.punctuations.append((at, value))
+
+    @property
+    def drops_clauses(self) -> bool:
+        return self.edge.updates or self.edge.shed is not None
 
     def mark_seen(self) -> None:
         self.pass_punctuations()
