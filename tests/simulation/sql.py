@@ -260,12 +260,14 @@ class _SqlMaker:
         for number in range(self.draw("queries")):
             made = self._query(f"q{number}")
             catalog = catalog.with_(plan(parse(made.text)[0], catalog))
-            self.queries.append(made)
+            # A change while it runs may drop a promise about groups on its way.
+            early = any(getattr(node.spec, "early", False) for node in catalog.queries[made.name].nodes)
+            self.queries.append(replace(made, steady=made.steady and not early))
         self.queries.append(SqlQuery("passing", self._read(PASSING)))
         log = self._log()
         if self.punctuation_key:
             self.rng = self.apart
-            self.queries.append(SqlQuery("groups", self._groups()))
+            self.queries.append(SqlQuery("groups", self._groups(), steady=False))
         return SqlWorld(self.seed, text, streams, tuple(self.queries), log, punctuation_key=self.punctuation_key)
 
     def _stream(self, name: str) -> str:
