@@ -29,13 +29,15 @@ class AlterStream(TextChange):
             outcome["changes"] = dict(step.changes)
         added = ", ".join(field.name for field in step.fields)
         before = state.definitions.streams[name].sql
+        # A statement that replaces a stream by itself is refused, so what has changed nothing undoes itself.
+        back = self if step.stream.sql == before else AlterStream(sql=replacing(before))
         return Planned(
             self,
             state.definitions.with_(step),
             outcome,
             (step.command,),
             (AlterFeeds(step.stream),),
-            None if step.fields else (AlterStream(sql=replacing(before)),),
+            None if step.fields else (back,),
             lost="an added column is never removed" if step.fields else None,
             sentence=f"added {added} to stream {name}" if step.fields else f"altered stream {name}",
         )

@@ -98,6 +98,10 @@ class Change(BaseModel):
         """What the plan needs to know of the engine, as it is before the change; None if there is nothing to know."""
         return None
 
+    def holds(self, engine: Engine) -> bool:
+        """Whether it would be refused because it has been made already: an undo leaves it out then."""
+        return False
+
     def planned(self, state: ControlState, step: Step | None, facts: Any) -> Planned:
         """The plan, from its two parts. Raises Refuse."""
         raise NotImplementedError

@@ -8,7 +8,9 @@ from typing import Any, ClassVar, NamedTuple
 from millrace.changes.change import Change, Planned
 from millrace.changes.drop_query import DropQuery
 from millrace.changes.effects import AddOutlet, ReplaceOutlet
+from millrace.changes.pause_query import PauseQuery
 from millrace.changes.restoring import decisions_about
+from millrace.changes.resume_query import ResumeQuery
 from millrace.changes.state import ControlState
 from millrace.changes.texts import TextChange, replacing
 from millrace.engine.engine import Engine
@@ -69,13 +71,15 @@ class CreateQuery(TextChange):
         check_sinks_fit(before, query, state.definitions.sinks)
         if facts.edited:
             warnings.append(f"query {query.name} has inserted, removed or replaced operators: these edits are undone")
+        # A replaced query stays paused, and what is paused cannot be edited again.
+        resumed = [ResumeQuery(name=query.name) for one in facts.decisions if isinstance(one, PauseQuery)]
         return Planned(
             self,
             after,
             outcome,
             (ReplaceQuery(query),),
             (ReplaceOutlet(query),),
-            (CreateQuery(sql=replacing(before.sql)), *facts.decisions),
+            (*resumed, CreateQuery(sql=replacing(before.sql)), *facts.decisions),
             lost="operators that the replacement removed start with empty state",
             sentence=f"replaced query {query.name}",
         )

@@ -10,6 +10,7 @@ from millrace.changes.change import Change, Kind, Planned, Route, Verb
 from millrace.changes.fields import QueryName
 from millrace.changes.state import ControlState
 from millrace.engine import events
+from millrace.engine.engine import Engine
 from millrace.sql import Planned as Step
 
 REASON = "paused by an admin"
@@ -31,6 +32,10 @@ class PauseQuery(Change):
         str,
         Field(description="The reason; `query show`, `why` and the log show it.", min_length=1, max_length=1_000),
     ] = REASON
+
+    def holds(self, engine: Engine) -> bool:
+        query = engine.queries_by_name.get(self.name)
+        return query is not None and query.paused == self.reason and not query.failed
 
     def planned(self, state: ControlState, step: Step | None, facts: Any) -> Planned:
         from millrace.changes.resume_query import ResumeQuery

@@ -36,6 +36,10 @@ class ResumeQuery(Change):
         query = engine.queries_by_name.get(self.name)
         return None if query is None or query.failed else query.paused
 
+    def holds(self, engine: Engine) -> bool:
+        query = engine.queries_by_name.get(self.name)
+        return query is not None and query.paused is None
+
     def planned(self, state: ControlState, step: Step | None, facts: Any) -> Planned:
         return Planned(
             self,

@@ -47,6 +47,9 @@ class SetBreak(Change):
     def facts(self, engine: Engine) -> Any:
         return self.name in engine.graph.breaks
 
+    def holds(self, engine: Engine) -> bool:
+        return engine.knows(self.name) and (self.name in engine.graph.breaks) == self.on
+
     def planned(self, state: ControlState, step: Step | None, facts: Any) -> Planned:
         return Planned(
             self,

@@ -154,6 +154,6 @@ def _add_ledger(app: FastAPI, daemon: Daemon) -> None:
         told = {"undoes": entry.number, "text": entry.text, "lost": entry.lost}
         told["changes"] = [one.record() for one in wanted]
         if request.dry_run:
-            return {"dry_run": True, **told, "plan": await catalog.foresee(wanted)}
+            return {"dry_run": True, **told, "plan": await catalog.foresee(wanted, undoes=True)}
         await catalog.change_all(wanted, undoes=entry.number)
         return {"dry_run": False, **told, "number": catalog.ledger.newest()}

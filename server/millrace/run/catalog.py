@@ -299,7 +299,9 @@ class Catalog:
         async def turn() -> list[dict[str, Any]]:
             async def whole() -> list[dict[str, Any]]:
                 await check()
-                plans = await self._plan_changes(changes)
+                if undoes is not None:
+                    self.ledger.inverse(self.ledger.find(undoes))  # another client may have undone it meanwhile
+                plans = await self._plan_changes(changes, undoes=undoes is not None)
                 answers = await self._apply(plans)
                 self.keeper.definitions = plans[-1].definitions
                 self._enter(plans, undoes)
@@ -311,18 +313,21 @@ class Catalog:
             return await self._admitted(turn, labels)
         return await asyncio.shield(asyncio.ensure_future(turn()))
 
-    async def foresee(self, changes: Sequence[Change], check: Check = _nothing) -> dict[str, Any]:
+    async def foresee(
+        self, changes: Sequence[Change], check: Check = _nothing, *, undoes: bool = False
+    ) -> dict[str, Any]:
         """The effect of changes on the graph, without applying them."""
         with self._planning.admitted():
             async with self._one_at_a_time:
                 await check()
-                plans = await self._plan_changes(changes)
+                plans = await self._plan_changes(changes, undoes=undoes)
                 effects = [effect for plan in plans for effect in plan.effects]
                 await self.writers.open_files(effects, opens=False, known=False)
                 return await self._foresee(_commands(plans))
 
-    async def _plan_changes(self, changes: Sequence[Change]) -> list[Planned]:
-        """Plan changes, each in the state after those before it: one alone on the engine, several on its shadow."""
+    async def _plan_changes(self, changes: Sequence[Change], *, undoes: bool = False) -> list[Planned]:
+        """Plan changes, each in the state after those before it: one alone on the engine, several on its shadow. An
+        undo leaves out what holds already."""
         await self._runner.at_rest()
         for change in changes:
             self._refuse_on_trial(change)
@@ -330,7 +335,7 @@ class Catalog:
         if len(changes) > 1:
             snapshot = shadow.Snapshot.of(self._engine)
             return await self._planning.run(
-                lambda: _plan_on_shadow([(change, None) for change in changes], state, snapshot)
+                lambda: _plan_on_shadow([(change, None) for change in changes], state, snapshot, undoes=undoes)
             )
         (change,) = changes
         facts = change.facts(self._engine)
@@ -634,13 +639,19 @@ def _is_slow(change: Change) -> bool:
 
 
 def _plan_on_shadow(
-    changes: Sequence[tuple[Change, Step | None]], state: ControlState, snapshot: shadow.Snapshot
+    changes: Sequence[tuple[Change, Step | None]],
+    state: ControlState,
+    snapshot: shadow.Snapshot,
+    *,
+    undoes: bool = False,
 ) -> list[Planned]:
     """Plan changes on an engine without tuples, which obeys each before the next is planned. Those of a text have their
     step."""
     plans: list[Planned] = []
     with shadow.cast(snapshot) as engine:
         for number, (change, given) in enumerate(changes, 1):
+            if undoes and change.holds(engine):
+                continue
             try:
                 step = change.step(state) if given is None else given
                 plan = change.planned(state, step, change.facts(engine))
@@ -652,6 +663,8 @@ def _plan_on_shadow(
                 raise Refuse(text, code=refused.code) from None
             plans.append(plan)
             state = state.with_(plan.definitions)
+    if not plans:
+        raise Refuse("nothing is left to undo: later changes have undone it", code="undone")
     return plans
 
 
