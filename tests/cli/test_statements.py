@@ -48,6 +48,29 @@ def test_a_file_applied_twice(server):
     assert "CREATE OR REPLACE QUERY replaces it" in refused.stderr
 
 
+def test_the_difference_from_a_file(tmp_path):
+    file, data = tmp_path / "all.sql", tmp_path / "data"
+    data.mkdir()
+    file.write_text(FILE)
+    with Server(data) as server:
+        server.millrace("apply", str(file))
+        same = server.millrace("diff", str(file))
+        assert (same.returncode, same.stdout, same.stderr) == (0, "", "")
+        file.write_text(FILE.replace("k > 0", "k > 1").replace("SINK out", "SINK other") + "CREATE STREAM t (k BIGINT)")
+        differs = server.millrace("diff", str(file))
+        assert differs.returncode == 1
+        signed = [line for line in differs.stdout.splitlines() if line[0] in "+-~"]
+        assert signed == ["- sink out", "+ stream t", "~ query q", "+ sink other"]
+        assert "    -CREATE QUERY q AS SELECT ts, k FROM s WHERE k > 0" in differs.stdout
+        assert server.millrace("apply", "--prune", "--plan", str(file)).stderr.startswith("would drop sink out\n")
+        assert server.millrace("apply", "--prune", str(file)).returncode == 0
+        assert server.millrace("diff", str(file)).returncode == 0
+        file.write_text("CREATE")
+        wrong = server.millrace("diff", str(file))
+        assert wrong.returncode == 2
+        assert wrong.stderr.startswith("millrace: line 1")
+
+
 def test_insert_show_and_describe(server):
     server.millrace("apply", str(server.folder / "all.sql"))
     done = server.millrace("sql", "INSERT INTO s VALUES ('2026-01-01', 1), ('2026-01-02', 2)")

@@ -33,10 +33,12 @@ from millrace.sql.temporary import CreateTemporary, without_limit
 
 class Terms(NamedTuple):
     """How statements are applied: with `idempotent` a CREATE that repeats an existing definition changes nothing;
-    `temporary` is the name of the query that a SELECT becomes, where one is allowed."""
+    `temporary` is the name of the query that a SELECT becomes, where one is allowed; with `prune` the text is all that
+    the server is to define."""
 
     idempotent: bool = False
     temporary: str | None = None
+    prune: bool = False
 
 
 STRICT: Final = Terms()
@@ -51,10 +53,11 @@ class Drafted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """The statements of a text, and the definitions after them."""
+    """The statements of a text, and the definitions after them. `shows` is part of each statement's outcome."""
 
     statements: Sequence[Drafted]
     after: Catalog
+    shows: Sequence[dict[str, Any]] = ()
 
     @property
     def inspects(self) -> bool:

@@ -32,6 +32,13 @@ def same_query(before: QueryPlan, options: QueryOptions, query: s.QueryBody) -> 
     return before.options == options and _shape(body.query) == _shape(query)
 
 
+def same_definition(before: QueryPlan, after: QueryPlan) -> bool:
+    """Whether two queries have the same definition."""
+    body = parse(after.sql, KNOWN)[0].body
+    assert isinstance(body, s.CreateQueryStatement | s.SelectStatement)
+    return same_query(before, after.options, body.query)
+
+
 def same_plan(before: QueryPlan, after: QueryPlan) -> bool:
     """Whether a statement is still lowered to the plan that a query has; a stream's newer columns do not count."""
     return (before.output, before.schema, *map(_narrow, before.nodes)) == (

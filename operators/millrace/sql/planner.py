@@ -773,7 +773,7 @@ def _check_readers(statement: s.Statement, name: s.Name, catalog: Catalog, after
     """Refuse a replacement that changes the form of its rows while other queries read them."""
     before = catalog.queries[after.name]
     readers = [user for user in _readers_of(catalog, "query", after.name) if user.startswith("query ")]
-    if readers and _reader_properties(before, catalog) != _reader_properties(after, catalog):
+    if readers and reader_properties(before, catalog) != reader_properties(after, catalog):
         raise SqlError(
             statement.text,
             name.span.start,
@@ -782,7 +782,7 @@ def _check_readers(statement: s.Statement, name: s.Name, catalog: Catalog, after
         )
 
 
-def _reader_properties(query: QueryPlan, catalog: Catalog) -> tuple[object, ...]:
+def reader_properties(query: QueryPlan, catalog: Catalog) -> tuple[object, ...]:
     """The properties that readers of a query rely on."""
     facts = facts_of(query, catalog)
     return query.schema, query.update_key, facts.orders[query.output], facts.lags

@@ -112,17 +112,41 @@ def apply(
     link: Link,
     file: Annotated[Path, typer.Argument(metavar="FILE.sql", help="A file of SQL statements.")],
     plan: Annotated[bool, typer.Option("--plan", help="Show what would change, without changing anything.")] = False,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Make the server equal to the file: drop what the file does not define.")
+    ] = False,
 ) -> None:
     """Apply all statements of a file, or none of them."""
+    if not statements.apply(link, _read(file), _print_list, dry_run=plan, prune=prune):
+        show.tell(f"{file} contains no statement")
+
+
+def diff(
+    link: Link,
+    file: Annotated[Path, typer.Argument(metavar="FILE.sql", help="A file of all definitions.")],
+) -> None:
+    """Print what `apply --prune` would create (+), drop (-) and replace (~).
+
+    Exits with 0 if nothing, with 1 if anything, and with 2 after an error.
+    """
     try:
-        text = file.read_text(encoding="utf-8")
+        differs = statements.diff(link, _read(file), str(file))
+    except MillraceError as error:
+        show.tell(f"millrace: {error.text}")
+        raise typer.Exit(2) from None
+    if differs:
+        raise typer.Exit(1)
+
+
+def _read(file: Path) -> str:
+    """The text of a file of statements."""
+    try:
+        return file.read_text(encoding="utf-8")
     except OSError as error:
         raise MillraceError(f"{file}: {(error.strerror or str(error)).lower()}") from None
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise MillraceError(f"{file}, line {line}: expected statements as UTF-8 text, got other bytes") from None
-    if not statements.apply(link, text, _print_list, dry_run=plan):
-        show.tell(f"{file} contains no statement")
 
 
 def sql(link: Link, statement: Annotated[str, typer.Argument(help="One or more statements.")]) -> None:

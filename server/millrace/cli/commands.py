@@ -99,6 +99,13 @@ COMMANDS: Final = (
         "Apply a file of SQL statements, all or none",
         "millrace apply shop.sql --plan",
     ),
+    CommandInfo(
+        "Queries",
+        "diff",
+        "admin:diff",
+        "Compare a file of SQL definitions with the server",
+        "millrace diff shop.sql",
+    ),
     CommandInfo("Queries", "sql", "admin:sql", "Execute SQL statements", 'millrace sql "DROP QUERY diary"'),
     CommandInfo("Queries", "explain", "admin:explain", "Explain a running query", "millrace explain diary --analyze"),
     CommandInfo("Queries", "export", "admin:export", "Print all definitions as SQL", "millrace export > backup.sql"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -30,9 +31,9 @@ def run(link: Link, text: str, lists: Lists) -> bool:
     return bool(statements)
 
 
-def apply(link: Link, text: str, lists: Lists, *, dry_run: bool) -> bool:
+def apply(link: Link, text: str, lists: Lists, *, dry_run: bool, prune: bool = False) -> bool:
     """Apply a file, which may have been applied before, or plan it; whether it has statements."""
-    answer = link.post("sql", {"sql": text, "dry_run": dry_run, "idempotent": True})
+    answer = link.post("sql", {"sql": text, "dry_run": dry_run, "idempotent": True, "prune": prune})
     statements = answer["statements"]
     if link.as_json:
         show.as_json(answer)
@@ -43,6 +44,31 @@ def apply(link: Link, text: str, lists: Lists, *, dry_run: bool) -> bool:
     elif "plan" in answer and statements:
         planned.show_plan(answer["plan"])
     return bool(statements)
+
+
+def diff(link: Link, text: str, file: str) -> bool:
+    """Print the differences between the server and a file that is all it is to define; whether there are any."""
+    answer = link.post("sql", {"sql": text, "dry_run": True, "prune": True})
+    changed = [statement for statement in answer["statements"] if not statement.get("unchanged")]
+    if link.as_json:
+        show.as_json(changed)
+        return bool(changed)
+    # A dropped and created object is one difference.
+    objects = {(_kind_of(statement), statement["name"]): statement for statement in changed}
+    again = [(_kind_of(statement), statement["name"]) for statement in changed]
+    for (kind, name), statement in objects.items():
+        before, after = statement["before"], statement["after"]
+        sign = "+" if before is None else "-" if after is None else "~"
+        show.out(f"{sign} {kind} {name}{' (dropped and created again)' if again.count((kind, name)) > 1 else ''}")
+        if before is not None and after is not None and before != after:
+            lines = difflib.unified_diff(before.splitlines(), after.splitlines(), "the server", file, lineterm="")
+            show.out("\n".join(f"    {line}" for line in lines))
+    return bool(changed)
+
+
+def _kind_of(statement: Mapping[str, Any]) -> str:
+    """The kind of the object that a statement is about."""
+    return str(statement["kind"]).partition("_")[2]
 
 
 def _exist(statements: Sequence[Mapping[str, Any]]) -> str:

@@ -88,6 +88,9 @@ class SqlRequest(BaseModel):
     idempotent: bool = Field(
         default=False, description="CREATE of an object that exists with the same definition succeeds unchanged."
     )
+    prune: bool = Field(
+        default=False, description="The statements are all that the server is to define: the rest is dropped."
+    )
     temporary: bool = Field(
         default=False, description="A SELECT at the end becomes a temporary query, which ends when its reader leaves."
     )
@@ -393,7 +396,7 @@ def _add_sql(app: FastAPI, daemon: Daemon) -> None:
             told = {"kind": "explain", "name": name, **(await analyzed(daemon, name))}
             return {"dry_run": request.dry_run, "statements": [told]}
         check = look.unless_changed("catalog", "", if_match)
-        terms = daemon.catalog.terms(idempotent=request.idempotent, temporary=request.temporary)
+        terms = daemon.catalog.terms(idempotent=request.idempotent, temporary=request.temporary, prune=request.prune)
         if request.dry_run:
             statements, becomes = await daemon.catalog.plan(request.sql, check, terms)
             await look.tag_catalog(response)

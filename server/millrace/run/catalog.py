@@ -29,6 +29,7 @@ from millrace.changes.edits import RowChoice
 from millrace.changes.effects import AlterFeeds, Effect, FollowStream, ForgetStream
 from millrace.changes.ledger import Applied, Ledger
 from millrace.changes.names import formerly
+from millrace.changes.pruning import prune
 from millrace.changes.rename_query import RenameQuery
 from millrace.changes.set_strategy import SetStrategy
 from millrace.changes.state import ControlState, StreamDefaults
@@ -143,10 +144,12 @@ class Catalog:
 
     # -- statements --------------------------------------------------------------------------------
 
-    def terms(self, *, idempotent: bool, temporary: bool) -> Terms:
+    def terms(self, *, idempotent: bool, temporary: bool, prune: bool) -> Terms:
         """How the statements of a request are taken."""
+        if prune and temporary:
+            raise Refuse("prune and temporary contradict each other: remove one", code="invalid_request")
         taken = {*self.known.streams, *self.known.queries}
-        return Terms(idempotent, self.temporaries.next_name(taken) if temporary else None)
+        return Terms(idempotent, self.temporaries.next_name(taken) if temporary else None, prune)
 
     async def plan(
         self, sql: str, check: Check = _nothing, terms: Terms = STRICT
@@ -239,7 +242,7 @@ class Catalog:
 
     async def _drafted(self, sql: str, terms: Terms) -> Draft:
         state = self.state
-        return await self._planning.run(lambda: draft(sql, state, terms))
+        return await self._planning.run(lambda: prune(sql, state) if terms.prune else draft(sql, state, terms))
 
     async def _planned(self, text: Draft) -> tuple[list[Planned], list[dict[str, Any]]]:
         """The plans of a text's changes, and the outcome of each statement."""
@@ -257,7 +260,9 @@ class Catalog:
                 plans.append(change.planned(state, step, change.facts(self._engine)))
                 state = state.with_(plans[-1].definitions)
         rest = iter(plans)
-        return plans, [outcome(step) if change is None else next(rest).outcome for step, change in text.statements]
+        outcomes = [outcome(step) if change is None else next(rest).outcome for step, change in text.statements]
+        shows = text.shows or [{}] * len(outcomes)
+        return plans, [told | shown for told, shown in zip(outcomes, shows, strict=True)]
 
     async def _with_views(self, text: Draft, outcomes: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The views that statements show, after all of them."""
