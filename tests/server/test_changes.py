@@ -14,6 +14,10 @@ from hypothesis import given
 from hypothesis import settings as settle
 from hypothesis import strategies as st
 
+from millrace.changes.create_query import CreateQuery
+from millrace.changes.drop_query import DropQuery
+from millrace.changes.pause_query import PauseQuery
+from millrace.changes.rename_query import RenameQuery
 from millrace.changes.table import CHANGES, read
 from millrace.engine import shadow
 from millrace.protocol import Refuse
@@ -117,6 +121,11 @@ def everything(daemon):
     return daemon.catalog.keeper.export(), daemon.catalog.ledger.entries(), parts
 
 
+def entered(daemon):
+    """The same with the number of the newest change in the ledger."""
+    return holds(daemon), daemon.catalog.ledger.newest()
+
+
 async def apply(daemon, changes, undoes=None):
     """Whether they were applied; refused, nothing has changed."""
     before = everything(daemon)
@@ -186,10 +195,19 @@ def planned(change, state, engine):
         return refused.text
 
 
+# Mostly applied, each with rows in several tables of the file.
+APPLICABLE = (
+    CreateQuery(sql="CREATE QUERY s AS SELECT k FROM b"),
+    RenameQuery(name="p", to="t"),
+    DropQuery(name="r"),
+    PauseQuery(name="q"),
+)
+
+
 @settle(max_examples=examples(60), deadline=None)
-@given(st.lists(CHANGE, max_size=5), CHANGE, st.integers(0, 400))
+@given(st.lists(CHANGE, max_size=3), st.lists(st.sampled_from(APPLICABLE), min_size=1, max_size=2), st.integers(0, 80))
 def test_a_server_that_ends_before_or_while_it_writes_a_change_starts_without_it_or_with_it(
-    before, change, instructions
+    before, changes, instructions
 ):
     """The engine has obeyed by then; the file's transaction ends after so many instructions of its database."""
 
@@ -198,18 +216,18 @@ def test_a_server_that_ends_before_or_while_it_writes_a_change_starts_without_it
             await daemon.catalog.execute(";".join(START))
             for one in before:
                 await apply(daemon, [one])
-            past, left = holds(daemon), itertools.count()
+            past, left = entered(daemon), itertools.count()
             database = daemon.catalog.keeper.store._database
             database.set_progress_handler(lambda: next(left) >= instructions, 1)
             with suppress(Refuse, StoreError):
-                await daemon.catalog.change(change)
-            found = holds(daemon)
+                await daemon.catalog.change_all(changes)
+            found = entered(daemon)
             database.set_progress_handler(None, 1)
             return past, found
 
     async def second(folder):
         async with working(folder) as daemon:
-            return holds(daemon)
+            return entered(daemon)
 
     with tempfile.TemporaryDirectory() as name:
         states = asyncio.run(first(Path(name)))
