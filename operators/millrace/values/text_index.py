@@ -157,5 +157,10 @@ class TextIndex:
             self._hash(room)
 
     @property
+    def content_bytes(self) -> int:
+        """The bytes of the texts and of their places, without room for more."""
+        return int(self._ends[self.count]) + 16 * self.count
+
+    @property
     def nbytes(self) -> int:
         return self._tags.nbytes + self._index.nbytes + self._ends.nbytes + self._arena.nbytes

@@ -66,7 +66,7 @@ class Choice:
         for pane in [pane for pane in self._counts if pane < beyond]:
             tuples, row_bytes = self._counts.pop(pane)
             table = tables[0, pane]
-            self._judge(Judged(self.mode, tuples, table.count, tuples * row_bytes, table.nbytes))
+            self._judge(Judged(self.mode, tuples, table.count, tuples * row_bytes, table.groups_bytes))
 
     def _judge(self, pane: Judged) -> None:
         share = BACK if self.mode == "buffered" else BUFFERED

@@ -468,6 +468,11 @@ class Keys:
         return keys
 
     @property
+    def content_bytes(self) -> int:
+        """The bytes of its texts."""
+        return sum(codes.content_bytes for codes in self._codes if codes is not None)
+
+    @property
     def nbytes(self) -> int:
         codes = sum(index.nbytes for index in self._codes if index is not None)
         return self._stored.nbytes + self._index.nbytes + codes
@@ -624,6 +629,14 @@ class Table:
     @property
     def nbytes(self) -> int:
         return int(self.key_set.nbytes + self._block.nbytes + sum(call.nbytes for call in self.calls))
+
+    @property
+    def groups_bytes(self) -> int:
+        """The bytes that so many groups take. What is allocated depends on the order in which they came, and on saves,
+        so decisions go by this number."""
+        room = max(1 << max(self.count - 1, 0).bit_length(), SMALLEST)
+        keys = self.key_set.content_bytes
+        return 8 * room * (int(self._words) + self._grouping.width + 1) + keys
 
     def save(self) -> Any:
         states = [call.save(self.count) for call in self.calls]
