@@ -156,3 +156,12 @@ def test_what_is_derived_for_new_operators_alone_is_what_follows_from_all_of_the
         restored = Engine.restore(saved)
         assert picture(restored) == picture(world.engine)
         assert restored.save() == saved
+
+
+def test_a_paused_query_is_below_the_fork_that_appears_meanwhile():
+    world = World(share=False)
+    world.obey(world.planned("CREATE QUERY early AS SELECT a FROM s1 WHERE a = 1"))
+    world.obey(PauseQuery("early"))
+    for number in (2, 3):
+        world.obey(world.planned(f"CREATE QUERY later{number} AS SELECT a FROM s1 WHERE a = {number}"))
+    assert picture(world.engine) == picture(Engine.restore(world.engine.save()))

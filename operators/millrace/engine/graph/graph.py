@@ -697,7 +697,9 @@ class Graph:
             self._place(operator, len(rows[fork].readers) - len(scheduled), scheduled)
             return
         rows[operator] = self._row(operator)
-        rows |= {one: self._row(one) for one in (self._consumers[r] for r in self._scheduled(operator)) if one in rows}
+        # A paused reader has left the output, and finds it again when it is resumed.
+        below = [one for reader, one in self._consumers.items() if reader.arc is operator.output]
+        rows |= {one: self._row(one) for one in below if one in rows}
         if fork is not None:
             fork_row = self._row(fork)
             component.table = {}
