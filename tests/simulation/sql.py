@@ -8,7 +8,7 @@ exact; an interval is no column, so keys and aggregates compute one from `w`.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -56,6 +56,9 @@ class SqlTable:
              the times of the rows
     key      that of an update stream
     streams  those that it reads
+    windows  of windows that replace each other, with a bound as `w`: the rows of all. The load chooses which are there,
+             but the last one of each key always is
+    chosen   the rows, if the load chooses them: recomputed from what each stream has taken in and the rows given
     """
 
     sql: str
@@ -65,6 +68,8 @@ class SqlTable:
     counted: str | None = None
     timed: bool = True
     key: tuple[str, ...] | None = None
+    windows: Callable[[Taken], list[Row]] | None = None
+    chosen: Callable[[Taken, Collection[tuple[Any, ...]]], list[Row]] | None = None
 
     @property
     def nested(self) -> str:
@@ -324,7 +329,7 @@ class _SqlMaker:
     def _base(self, stream: str, *, settled: bool = False) -> SqlTable:
         """A stream, or an earlier query."""
         named = [query for query in self.queries if query.table.key is None and query.table.timed]
-        named = [query for query in named if query.table.settled or not settled]
+        named = [query for query in named if query.table.chosen is None and (query.table.settled or not settled)]
         if named and self.draw("over a query"):
             query = self.rng.choice(named)
             self.read.add(query.name)
@@ -665,19 +670,23 @@ class _SqlMaker:
             f"{bound} AS w" if column == "w" else f"{shown[column][0]} AS {column}" for column in COLUMNS
         )
 
-        def rows(taken: Taken) -> list[Row]:
+        def every(taken: Taken) -> list[Row]:
             functions = [function for _, function in shown.values()]
-            newest: dict[Any, Row] = {}
-            for values, ts in windows.time_windows(_numbered(taken[KEYED]), KEY, functions, size, slide):
-                row = _row(ts, values[len(KEY) : -2]) | {"w": values[-2] if bound == "window_start" else values[-1]}
-                newest[values[: len(KEY)]] = row  # windows are in order of their starts
-            return list(newest.values())
+            found = windows.time_windows(_numbered(taken[KEYED]), KEY, functions, size, slide)
+            return [
+                _row(ts, values[len(KEY) : -2]) | {"w": values[-2] if bound == "window_start" else values[-1]}
+                for values, ts in found
+            ]
+
+        def rows(taken: Taken) -> list[Row]:
+            # Windows are in order of their starts.
+            return list({tuple(row[column] for column in KEY): row for row in every(taken)}.values())
 
         sql = (
             f"SELECT {listed} FROM HOP({KEYED}, ts, INTERVAL '{slide} us', INTERVAL '{size} us') LATEST "
             f"{self.draw('when')} {self.draw('queue')} GROUP BY {', '.join(KEY)}, {bound}"
         )
-        return SqlTable(sql, rows, frozenset({KEYED}), key=KEY)
+        return SqlTable(sql, rows, frozenset({KEYED}), key=KEY, windows=every)
 
     def _current_filter(self, depth: int) -> SqlTable:
         return self._filter(depth, self.current(depth))
@@ -713,7 +722,22 @@ class _SqlMaker:
         def rows(taken: Taken) -> list[Row]:
             return _places(_numbered(table.rows(taken)), columns, most, time=lambda row: 0)
 
+        if table.windows is not None and "w" in columns:
+            return self._top_of_windows(replace(table, sql=sql), table.windows, columns, most)
         return SqlTable(sql, rows, table.streams, timed=False, key=key)
+
+    def _top_of_windows(
+        self, table: SqlTable, every: Callable[[Taken], list[Row]], columns: Sequence[str], most: int
+    ) -> SqlTable:
+        """The first rows of each of windows that replace each other: final, also if a key's row is replaced later."""
+
+        def chosen(taken: Taken, given: Collection[tuple[Any, ...]]) -> list[Row]:
+            """The places, if the windows that were processed are the last ones and those of the rows given."""
+            last, shown = table.rows(taken), {values[1:-1] for values in given}
+            there = [row for row in every(taken) if row in last or _values(row)[:-1] in shown]
+            return _places(_numbered(there), columns, most, time=lambda row: int(row["ts"]))
+
+        return SqlTable(table.sql, lambda taken: chosen(taken, ()), table.streams, chosen=chosen)
 
     # -- the log -------------------------------------------------------------------------------------------------------
 

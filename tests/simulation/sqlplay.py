@@ -508,8 +508,11 @@ def simulate_sql(seed: int, styles: int = 1) -> int:
 def _compare(world: SqlWorld, wanted: Sequence[Any], got: Sequence[Any], how: str) -> None:
     for number, (these, those) in enumerate(zip(wanted, got, strict=True)):
         for name, rows in these.items():
+            query = world.query(name)
+            if query.table.chosen is not None:
+                rows = _wanted(query, query.table.chosen(taken_by(world), those[name]))
             if those[name] != rows:
                 raise Broken(
-                    f"{how}, checkpoint {number}: {world.query(name).text}\ngave too much "
+                    f"{how}, checkpoint {number}: {query.text}\ngave too much "
                     f"{dict(those[name] - rows)},\nwithheld {dict(rows - those[name])}"
                 )
