@@ -159,12 +159,21 @@ def test_an_order_of_time_and_the_newest_first_exclude_each_other() -> None:
     assert refused.value.column == 63
 
 
+# Final places, of windows that replace each other or of all.
+PLACES = (
+    "SELECT k, w, n FROM (SELECT k, count(*) AS n, window_end AS w FROM TUMBLE(ticks, at, '1 s') {} GROUP BY k, "
+    "window_end) QUALIFY ROW_NUMBER() OVER (PARTITION BY w ORDER BY n DESC) <= 2"
+)
+
+
 @pytest.mark.parametrize(
     ("sql", "expected"),
     [
         ("SELECT * FROM ticks LATEST", "final"),
         ("SELECT v, count(*) AS n FROM ticks LATEST GROUP BY v", "final"),
         ("SELECT k, count(*) AS n FROM TUMBLE(ticks, at, '1 s') LATEST GROUP BY k", "final"),
+        (PLACES.format("LATEST"), "load"),
+        (PLACES.format(""), "rows"),
         ("SELECT count(*) AS n FROM TUMBLE((SELECT * FROM ticks LATEST), at, '1 s')", "load"),
         ("SELECT count(*) AS n FROM TUMBLE((SELECT k, v FROM ticks LATEST WHERE v > 1), ts, '1 s')", "load"),
         ("SELECT * FROM plain SHED RANDOM 5", "load"),

@@ -121,7 +121,7 @@ class TopSpec(Spec):
         final = self.closes_at is not None
         return Updates(
             takes=self.replaces is not None,
-            reads_all=False,
+            reads_all=final and self.replaces is not None,
             emits="rows" if final and self.replaces is None else "updates",
             depends_on_steps=not final and self.emit == "latest",
             by_order=not final,
