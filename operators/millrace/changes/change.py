@@ -1,6 +1,6 @@
 """What a change is: fields, a plan, and a sentence.
 
-The fields are the HTTP body, the arguments of the command and the record of the change at once. `plan` is a function of
+The fields are the body of its HTTP route and its record at once. `plan` is a function of
 the control state, and either raises Refuse or lists commands and effects; it performs none of them.
 """
 
@@ -32,14 +32,6 @@ class Route(NamedTuple):
     statuses: tuple[int, ...] = (400, 404, 409, 412)
     fixed: Mapping[str, Any] = {}
     after: str | None = None
-
-
-class Verb(NamedTuple):
-    """A command of the command line, and an example of it."""
-
-    path: str
-    example: str
-    fixed: Mapping[str, Any] = {}
 
 
 class ChangeLabel(NamedTuple):
@@ -88,7 +80,6 @@ class Change(BaseModel):
     target: ClassVar[str] = "name"
     previews: ClassVar[bool] = False
     routes: ClassVar[tuple[Route, ...]] = ()
-    verbs: ClassVar[tuple[Verb, ...]] = ()
 
     def step(self, state: ControlState) -> Step | None:
         """The part of the plan that needs SQL; it may take long, so it happens outside the event loop."""

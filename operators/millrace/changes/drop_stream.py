@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from millrace.changes.change import Change, Kind, Planned, Route, Verb
+from millrace.changes.change import Change, Kind, Planned, Route
 from millrace.changes.effects import ForgetStream
 from millrace.changes.fields import StreamName
 from millrace.changes.state import ControlState
@@ -20,7 +20,6 @@ class DropStream(Change):
     label: ClassVar[str] = "drop_stream"
     about: ClassVar[Kind | None] = "stream"
     routes: ClassVar[tuple[Route, ...]] = (Route("DELETE", "streams/{name}", "Drop a stream that no query reads"),)
-    verbs: ClassVar[tuple[Verb, ...]] = (Verb("stream drop", "millrace stream drop door"),)
 
     name: StreamName
 

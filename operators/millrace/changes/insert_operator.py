@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from millrace.changes.change import Kind, Planned, Route, Verb
+from millrace.changes.change import Kind, Planned, Route
 from millrace.changes.edits import EditFacts, RowChoice, edit_facts
 from millrace.changes.fields import InputNumber, OperatorName
 from millrace.changes.remove_operator import RemoveOperator
@@ -34,9 +34,6 @@ class InsertOperator(RowChoice):
             "operators/{name}/insert",
             "Insert an operator before an operator's input, until the query is replaced",
         ),
-    )
-    verbs: ClassVar[tuple[Verb, ...]] = (
-        Verb("operator insert", 'millrace operator insert q.aggregate1 --where "k < 10"'),
     )
 
     before: OperatorName

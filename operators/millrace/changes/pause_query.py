@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from millrace.changes.change import Change, Kind, Planned, Route, Verb
+from millrace.changes.change import Change, Kind, Planned, Route
 from millrace.changes.fields import QueryName
 from millrace.changes.state import ControlState
 from millrace.engine import events
@@ -25,7 +25,6 @@ class PauseQuery(Change):
     routes: ClassVar[tuple[Route, ...]] = (
         Route("POST", "queries/{name}/pause", "Pause a query; it skips what arrives meanwhile"),
     )
-    verbs: ClassVar[tuple[Verb, ...]] = (Verb("query pause", "millrace query pause diary --reason maintenance"),)
 
     name: QueryName
     reason: Annotated[

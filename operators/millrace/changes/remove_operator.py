@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from millrace.changes.change import Change, Kind, Planned, Route, Verb
+from millrace.changes.change import Change, Kind, Planned, Route
 from millrace.changes.fields import OperatorName
 from millrace.changes.state import ControlState
 from millrace.engine import events
@@ -22,7 +22,6 @@ class RemoveOperator(Change):
     routes: ClassVar[tuple[Route, ...]] = (
         Route("DELETE", "operators/{name}", "Remove an operator that only filters rows", statuses=(404, 409, 412)),
     )
-    verbs: ClassVar[tuple[Verb, ...]] = (Verb("operator remove", "millrace operator remove q.filter2"),)
 
     name: OperatorName
 

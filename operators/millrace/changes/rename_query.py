@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from millrace.changes.change import Change, Kind, Planned, Route, Verb
+from millrace.changes.change import Change, Kind, Planned, Route
 from millrace.changes.effects import RenameOutlet, RetargetSink
 from millrace.changes.fields import QueryName
 from millrace.changes.state import ControlState
@@ -23,7 +23,6 @@ class RenameQuery(Change):
     routes: ClassVar[tuple[Route, ...]] = (
         Route("POST", "queries/{name}/rename", "Rename a query; its sequence numbers continue", after="to"),
     )
-    verbs: ClassVar[tuple[Verb, ...]] = (Verb("query rename", "millrace query rename diary journal"),)
 
     name: QueryName
     to: Annotated[

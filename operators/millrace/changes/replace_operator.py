@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from millrace.changes.change import Kind, Planned, Route, Verb
+from millrace.changes.change import Kind, Planned, Route
 from millrace.changes.edits import EditFacts, RowChoice, edit_facts, edited
 from millrace.changes.fields import OperatorName
 from millrace.changes.state import ControlState
@@ -23,9 +23,6 @@ class ReplaceOperator(RowChoice):
     previews: ClassVar[bool] = True
     routes: ClassVar[tuple[Route, ...]] = (
         Route("PUT", "operators/{name}", "Change the condition or sample of a filtering operator"),
-    )
-    verbs: ClassVar[tuple[Verb, ...]] = (
-        Verb("operator replace", 'millrace operator replace q.filter1 --where "k < 20"'),
     )
 
     name: OperatorName

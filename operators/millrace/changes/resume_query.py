@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from millrace.changes.change import Change, Kind, Planned, Route, Verb
+from millrace.changes.change import Change, Kind, Planned, Route
 from millrace.changes.fields import QueryName
 from millrace.changes.pause_query import PauseQuery
 from millrace.changes.state import ControlState
@@ -27,7 +27,6 @@ class ResumeQuery(Change):
             statuses=(404, 409, 412),
         ),
     )
-    verbs: ClassVar[tuple[Verb, ...]] = (Verb("query resume", "millrace query resume diary"),)
 
     name: QueryName
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from millrace.changes.change import Change, Kind, Planned, Route, Verb
+from millrace.changes.change import Change, Kind, Planned, Route
 from millrace.changes.fields import OperatorName
 from millrace.changes.state import ControlState
 from millrace.engine import events
@@ -35,10 +35,6 @@ class SetBreak(Change):
             statuses=(404, 409, 412),
             fixed={"on": False},
         ),
-    )
-    verbs: ClassVar[tuple[Verb, ...]] = (
-        Verb("break set", "millrace break set q.filter1", {"on": True}),
-        Verb("break unset", "millrace break unset q.filter1", {"on": False}),
     )
 
     name: OperatorName

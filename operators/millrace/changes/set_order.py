@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from millrace.changes.change import Change, Kind, Planned, Route, Verb
+from millrace.changes.change import Change, Kind, Planned, Route
 from millrace.changes.fields import QueryName
 from millrace.changes.state import ControlState
 from millrace.engine import events
@@ -26,7 +26,6 @@ class SetOrder(Change):
     routes: ClassVar[tuple[Route, ...]] = (
         Route("PUT", "queries/{name}/order", "Change the order mode of a query's joins while they run"),
     )
-    verbs: ClassVar[tuple[Verb, ...]] = (Verb("query order", "millrace query order pairs filter"),)
 
     name: QueryName
     join: Annotated[

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from millrace.changes.change import Change, Kind, Planned, Route, Verb
+from millrace.changes.change import Change, Kind, Planned, Route
 from millrace.changes.fields import InputNumber, OperatorName
 from millrace.changes.state import ControlState
 from millrace.engine import events
@@ -24,7 +24,6 @@ class SetQueue(Change):
     routes: ClassVar[tuple[Route, ...]] = (
         Route("PUT", "operators/{name}/queue", "Change the queue of an operator's input while it runs"),
     )
-    verbs: ClassVar[tuple[Verb, ...]] = (Verb("operator queue", "millrace operator queue q.filter1 fifo"),)
 
     name: OperatorName
     kind: Annotated[

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from millrace.changes.change import Change, ChangeLabel, Kind, Planned, Route, Verb
+from millrace.changes.change import Change, ChangeLabel, Kind, Planned, Route
 from millrace.changes.decisions import ComponentDecisions, decided
 from millrace.changes.fields import ComponentName, StrategyText
 from millrace.changes.state import ControlState
@@ -24,7 +24,6 @@ class SetStrategy(Change):
     routes: ClassVar[tuple[Route, ...]] = (
         Route("PUT", "components/{name}/strategy", "Set the strategy of a component or of one operator"),
     )
-    verbs: ClassVar[tuple[Verb, ...]] = (Verb("strategy set", "millrace strategy set shop chain"),)
 
     name: ComponentName
     strategy: StrategyText

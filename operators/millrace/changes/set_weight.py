@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from millrace.changes.change import Change, Kind, Planned, Route, Verb
+from millrace.changes.change import Change, Kind, Planned, Route
 from millrace.changes.fields import ComponentName
 from millrace.changes.state import ControlState
 from millrace.engine import events
@@ -23,7 +23,6 @@ class SetWeight(Change):
     routes: ClassVar[tuple[Route, ...]] = (
         Route("PUT", "components/{name}/weight", "Set a component's share of the processor"),
     )
-    verbs: ClassVar[tuple[Verb, ...]] = (Verb("component weight", "millrace component weight shop 3"),)
 
     name: ComponentName
     weight: Annotated[

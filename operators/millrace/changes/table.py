@@ -1,4 +1,4 @@
-"""All changes. Routes, commands, documents, labels of metrics and the readers of records are made from this table."""
+"""All changes. HTTP routes, labels of metrics and the reader of records are made from this table."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from millrace.changes.change import Change, Kind, Planned, Route, Verb
+from millrace.changes.change import Change, Kind, Planned, Route
 from millrace.changes.fields import QueryName
 from millrace.changes.state import ControlState
 from millrace.engine import events
@@ -27,7 +27,6 @@ class UnshareQuery(Change):
             "Create separate copies of shared operators for a query, with their state",
         ),
     )
-    verbs: ClassVar[tuple[Verb, ...]] = (Verb("query unshare", "millrace query unshare diary"),)
 
     name: QueryName
     operators: Annotated[
