@@ -23,6 +23,8 @@ from millrace.engine import shadow
 from millrace.protocol import Refuse
 from millrace.store.catalog import StoreError
 from tests.depth import examples
+from tests.server.harness import served
+from tests.server.test_api import ask
 from tests.server.test_catalog import by_operator, working
 
 STREAMS, QUERIES, SINKS = ("a", "b"), ("p", "q", "r"), ("f", "g")
@@ -232,3 +234,21 @@ def test_a_server_that_ends_before_or_while_it_writes_a_change_starts_without_it
     with tempfile.TemporaryDirectory() as name:
         states = asyncio.run(first(Path(name)))
         assert asyncio.run(second(Path(name))) in states
+
+
+@served("CREATE STREAM s (k BIGINT)")
+async def test_a_temporary_query_leaves_no_entry(daemon):
+    before = len(daemon.catalog.ledger.entries())
+    terms = daemon.catalog.terms(idempotent=False, temporary=True, prune=False)
+    (told,) = await daemon.catalog.execute("SELECT k FROM s", terms=terms)
+    await daemon.catalog.change(DropQuery(name=told["name"]))
+    assert told["name"] not in daemon.engine.queries_by_name
+    assert len(daemon.catalog.ledger.entries()) == before
+
+
+@served("CREATE STREAM s (k BIGINT); CREATE QUERY q AS SELECT k FROM s WHERE k > 1")
+async def test_a_request_cannot_choose_the_number_of_an_operator(daemon):
+    change = {"change": "insert_operator", "before": "q.filter1", "where": "k > 2", "id": 1}
+    status, _, told = await ask(daemon, "POST", "/api/v1/changes", {"changes": [change]})
+    assert (status, told["code"]) == (422, "invalid_request")
+    assert [node.name for node in daemon.engine.query("q").plan.nodes] == ["q.filter1"]

@@ -50,6 +50,7 @@ class Planned:
     reply        of the route; None: the engine's answer to the first command
     inverse      the changes that undo it, in their order; None if nothing does, and `lost` says why. If there is an
                  inverse, `lost` says what it does not bring back
+    lasting      whether the ledger has it: temporary queries come and go without
     """
 
     change: Change
@@ -59,6 +60,7 @@ class Planned:
     effects: Sequence[Effect] = ()
     inverse: Sequence[Change] | None = ()
     lost: str | None = None
+    lasting: bool = True
     reply: dict[str, Any] | None = None
     sentence: str = ""
 

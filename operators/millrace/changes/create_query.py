@@ -65,6 +65,7 @@ class CreateQuery(TextChange):
                 (AddQuery(plan),),
                 (AddOutlet(query, temporary=isinstance(step, CreateTemporary)),),
                 (DropQuery(name=query.name),),
+                lasting=not isinstance(step, CreateTemporary),
                 sentence=f"created query {query.name}",
             )
         before = state.definitions.queries[query.name]

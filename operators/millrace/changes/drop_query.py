@@ -45,6 +45,7 @@ class DropQuery(Change):
             (events.DropQuery(self.name),),
             (RemoveOutlet(self.name),),
             None if self.name in state.temporary else (CreateQuery(sql=before), *facts),
+            lasting=self.name not in state.temporary,
             lost="the query starts with empty state, and its rows are numbered from 0",
             reply={"query": self.name, "dropped": True},
             sentence=f"dropped query {self.name}",

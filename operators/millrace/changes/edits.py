@@ -7,11 +7,10 @@ from zlib import crc32
 
 from pydantic import Field
 
-from millrace.changes.change import Change, Planned
+from millrace.changes.change import Change
 from millrace.changes.restoring import restored
 from millrace.changes.state import ControlState
 from millrace.engine.engine import Engine
-from millrace.engine.events import CommandBody
 from millrace.operators.filter.spec import SelectSpec
 from millrace.operators.frame.spec import Spec
 from millrace.operators.sample.spec import SampleSpec
@@ -58,14 +57,3 @@ def edit_facts(engine: Engine, operator: str, schema: Any) -> EditFacts:
     except Refuse as refused:
         columns = refused
     return EditFacts(columns, restored(engine, operator.partition(".")[0]))
-
-
-def edited(change: Change, state: ControlState, command: CommandBody, facts: EditFacts, sentence: str) -> Planned:
-    return Planned(
-        change,
-        state.definitions,
-        commands=(command,),
-        inverse=facts.inverse or None,
-        lost="operators that differ start with empty state",
-        sentence=sentence,
-    )

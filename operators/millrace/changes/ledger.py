@@ -105,6 +105,6 @@ class Ledger:
         """The changes that undo an entry. Raises Refuse."""
         if entry.undone_by is not None:
             raise Refuse(f"change {entry.number} was undone by change {entry.undone_by}", code="undone")
-        if entry.inverse is None:
+        if not entry.inverse:
             raise Refuse(f"change {entry.number} cannot be undone: {entry.lost}", code="not_undoable")
         return [read(record) for record in entry.inverse]

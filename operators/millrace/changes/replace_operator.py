@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from millrace.changes.change import Kind, Planned, Route
-from millrace.changes.edits import EditFacts, RowChoice, edit_facts, edited
+from millrace.changes.edits import EditFacts, RowChoice, edit_facts
 from millrace.changes.fields import OperatorName
 from millrace.changes.state import ControlState
 from millrace.engine import events
@@ -32,5 +32,11 @@ class ReplaceOperator(RowChoice):
 
     def planned(self, state: ControlState, step: Step | None, facts: EditFacts) -> Planned:
         spec = self.spec(state, facts, f"{self.name}:0")
-        command = events.ReplaceOperator(self.name, spec, self.where)
-        return edited(self, state, command, facts, f"replaced operator {self.name}")
+        return Planned(
+            self,
+            state.definitions,
+            commands=(events.ReplaceOperator(self.name, spec, self.where),),
+            inverse=facts.inverse or None,
+            lost="operators that differ start with empty state",
+            sentence=f"replaced operator {self.name}",
+        )

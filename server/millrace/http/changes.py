@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 from millrace.changes.change import Change, Route
 from millrace.changes.table import CHANGES, read
 from millrace.http.openapi import refusals, tagged
+from millrace.protocol import Refuse
 
 if TYPE_CHECKING:
     from millrace.http.lookup import ResourceLookup
@@ -137,6 +138,9 @@ def _add_ledger(app: FastAPI, daemon: Daemon) -> None:
 
     @app.post("/api/v1/changes", responses=refusals(400, 404, 409, 412), summary="Apply several changes as one")
     async def change(request: ChangesRequest) -> dict[str, Any]:
+        for record in request.changes:
+            for name in INTERNAL.intersection(record):
+                raise Refuse(f"{name}: the server sets it, so a request cannot", code="invalid_request")
         wanted = [read(record) for record in request.changes]
         if request.dry_run:
             return {"dry_run": True, "plan": await catalog.foresee(wanted)}
@@ -155,5 +159,5 @@ def _add_ledger(app: FastAPI, daemon: Daemon) -> None:
         told["changes"] = [one.record() for one in wanted]
         if request.dry_run:
             return {"dry_run": True, **told, "plan": await catalog.foresee(wanted, undoes=True)}
-        await catalog.change_all(wanted, undoes=entry.number)
+        await catalog.undo(entry.number)
         return {"dry_run": False, **told, "number": catalog.ledger.newest()}

@@ -19,6 +19,7 @@ import numpy as np
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from millrace.changes.table import CHANGES
 from millrace.engine.events import AskEnded
 from millrace.net.feeds import Feeds
 from millrace.net.guesses import OUTCOMES as GUESS_OUTCOMES
@@ -38,12 +39,7 @@ BOUNDS: Final = (*(str(bound / 1e6) for bound in BOUNDS_US), "+Inf")
 PIECE: Final = 100
 
 # The changes by admins; each is counted with its result from the first scrape on.
-RECONFIGURATIONS: Final = (
-    "create_stream", "create_query", "create_sink", "alter_stream", "rename_query",
-    "drop_stream", "drop_query", "drop_sink", "statements",
-    "pause", "resume", "unshare", "strategy", "break", "weight", "order", "queue",
-    "insert_operator", "remove_operator", "replace_operator",
-)  # fmt: skip
+RECONFIGURATIONS: Final = (*(change.label for change in CHANGES), "statements")
 STATES: Final = ("running", "paused", "failed")
 # Operators that never leave out a row because it is older than its key's.
 PASSING: Final = ("source", "fork", "sink")

@@ -25,6 +25,7 @@ from millrace.changes.decisions import (
     exchanged,
     named,
 )
+from millrace.changes.drop_query import DropQuery
 from millrace.changes.edits import RowChoice
 from millrace.changes.effects import AlterFeeds, Effect, FollowStream, ForgetStream
 from millrace.changes.ledger import Applied, Ledger
@@ -115,7 +116,7 @@ class Catalog:
         self.ledger = Ledger()
         self.writers = Sinks(engine, runner, places)
         self.keeper = Keeper(engine, runner, self.writers, self.ledger, strategy, folder)
-        self.temporaries = Temporaries(runner, timers, lambda name: self.execute(f'DROP QUERY "{name}"'))
+        self.temporaries = Temporaries(runner, timers, lambda name: self.change(DropQuery(name=name)))
         self.keeper.temporary = self.temporaries.names
         self.performer = Performer(engine, runner, feeds, metrics, archive, self.writers, self.temporaries)
         self.inspect: Callable[[Inspection], Awaitable[dict[str, Any]]] = _show_nothing
@@ -356,9 +357,9 @@ class Catalog:
         return entry, await self.change_all(self.ledger.inverse(entry), check, entry.number)
 
     def _enter(self, plans: Sequence[Planned], undoes: int | None = None) -> None:
-        """Enter changes into the ledger; temporary queries come and go without."""
-        lasting = [plan for plan in plans if plan.change.labelled.name not in self.temporaries.names]
-        if self.keeper.loaded and lasting and not any(plan.change.action == "select" for plan in lasting):
+        """Enter changes into the ledger."""
+        lasting = [plan for plan in plans if plan.lasting]
+        if lasting:
             self.ledger.add(lasting, self._runner.now_us(), logs.client.get() or SERVER, undoes)
 
     async def _apply(self, plans: Sequence[Planned], *, together: bool = False) -> list[Any]:
