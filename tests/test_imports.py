@@ -2,6 +2,7 @@
 
     protocol <- values <- operators <- engine <- sql <- formats <- history <- the daemon, offline <- backfill <- cli
     protocol <- client         values <- functions <- sql        sql <- changes <- the daemon
+    formats <- journal <- the daemon, offline
 
 The daemon consists of five rooms: net, http, run, store, observe. They may use each other; the other drivers do not
 use them. A new room needs a row in `MAY_IMPORT`, a root in `ROOTS` and a line in `pyproject.toml`.
@@ -33,10 +34,11 @@ MAY_IMPORT = {
     "changes": CORE,
     "formats": CORE,
     "history": CORE | {"formats"},
-    **dict.fromkeys(DAEMON, CORE | {"changes", "formats", "history"} | DAEMON),
-    "offline": CORE | {"formats"},
+    "journal": CORE | {"formats"},
+    **dict.fromkeys(DAEMON, CORE | {"changes", "formats", "history", "journal"} | DAEMON),
+    "offline": CORE | {"formats", "journal"},
     "backfill": CORE | {"formats", "history", "offline"},
-    "cli": CORE | {"changes", "formats", "history", "offline", "backfill", "client"} | DAEMON,
+    "cli": CORE | {"changes", "formats", "history", "journal", "offline", "backfill", "client"} | DAEMON,
 }
 
 # The engine is a function of its events: no clock, no chance, no input or output, no waiting.

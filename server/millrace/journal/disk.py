@@ -1,0 +1,174 @@
+"""The few things that a journal wants from a file system, and the real one.
+
+Rule: everything on disk goes through `Disk` and `File`, so a simulated disk can lose, tear and refuse it. A write is
+durable after `sync()` of its file. The name of a file (made, renamed or removed) is durable after `sync_folder()`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+# A process that writes the journal locks this file; the system unlocks it when the process ends.
+LOCK_FILE: Final = "lock"
+# Buffers that one system call takes (Linux: UIO_MAXIOV).
+_BUFFERS: Final = 1_024
+
+
+class File(Protocol):
+    """An open file of a fixed size."""
+
+    @property
+    def size(self) -> int: ...
+
+    def write_at(self, offset: int, data: Buffer | Sequence[Buffer]) -> None:
+        """Write all of it. After an error any part of it may be written."""
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes; fewer at the end of the file."""
+
+    def sync(self) -> None:
+        """Wait until everything written so far is durable."""
+
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    """One folder."""
+
+    def path(self, name: str) -> str:
+        """A file's path, for messages."""
+
+    def names(self) -> list[str]:
+        """The files of the folder; none if the folder does not exist."""
+
+    def create(self, name: str, size: int) -> File:
+        """A file of zeros with all its blocks allocated, replacing a file of that name. A full disk is an `OSError`,
+        and then the file does not exist."""
+
+    def open(self, name: str, *, write: bool = False) -> File: ...
+
+    def rename(self, name: str, new: str) -> None:
+        """Replaces a file called `new`."""
+
+    def remove(self, name: str) -> None: ...
+
+    def sync_folder(self) -> None:
+        """Wait until every name made, changed or removed so far is durable."""
+
+    def lock(self) -> bool:
+        """Hold the folder against other processes, making it if necessary; False: another process holds it."""
+
+    def unlock(self) -> None: ...
+
+
+class RealFile:
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+        self.size = os.fstat(handle).st_size
+
+    def write_at(self, offset: int, data: Buffer | Sequence[Buffer]) -> None:
+        if isinstance(data, bytes | bytearray | memoryview):
+            data = [data]
+        for first in range(0, len(data), _BUFFERS):
+            buffers = data[first : first + _BUFFERS]
+            size = sum(map(len, buffers))
+            written = os.pwritev(self._handle, buffers, offset)
+            while written < size:
+                rest = b"".join(buffers)[written:]
+                written += os.pwrite(self._handle, rest, offset + written)
+            offset += size
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        data = os.pread(self._handle, size, offset)
+        while len(data) < size and (more := os.pread(self._handle, size - len(data), offset + len(data))):
+            data += more
+        return data
+
+    def sync(self) -> None:
+        os.fdatasync(self._handle)
+
+    def close(self) -> None:
+        os.close(self._handle)
+
+
+class RealDisk:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lock: int | None = None
+
+    def path(self, name: str) -> str:
+        return str(self.folder / name)
+
+    def names(self) -> list[str]:
+        try:
+            return sorted(os.listdir(self.folder))
+        except FileNotFoundError:
+            return []
+
+    def create(self, name: str, size: int) -> RealFile:
+        path = self.folder / name
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(handle, 0, size)
+            return RealFile(handle)
+        except OSError:
+            os.close(handle)
+            os.unlink(path)
+            raise
+
+    def open(self, name: str, *, write: bool = False) -> RealFile:
+        handle = os.open(self.folder / name, (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC)
+        if write:
+            # After a failed sync the system may still show bytes that are not on the disk: read them from there.
+            os.fdatasync(handle)
+            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+        return RealFile(handle)
+
+    def rename(self, name: str, new: str) -> None:
+        os.rename(self.folder / name, self.folder / new)
+
+    def remove(self, name: str) -> None:
+        os.unlink(self.folder / name)
+
+    def sync_folder(self) -> None:
+        _sync_folder(self.folder)
+
+    def lock(self) -> bool:
+        _make_folder(self.folder)
+        handle = os.open(self.folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException as error:
+            os.close(handle)
+            if isinstance(error, BlockingIOError):
+                return False
+            raise
+        self._lock = handle
+        return True
+
+    def unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def _make_folder(folder: Path) -> None:
+    """The folder and its parents, each durable in its own parent."""
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    for one in reversed(missing):
+        one.mkdir(mode=0o700, exist_ok=True)
+        _sync_folder(one.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
