@@ -15,7 +15,7 @@
 #   make docs                renew the parts of the documents that are made from the code
 #   make record              record the README's terminal pictures again
 #   make docs-site           the documentation as a website in build/site, links checked
-#   make simulate [SEEDS=1000] [FROM=0]   random graphs, SQL, cuts, commands, saves, restores, clients, clocks, queues
+#   make simulate [SEEDS=1000] [FROM=0]   random graphs, SQL, cuts, commands, saves, restores, clients, clocks, queues, disks
 #   make lock                renew the lock files          make setup       .venv with everything
 #   make server              .venv with what a server needs
 #   make clean               remove what was built         make distclean   and .venv too
@@ -127,6 +127,7 @@ simulate: setup
 	@$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),1000) --from $(or $(FROM),0) --styles 1 --clocks
 	@$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),1000) --from $(or $(FROM),0) --styles 1 --updates
 	@$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),1000) --from $(or $(FROM),0) --styles 1 --sql
+	@$(BIN)/python -m tests.journal --seeds $(or $(SEEDS),1000) --from $(or $(FROM),0)
 
 # Settings of this machine (an index, a folder of wheels) must not reach the lock files: pip is told to forget them.
 COMPILE := env -u PIP_INDEX_URL -u PIP_EXTRA_INDEX_URL -u PIP_FIND_LINKS PIP_CONFIG_FILE=/dev/null \

@@ -83,6 +83,7 @@ class JournalReader:
             elif lsns[-1] > self.next_lsn:
                 # A segment is complete and synced before the next one starts. It may have been completed just now.
                 if again and self.next_lsn == lsn:
+                    self._check_follower(min(first for first in lsns if first > head.first_lsn))
                     raise damaged(path, self._offset, self.next_lsn)
                 again = self.next_lsn == lsn
             elif again and self.next_lsn == lsn:
@@ -147,12 +148,18 @@ class JournalReader:
             except FileNotFoundError:
                 continue  # removed since the folder was listed
 
-    def _open(self, first_lsn: int) -> None:
+    def _check_follower(self, first_lsn: int) -> None:
+        """Raise if a segment is missing between this one and the next that is there."""
+        _, before = self._position()
         file, head = open_segment(self.disk, first_lsn, self.server_id)
-        previous = self._head if self._file is not None else None
-        if previous is not None and previous.first_lsn not in (head.previous, head.first_lsn):
-            file.close()
-            raise lost(self.disk, previous.first_lsn, head)
+        file.close()
+        if before.first_lsn not in (head.previous, head.first_lsn):
+            raise lost(self.disk, before.first_lsn, head)
+
+    def _open(self, first_lsn: int) -> None:
+        if self._file is not None:
+            self._check_follower(first_lsn)
+        file, head = open_segment(self.disk, first_lsn, self.server_id)
         self.close()
         self._file, self._head, self.server_id = file, head, head.server_id
         self._offset, self.next_lsn = HEADER_BYTES, first_lsn

@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, NoReturn
+from typing import Final, NoReturn, Self
 
 from millrace.journal.disk import Buffer, Disk, File
 from millrace.journal.errors import JournalBroken, JournalError, JournalFull, JournalLocked, reason
@@ -103,15 +103,16 @@ class Journal:
         self._head: Header
         self._offset = HEADER_BYTES
 
-    @staticmethod
+    @classmethod
     def open(
+        cls,
         disk: Disk,
         *,
         segment_bytes: int = SEGMENT_BYTES,
         create: bool = True,
         server_id: bytes | None = None,
         now_us: Callable[[], int] = lambda: time.time_ns() // 1_000,
-    ) -> Journal:
+    ) -> Self:
         """Open a journal, or make one. It is locked until it is closed.
 
         `server_id` is the expected id, or the id of a new journal. If the journal is damaged, nothing on disk changes.
@@ -125,7 +126,7 @@ class Journal:
                 )
         except OSError as error:
             raise JournalError(f"{disk.path('')} cannot be locked ({reason(error)}): check its permissions") from None
-        journal = Journal(disk, segment_bytes, now_us)
+        journal = cls(disk, segment_bytes, now_us)
         try:
             journal._open(server_id)
         except BaseException:
