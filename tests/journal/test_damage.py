@@ -17,6 +17,7 @@ from millrace.journal.layout import (
     pack_record,
     read_header,
     scan,
+    seed_of,
     segment_lsns,
     segment_name,
 )
@@ -302,3 +303,25 @@ def test_removed_records_are_not_retained() -> None:
 def test_a_header_is_all_covered() -> None:
     head = Header(b"0" * 16, 7, 3, SEGMENT_BYTES, 9)
     assert len(head.pack()) == HEADER_BYTES
+
+
+@pytest.mark.parametrize(("lsn", "synced", "damage"), [(1, 0, False), (3, 1, False), (3, 2, True), (4, 3, True)])
+def test_a_record_with_another_number_is_none(lsn: int, synced: int, damage: bool) -> None:
+    """A gap is damage if the record after it says that the missing ones were synced."""
+    disk = SimulatedDisk(Random(1))
+    journal = Journal.open(disk, segment_bytes=SEGMENT_BYTES)
+    journal.append(b"first")
+    journal.write()
+    journal.close()
+    name, offset = segment_name(1), HEADER_BYTES + RECORD_BYTES + 5
+    content = bytearray(disk.contents()[name])
+    record = b"".join(map(bytes, pack_record(seed_of(journal.server_id), lsn, synced, 0, 3, [b"odd"])))
+    content[offset : offset + len(record)] = record
+    disk.store(name, bytes(content))
+    if damage:
+        for act in (lambda: Journal.open(disk), lambda: JournalReader(disk).check()):
+            text = is_refused(disk, act, JournalDamaged)
+            assert f"{disk.path(name)}: the record at offset {offset} (LSN 2) is damaged" in text
+    else:
+        assert everything(disk) == [b"first"]
+        assert JournalReader(disk).check().torn is not None

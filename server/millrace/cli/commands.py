@@ -32,6 +32,7 @@ SECTIONS: Final = ("Server", "Data", "Queries", "Inspect", "Tune", "Offline", "H
 
 GROUPS: Final = (
     GroupInfo("Server", "config", "Check the server's configuration"),
+    GroupInfo("Server", "journal", "The journal in a data directory"),
     GroupInfo("Data", "stream", "Streams that clients feed"),
     GroupInfo("Data", "sink", "Files that receive a query's rows"),
     GroupInfo("Queries", "query", "Running queries"),
@@ -50,6 +51,30 @@ COMMANDS: Final = (
         "serving:check",
         "Print the effective configuration, or its problems",
         "millrace config check --config millrace.toml",
+        "own",
+    ),
+    CommandInfo(
+        "Server",
+        "journal check",
+        "journal:check",
+        "Read every record and report damage",
+        "millrace journal check --data-dir data",
+        "own",
+    ),
+    CommandInfo(
+        "Server",
+        "journal show",
+        "journal:show_records",
+        "Print a line per record",
+        "millrace journal show --data-dir data --from 1200 --limit 10",
+        "own",
+    ),
+    CommandInfo(
+        "Server",
+        "journal trim",
+        "journal:trim",
+        "Remove old records while no server runs",
+        "millrace journal trim --data-dir data --before 1200",
         "own",
     ),
     CommandInfo(

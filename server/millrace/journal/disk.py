@@ -14,6 +14,8 @@ from typing import Final, Protocol
 
 Buffer = bytes | bytearray | memoryview
 
+# The journal's folder in a data directory.
+JOURNAL_FOLDER: Final = "journal"
 # A process that writes the journal locks this file; the system unlocks it when the process ends.
 LOCK_FILE: Final = "lock"
 # Buffers that one system call takes (Linux: UIO_MAXIOV).

@@ -100,7 +100,11 @@ def segment_name(first_lsn: int) -> str:
 
 def segment_lsns(disk: Disk) -> list[int]:
     """The first LSNs of a journal's segments, ascending."""
-    stems = (name.removesuffix(SUFFIX) for name in disk.names() if name.endswith(SUFFIX))
+    try:
+        names = disk.names()
+    except OSError as error:
+        raise JournalError(f"{disk.path('')} cannot be read ({reason(error)}): check its permissions") from None
+    stems = (name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX))
     return sorted(int(stem) for stem in stems if len(stem) == DIGITS and stem.isascii() and stem.isdecimal())
 
 

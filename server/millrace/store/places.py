@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from millrace.journal.disk import JOURNAL_FOLDER
 from millrace.protocol import Refuse
 from millrace.run.config import CATALOG, ServerSection, Settings, history_folder, sink_folder
 
@@ -100,13 +101,13 @@ class SinkFolders:
     def of(settings: Settings) -> SinkFolders:
         """The folders of a configuration."""
         server = settings.server
-        history = history_folder(server)
+        history, data = history_folder(server), server.data_dir
         return SinkFolders(
             sink_folder(server),
             server.allow_paths,
-            [] if history is None else [history],
+            [*([] if history is None else [history]), *([] if data is None else [data / JOURNAL_FOLDER])],
             list(_own_files(settings)),
-            server.data_dir,
+            data,
         )
 
     # -- which place a path names ------------------------------------------------------------------
