@@ -62,6 +62,7 @@ ROOM_LIMITS: Final = {
     "server/millrace/formats": 3.0,
     "server/millrace/history": 3.0,
     "server/millrace/http": 3.0,
+    "server/millrace/journal": 3.0,
     "server/millrace/net": 3.0,
     "server/millrace/observe": 3.0,
     "server/millrace/offline": 3.0,

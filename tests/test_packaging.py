@@ -26,6 +26,7 @@ PACKAGES = [
     "server/millrace/formats",
     "server/millrace/history",
     "server/millrace/http",
+    "server/millrace/journal",
     "server/millrace/net",
     "server/millrace/observe",
     "server/millrace/offline",

@@ -192,6 +192,23 @@ def test_a_record_in_a_payload_proves_nothing() -> None:
     assert JournalReader(disk).check().torn is not None
 
 
+def test_an_end_that_a_checkpoint_knows_is_not_torn() -> None:
+    """Nothing follows the last record, so only somebody else can prove that it was synced."""
+    disk, payloads, places, _ = sample()
+    last = len(payloads)
+    name, offset, end = places[-1]
+    content = bytearray(disk.contents()[name])
+    content[end - 1] ^= 1
+    disk.store(name, bytes(content))
+    text = is_refused(disk, lambda: Journal.open(disk, reaches=last), JournalDamaged)
+    assert f"{disk.path(name)}: the journal ends at offset {offset} (LSN {last - 1}), but LSN {last} was synced" in text
+    journal = Journal.open(disk, reaches=last - 1)
+    assert journal.torn is not None
+    journal.close()
+    empty = SimulatedDisk(Random(1))
+    is_refused(empty, lambda: Journal.open(empty, reaches=1), JournalMissing)
+
+
 def test_a_missing_segment_is_named() -> None:
     disk, _, places, _ = sample()
     names = sorted({place.name for place in places})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
@@ -20,6 +21,7 @@ JOURNAL_FOLDER: Final = "journal"
 LOCK_FILE: Final = "lock"
 # Buffers that one system call takes (Linux: UIO_MAXIOV).
 _BUFFERS: Final = 1_024
+_ZEROS: Final = bytes(2**20)
 
 
 class File(Protocol):
@@ -93,7 +95,7 @@ class RealFile:
         return data
 
     def sync(self) -> None:
-        os.fdatasync(self._handle)
+        _sync(self._handle)
 
     def close(self) -> None:
         os.close(self._handle)
@@ -117,7 +119,7 @@ class RealDisk:
         path = self.folder / name
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            os.posix_fallocate(handle, 0, size)
+            _allocate(handle, size)
             return RealFile(handle)
         except OSError:
             os.close(handle)
@@ -127,9 +129,9 @@ class RealDisk:
     def open(self, name: str, *, write: bool = False) -> RealFile:
         handle = os.open(self.folder / name, (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC)
         if write:
-            # After a failed sync the system may still show bytes that are not on the disk: read them from there.
-            os.fdatasync(handle)
-            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+            # After a failed sync the system may still show bytes that are not on the disk.
+            _sync(handle)
+            _read_from_disk(handle)
         return RealFile(handle)
 
     def rename(self, name: str, new: str) -> None:
@@ -158,6 +160,30 @@ class RealDisk:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def _sync(handle: int) -> None:
+    if sys.platform == "darwin":
+        fcntl.fcntl(handle, fcntl.F_FULLFSYNC)
+    else:
+        os.fdatasync(handle)
+
+
+def _allocate(handle: int, size: int) -> None:
+    """Give a new file all its blocks, as zeros."""
+    if sys.platform == "darwin":
+        for offset in range(0, size, len(_ZEROS)):
+            os.pwrite(handle, _ZEROS[: size - offset], offset)
+    else:
+        os.posix_fallocate(handle, 0, size)
+
+
+def _read_from_disk(handle: int) -> None:
+    """Drop the system's copy of a file, so that the next read asks the disk."""
+    if sys.platform == "darwin":
+        fcntl.fcntl(handle, fcntl.F_NOCACHE, 1)
+    else:
+        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _make_folder(folder: Path) -> None:

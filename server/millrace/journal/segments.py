@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final, NoReturn, Self
 
 from millrace.journal.disk import Buffer, Disk, File
-from millrace.journal.errors import JournalBroken, JournalError, JournalFull, JournalLocked, reason
+from millrace.journal.errors import JournalBroken, JournalDamaged, JournalError, JournalFull, JournalLocked, reason
 from millrace.journal.layout import (
     FIRST_LSN,
     HEADER_BYTES,
@@ -111,13 +111,16 @@ class Journal:
         segment_bytes: int = SEGMENT_BYTES,
         create: bool = True,
         server_id: bytes | None = None,
+        reaches: int = 0,
         now_us: Callable[[], int] = lambda: time.time_ns() // 1_000,
     ) -> Self:
         """Open a journal, or make one. It is locked until it is closed.
 
-        `server_id` is the expected id, or the id of a new journal. If the journal is damaged, nothing on disk changes.
+        `server_id` is the expected id, or the id of a new journal. `reaches` is an LSN that is known to be synced, such
+        as the LSN of a checkpoint: a journal that ends earlier is damaged. If the journal is damaged, nothing on disk
+        changes.
         """
-        if not create and not segment_lsns(disk):
+        if (reaches or not create) and not segment_lsns(disk):
             raise missing(disk)
         try:
             if not disk.lock():
@@ -128,17 +131,17 @@ class Journal:
             raise JournalError(f"{disk.path('')} cannot be locked ({reason(error)}): check its permissions") from None
         journal = cls(disk, segment_bytes, now_us)
         try:
-            journal._open(server_id)
+            journal._open(server_id, reaches)
         except BaseException:
             disk.unlock()
             raise
         return journal
 
-    def _open(self, server_id: bytes | None) -> None:
+    def _open(self, server_id: bytes | None, reaches: int) -> None:
         lsns = segment_lsns(self.disk)
         try:
             if lsns:
-                self._recover(lsns, server_id)
+                self._recover(lsns, server_id, reaches)
             else:
                 self._start(server_id or os.urandom(SERVER_ID_BYTES))
         except OSError as error:
@@ -148,7 +151,7 @@ class Journal:
         head = Header(server_id, FIRST_LSN, 0, self.segment_bytes, self._now_us())
         self._place(self.disk.create(SPARE, head.size), head)
 
-    def _recover(self, lsns: list[int], server_id: bytes | None) -> None:
+    def _recover(self, lsns: list[int], server_id: bytes | None, reaches: int) -> None:
         before = None
         for lsn in lsns:
             file, head = open_segment(self.disk, lsn, server_id, write=lsn == lsns[-1])
@@ -160,18 +163,23 @@ class Journal:
             if lsn != lsns[-1]:
                 file.close()
         try:
-            self._recover_last(file, head)
+            self._recover_last(file, head, reaches)
         except BaseException:
             file.close()
             raise
 
-    def _recover_last(self, file: File, head: Header) -> None:
+    def _recover_last(self, file: File, head: Header, reaches: int) -> None:
         """Find the end of the last segment, and remove what a crash left after it."""
         lsn = head.first_lsn
         self._file, self._head, self.next_lsn = file, head, lsn
         path = self.disk.path(segment_name(lsn))
         for record in scan(file, path, head, HEADER_BYTES, lsn):
             self._offset, self.next_lsn = record.end, record.lsn + 1
+        if self.next_lsn <= reaches:
+            raise JournalDamaged(
+                f"{path}: the journal ends at offset {self._offset} (LSN {self.next_lsn - 1}), but LSN {reaches} was "
+                "synced: restore the file from a backup"
+            )
         self.torn = check_tail(file, path, head, self._offset, self.next_lsn)
         if self.torn is not None:
             self._cut(self.torn)
