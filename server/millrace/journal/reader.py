@@ -96,14 +96,22 @@ class JournalReader:
 
     def check(self) -> Checked:
         """Read everything. Raises at the first damaged byte."""
-        lsns = self._lsns()
-        records = sum(1 for _ in self.records(lsns[0]))
+        while True:
+            first_lsn, sizes = self.first_lsn, dict[int, int]()
+            try:
+                for _ in self.records(first_lsn):
+                    self._count_segment(sizes)
+                break
+            except NotRetained:
+                continue  # its server removes old segments: check the others
+        self._count_segment(sizes)
         torn = self._check_tail()
-        sizes = [self.disk.open(segment_name(lsn)) for lsn in self._lsns()]
-        used = sum(one.size for one in sizes)
-        for one in sizes:
-            one.close()
-        return Checked(len(lsns), records, used, lsns[0], self.next_lsn, torn)
+        records = self.next_lsn - first_lsn
+        return Checked(len(sizes), records, sum(sizes.values()), first_lsn, self.next_lsn, torn)
+
+    def _count_segment(self, sizes: dict[int, int]) -> None:
+        file, head = self._position()
+        sizes[head.first_lsn] = file.size
 
     def _check_tail(self) -> Torn | None:
         """What follows the last record."""
