@@ -157,6 +157,37 @@ def test_a_write_without_room_is_repeated() -> None:
     assert list(bench.journal.read(1)) == [(1, b"one"), (2, b"two")]
 
 
+def test_a_new_segment_without_room_for_its_header_is_repeated() -> None:
+    bench = Bench("always")
+    bench.journal.append(bytes(600))
+    bench.turn()
+    bench.journal.append(bytes(600))
+    bench.fails["write"] = errno.ENOSPC
+    assert bench.turn() == RETRY_SECONDS
+    assert bench.events == [("full", True)]
+    assert bench.commit.full is not None
+    assert "starting disk/00000000000000000002.segment failed (ENOSPC)" in bench.commit.full.reason
+    bench.fails.clear()
+    assert bench.turn() is None
+    assert bench.events == [("full", False), ("written", 2), ("synced", 2)]
+    assert [lsn for lsn, _ in bench.journal.read(1)] == [1, 2]
+
+
+def test_a_new_journal_starts_at_any_number() -> None:
+    disk = SimulatedDisk(Random(1))
+    journal = Journal.open(disk, first_lsn=1_000)
+    assert (journal.first_lsn, journal.next_lsn, journal.written, journal.synced) == (1_000, 1_000, 999, 999)
+    assert journal.append(b"x") == 1_000
+    journal.write()
+    journal.sync()
+    journal.close()
+    assert list(JournalReader(disk).read(1_000)) == [(1_000, b"x")]
+    # Only a new journal takes it.
+    journal = Journal.open(disk, first_lsn=7)
+    assert (journal.first_lsn, journal.next_lsn) == (1_000, 1_001)
+    journal.close()
+
+
 @pytest.mark.parametrize("operation", ["write", "sync"])
 def test_nothing_follows_a_failed_write_or_sync(operation: str) -> None:
     bench = Bench("always")

@@ -170,7 +170,7 @@ def _sync(handle: int) -> None:
 
 
 def _allocate(handle: int, size: int) -> None:
-    """Give a new file all its blocks, as zeros."""
+    """Allocate all blocks of a new file, as zeros."""
     if sys.platform == "darwin":
         for offset in range(0, size, len(_ZEROS)):
             os.pwrite(handle, _ZEROS[: size - offset], offset)

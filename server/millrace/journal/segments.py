@@ -87,9 +87,7 @@ class Journal:
         self.segment_bytes = segment_bytes
         self.torn: Torn | None = None
         self.full: str | None = None
-        self.next_lsn = FIRST_LSN
-        self.written = FIRST_LSN - 1
-        self.synced = FIRST_LSN - 1
+        self.next_lsn = self.written = self.synced = 0
         self.statistics = Statistics()
         self._now_us = now_us
         self._segments: list[Segment] = []
@@ -111,14 +109,15 @@ class Journal:
         segment_bytes: int = SEGMENT_BYTES,
         create: bool = True,
         server_id: bytes | None = None,
+        first_lsn: int = FIRST_LSN,
         reaches: int = 0,
         now_us: Callable[[], int] = lambda: time.time_ns() // 1_000,
     ) -> Self:
         """Open a journal, or make one. It is locked until it is closed.
 
-        `server_id` is the expected id, or the id of a new journal. `reaches` is an LSN that is known to be synced, such
-        as the LSN of a checkpoint: a journal that ends earlier is damaged. If the journal is damaged, nothing on disk
-        changes.
+        `server_id` is the expected id, or the id of a new journal, which starts at `first_lsn`. `reaches` is an LSN
+        that is known to be synced, such as the LSN of a checkpoint: a journal that ends earlier is damaged. If the
+        journal is damaged, nothing on disk changes.
         """
         if (reaches or not create) and not segment_lsns(disk):
             raise missing(disk)
@@ -131,25 +130,27 @@ class Journal:
             raise JournalError(f"{disk.path('')} cannot be locked ({reason(error)}): check its permissions") from None
         journal = cls(disk, segment_bytes, now_us)
         try:
-            journal._open(server_id, reaches)
+            journal._open(server_id, first_lsn, reaches)
         except BaseException:
             disk.unlock()
             raise
         return journal
 
-    def _open(self, server_id: bytes | None, reaches: int) -> None:
+    def _open(self, server_id: bytes | None, first_lsn: int, reaches: int) -> None:
         lsns = segment_lsns(self.disk)
         try:
             if lsns:
                 self._recover(lsns, server_id, reaches)
             else:
-                self._start(server_id or os.urandom(SERVER_ID_BYTES))
+                self._start(server_id or os.urandom(SERVER_ID_BYTES), first_lsn)
         except OSError as error:
             raise JournalError(f"{self.disk.path('')} cannot be opened ({reason(error)}): check the disk") from None
 
-    def _start(self, server_id: bytes) -> None:
-        head = Header(server_id, FIRST_LSN, 0, self.segment_bytes, self._now_us())
+    def _start(self, server_id: bytes, first_lsn: int) -> None:
+        head = Header(server_id, first_lsn, 0, self.segment_bytes, self._now_us())
         self._place(self.disk.create(SPARE, head.size), head)
+        self.next_lsn = first_lsn
+        self.written = self.synced = first_lsn - 1
 
     def _recover(self, lsns: list[int], server_id: bytes | None, reaches: int) -> None:
         before = None
@@ -254,11 +255,7 @@ class Journal:
         try:
             self._file.write_at(self._offset, buffers)
         except OSError as error:
-            text = f"writing {self._path} at offset {self._offset} failed ({reason(error)})"
-            if error.errno in _NO_ROOM:
-                self.full = text
-                raise JournalFull(f"{text}: make room on the disk") from None
-            self._break(text)
+            self._fail(error, f"writing {self._path} at offset {self._offset}")
         del self._taken[: lsn - self.written]
         self.statistics.records += lsn - self.written
         self.statistics.bytes += end - self._offset
@@ -287,20 +284,25 @@ class Journal:
         first = self.written + 1
         empty = self._head.first_lsn == first
         previous = self._head.previous if empty else self._head.first_lsn
-        old, spare, self._spare = self._file, self._spare, None
-        self._place(spare, Header(self.server_id, first, previous, size, self._now_us()))
+        old = self._file
+        self._place(self._spare, Header(self.server_id, first, previous, size, self._now_us()))
+        self._spare = None
         old.close()
 
     def _place(self, file: File, head: Header) -> None:
         """Write a new segment's header, then rename it. Records count only in a segment whose name is durable."""
         name = segment_name(head.first_lsn)
+        doing = f"starting {self.disk.path(name)}"
         try:
             file.write_at(0, head.pack())
+        except OSError as error:
+            self._fail(error, doing)
+        try:
             file.sync()
             self.disk.rename(SPARE, name)
             self.disk.sync_folder()
         except OSError as error:
-            self._break(f"starting {self.disk.path(name)} failed ({reason(error)})")
+            self._break(f"{doing} failed ({reason(error)})")
         if self._segments and self._segments[-1].first_lsn == head.first_lsn:
             self._segments.pop()
         self._segments.append(Segment(head.first_lsn, head.size, head.created_us))
@@ -356,6 +358,14 @@ class Journal:
     @property
     def _path(self) -> str:
         return self.disk.path(segment_name(self._head.first_lsn))
+
+    def _fail(self, error: OSError, doing: str) -> NoReturn:
+        """A write has failed. It can be repeated if the disk was full, because its bytes and its place stay."""
+        text = f"{doing} failed ({reason(error)})"
+        if error.errno not in _NO_ROOM:
+            self._break(text)
+        self.full = text
+        raise JournalFull(f"{text}: make room on the disk") from None
 
     def _break(self, text: str) -> NoReturn:
         self._broken = text
