@@ -15,6 +15,7 @@ from millrace.operators.queues.edge import APPEND, EdgeSpec, QueueKind
 from millrace.protocol import Field, Refuse, Schema, Type
 from millrace.protocol.units import MICROSECONDS, UNITS, TimeUnit, UnitName
 from millrace.values.definitions import Definition
+from millrace.values.retention import DEFAULT as RETAIN
 
 Timestamps = Literal["external", "internal", "latent"]
 EtsPolicy = Literal["none", "periodic", "on-demand"]
@@ -150,6 +151,7 @@ class QueryOptions(Definition):
     running totals; `flush`, `max_delay_us`, `partial`, `aggregate` and `slots` about windows (see AggregateSpec; where
     `aggregate` is None the planner chooses), `join` and `alpha` about joins in order of time (see JoinSpec). `start`
     says from when on it reads streams that have tuples already: above the newest of them, or from their marks on.
+    `retain` says how many of its rows a server with a data directory keeps on disk (see `values/retention.py`).
     """
 
     order: Order = "arrival"
@@ -165,6 +167,7 @@ class QueryOptions(Definition):
     alpha: float = 0.3
     aggregate: Literal["groups", "bounded", "buffered", "adaptive"] | None = None
     slots: int = 4096
+    retain: str = RETAIN
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from millrace.protocol.units import UNITS
 from millrace.sql import syntax as s
 from millrace.sql.errors import SqlError, did_you_mean
 from millrace.values.intervals import format_interval, parse_duration
+from millrace.values.retention import FORMS as RETAIN_FORMS
+from millrace.values.retention import parse_retain
 
 Value = str | int | float | bool
 
@@ -104,6 +106,17 @@ def text(value: Value) -> str:
     raise _Wrong(f"expected a text in quotes, got {_show(value)}")
 
 
+def retained(value: Value) -> str:
+    """How much of a result is retained, in words of one form."""
+    if not isinstance(value, str):
+        raise _Wrong(f"expected {RETAIN_FORMS}, got {_show(value)}")
+    try:
+        parse_retain(value)
+    except Refuse as error:
+        raise _Wrong(error.text) from None
+    return " ".join(value.split())
+
+
 def names(value: Value) -> tuple[str, ...]:
     """One or several columns: 'symbol' or 'symbol, venue'."""
     parts = tuple(part.strip() for part in text(value).split(","))
@@ -185,6 +198,7 @@ QUERY_OPTIONS: Sequence[OptionKind] = (
         "partial", "partial", choice("skip", "emit"), "whether windows that started before the query are emitted"
     ),
     OptionKind("start", "start", choice("newest", "watermark"), "the point from which the query reads its streams"),
+    OptionKind("retain", "retain", retained, "how many of its rows a server keeps on disk"),
 )
 
 SINK_OPTIONS: Sequence[OptionKind] = (

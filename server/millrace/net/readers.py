@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from millrace.net.sink import Consumer, Outlet, WriterSink
+from millrace.net.sink import Consumer, Outlet, Unwritten, WriterSink
 from millrace.protocol.timestamps import format_timestamp
 from millrace.protocol.words import counted
 
@@ -30,18 +30,24 @@ class SlowReader:
 
     @property
     def text(self) -> str:
-        who = f"{self.kind} {self.name} of query {self.query}"
-        backlog = f"it has {counted(self.rows, 'row')} ({_readable(self.bytes)}) to read"
+        if self.kind == "disk":
+            who, backlog = f"{self.name}", f"{_readable(self.bytes)} of rows wait to be written"
+        else:
+            who = f"{self.kind} {self.name} of query {self.query}"
+            backlog = f"it has {counted(self.rows, 'row')} ({_readable(self.bytes)}) to read"
         since = format_timestamp(self.since_us)
         if self.streams:
             waits = f"The feeds of {_listed(self.streams)} wait since {since} for {who}"
         else:
             waits = f"Since {since} {who} is too slow; its streams get credit, because another query waits for them"
         obstacle = f", and cannot write: {self.obstacle}" if self.obstacle else ""
-        return f"{waits}: {backlog}{obstacle} (on_slow = 'wait'). No row is lost. {self._advice}"
+        policy = "" if self.kind == "disk" else " (on_slow = 'wait')"
+        return f"{waits}: {backlog}{obstacle}{policy}. No row is lost. {self._advice}"
 
     @property
     def _advice(self) -> str:
+        if self.kind == "disk":
+            return "Feeds continue by themselves when the disk has caught up; free space on it, or retain fewer rows."
         latest = ", or on_slow = 'latest' to send it only the newest row of each key" if self.keyed else ""
         if self.kind == "sink":
             return f"To let the feeds continue without it, create it with on_slow = 'disconnect'{latest}."
@@ -100,6 +106,8 @@ def explained(why: Mapping[str, Any], reader: SlowReader) -> dict[str, Any]:
 
 
 def _kind(consumer: Consumer) -> str:
+    if isinstance(consumer, Unwritten):
+        return "disk"
     return "sink" if isinstance(consumer, WriterSink) else "subscriber"
 
 

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 import numpy as np
 import structlog
@@ -26,7 +26,8 @@ from millrace.observe.logs import sparing
 from millrace.protocol import Refuse, Schema, format_timestamp
 from millrace.protocol.words import counted
 from millrace.store.places import Identity, error_words
-from millrace.store.sinkfiles import SinkFile
+from millrace.store.resultlog import ResultLog
+from millrace.store.sinkfiles import SinkFile, SinkPosition
 from millrace.values.batch import Batch
 
 log = structlog.get_logger()
@@ -37,6 +38,8 @@ SUBSCRIPTIONS: Final = "subscriptions"
 # and a try costs a system call.
 LEAST_PAUSE_SECONDS: Final = 0.1
 MOST_PAUSE_SECONDS: Final = 2.0
+# How long the server's health shows what another program did to the file of a sink.
+NOTICE_US: Final = 3_600_000_000
 # Rows that are encoded at once: some megabytes.
 JOINED_ROWS: Final = 16_384
 
@@ -54,6 +57,11 @@ CHUNK_BYTES: Final = 2**20
 # Rows of a query that several subscribers read, as they were written last: subscribers that read at different speeds
 # still find them, and they are few in comparison with the rows that may wait.
 SHARED_BYTES: Final = 2**23
+# Rows of a consumer under `wait` in memory; if more wait, it reads them from the log of results later.
+LIVE_BYTES: Final = 2**22
+# A consumer that lags reads the log in such pieces, one ahead of what it passes on.
+PIECE_BYTES: Final = 2**20
+PIECE_ROWS: Final = 16_384
 # Rows leave in pieces that start at a multiple of their length from this length on, so that subscribers whose credit
 # differs meet in the same pieces again.
 ALIGNED_ROWS: Final = 256
@@ -144,6 +152,11 @@ class Consumer:
     most by the rows that are being written; under `wait`, by the rows that the query emits for the credit that its
     feeds still have. Under `latest` it holds the newest row of each key, and no limit applies. `obstacle` says why a
     consumer takes no rows, if known: it keeps its rows, and only that makes feeds wait.
+
+    With a `log`, a consumer that lags is a cursor: `_behind` is the number of the first row that it will read from the
+    log, in pieces, as it has room. Rows in the queue precede it. Until it has caught up no row is queued on delivery,
+    and limits do not apply, because its rows are on disk. Under `wait` the log keeps them, as far as `retain` allows,
+    and a consumer that has caught up becomes a cursor again when more than LIVE_BYTES wait in memory.
     """
 
     def __init__(self, name: str, slow: Slow, label: str) -> None:
@@ -157,6 +170,9 @@ class Consumer:
         self.drained: Callable[[Consumer], None] = _nothing
         self.history: str | None = None  # of the rows that it takes; None until an outlet has it
         self.shared = Shared()  # of its outlet
+        self.log: ResultLog | None = None  # of its outlet
+        self._behind: int | None = None
+        self._reading: asyncio.Task[None] | None = None
         self._newest: Newest | None = None
         self._superseded = 0
         self._queue: deque[tuple[int, Batch]] = deque()
@@ -171,14 +187,22 @@ class Consumer:
 
     @property
     def fill(self) -> float:
-        """Its held rows as a part of the limit; 0 under another policy than `wait`."""
+        """Its held rows as a part of the limit, or of what the log retains if that is more; 0 under another policy
+        than `wait`."""
         if self.slow.policy != "wait":
             return 0.0
-        return max(self.held / self.slow.limit, self.held_bytes / self.slow.most_bytes)
+        unread = 0 if self._behind is None or self.log is None else self.log.bytes_from(self._behind)
+        fill = max(self.held / self.slow.limit, (self.held_bytes + unread) / self.slow.most_bytes)
+        if fill <= 1 / 2 or self.log is None or self._newest is not None:
+            return fill
+        first = self._queue[0][0] if self._queue else self._behind
+        return fill if first is None or first < self.log.oldest else min(fill, self.log.fill(first))
 
     @property
     def too_slow(self) -> bool:
-        """Whether it holds more than it may."""
+        """Whether it holds more in memory than it may."""
+        if self._behind is not None:
+            return False
         return self.held > self.slow.limit or self.held_bytes > self.slow.most_bytes
 
     def settle(self, schema: Schema, key: Sequence[int] | None) -> None:
@@ -202,18 +226,118 @@ class Consumer:
         return self._superseded + (0 if self._newest is None else self._newest.superseded)
 
     def put(self, sequence: int, batch: Batch) -> None:
+        if self._behind is not None:
+            self.held += len(batch)
+            self.pump()
+            return
+        self._accept(sequence, batch)
+        self.pump()
+        if self._newest is None:
+            if self._queued_bytes > LIVE_BYTES:
+                self._spill()
+            if self.too_slow:
+                self._fall_behind()
+
+    def _accept(self, sequence: int, batch: Batch) -> None:
+        """Hold rows in memory."""
         if self._newest is not None:
             before = self._newest.waiting
             self._newest.put(sequence, batch)
             self.held += self._newest.waiting - before
-            self.pump()
         else:
             self._queue.append((sequence, batch))
             self.held += len(batch)
             self._queued_bytes += batch.weight
-            self.pump()
-            if self.too_slow:
-                self._fall_behind()
+
+    # -- a cursor of the log -----------------------------------------------------------------------
+
+    def start_at(self, sequence: int) -> None:
+        """Read the rows from this number on from the log first."""
+        assert self.log is not None
+        if sequence >= self.log.next:
+            return
+        if self.slow.policy == "wait":
+            self.log.hold(self, sequence)
+        self._behind = sequence
+        self.held += self.log.next - sequence
+        self.pump()
+        self._read_on()
+
+    def _spill(self) -> None:
+        """Under `wait`, leave the rows that wait in memory to the log, if it has them."""
+        if self.slow.policy != "wait" or self.log is None or not self._queue:
+            return
+        first = self._queue[0][0]
+        if self.log.hold(self, first):
+            self._behind = first
+            self._queued_bytes -= sum(batch.weight for _, batch in self._queue)
+            self._queue.clear()
+
+    def _read_on(self) -> None:
+        """Read the next piece of the log, unless enough rows wait in memory."""
+        if self._behind is not None and self._reading is None and self._queued_bytes < PIECE_BYTES:
+            self._reading = asyncio.get_running_loop().create_task(self._read_piece(self._behind), name="results")
+
+    async def _read_piece(self, sequence: int) -> None:
+        log = self.log
+        assert log is not None
+        rows = PIECE_ROWS if self.slow.policy == "wait" else max(min(PIECE_ROWS, self.slow.limit), 1)
+        pause = LEAST_PAUSE_SECONDS
+        while True:
+            try:
+                found = await log.read_aside(sequence, rows, PIECE_BYTES)
+                break
+            except OSError as error:
+                text = "retained rows cannot be read: the server retries"
+                sparing.warning(text, self.name, consumer=self.name, reason=error_words(error))
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, MOST_PAUSE_SECONDS)
+        self._reading = None
+        if self._behind != sequence or log is not self.log:
+            return  # the consumer has left
+        for first, batch in found:
+            if first > self._behind and not self._miss(first - self._behind):
+                return
+            self.held -= len(batch)
+            self._accept(first, batch)
+            self._behind = first + len(batch)
+        if self._behind >= self._log_end:
+            self._behind = None
+            log.release(self)
+        elif self.slow.policy == "wait":
+            log.hold(self, self._behind)
+        self.pump()
+        self._read_on()
+        self.drained(self)
+
+    @property
+    def _log_end(self) -> int:
+        """The number of the first row that it need not read from the log."""
+        assert self.log is not None
+        return self.log.next
+
+    def _miss(self, rows: int) -> bool:
+        """Rows are no longer retained that it has not read; whether it continues after them."""
+        assert self._behind is not None
+        self._behind += rows
+        self.held -= rows
+        self.dropped += rows
+        text = "a consumer is too slow; its oldest rows are dropped"
+        sparing.warning(text, self.name, rows, unit="tuples", consumer=self.name)
+        if self.slow.policy in ("wait", "disconnect"):
+            code = "too_slow" if self.slow.policy == "disconnect" else "not_retained"
+            self.ended(code, f"{counted(rows, 'row')} that waited for {self.name} are no longer retained")
+        return self._behind is not None
+
+    def leave_log(self) -> None:
+        """Read no further from the log."""
+        if self._behind is not None and self.log is not None:
+            self.log.release(self)
+            self.held -= max(self._log_end - self._behind, 0)
+        self._behind = None
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
 
     def progressed(self, value_us: int) -> None:
         """The query's rows are complete below this time."""
@@ -265,6 +389,8 @@ class Consumer:
         """The age of the oldest row that waits here."""
         if self._queue:
             return max(now_us - int(self._queue[0][1].arrival[0]), 0)
+        if self._behind is not None and self.log is not None:
+            return max(now_us - self.log.time_of(self._behind), 0)
         return 0 if self._newest is None else self._newest.oldest_us(now_us)
 
     def passed_on(self, *batches: Batch) -> None:
@@ -316,13 +442,50 @@ def _nothing(_: Consumer) -> None:
     """The default listener."""
 
 
+def new_history() -> str:
+    """The name of a count of rows that starts."""
+    return secrets.token_hex(HISTORY_BYTES)
+
+
+class Count(NamedTuple):
+    """A count of rows: its name, and the number of the next row."""
+
+    history: str
+    next_sequence: int = 0
+
+
+class Unwritten(Consumer):
+    """The rows of a query that wait to be written to its log, as something that feeds wait for: there is no reader."""
+
+    def __init__(self, log: ResultLog) -> None:
+        super().__init__("the disk, on which results are retained", Slow(), SUBSCRIPTIONS)
+        self.log = log
+
+    @property
+    def held_bytes(self) -> int:
+        return 0 if self.log is None else self.log.waiting_bytes
+
+    @property
+    def fill(self) -> float:
+        assert self.log is not None
+        return self.log.pressure
+
+    def pump(self) -> None:
+        """The log's thread writes."""
+
+    def ended(self, code: str, text: str) -> None:
+        """The log stays."""
+
+
 class Outlet:
     """The place where one query's rows leave the engine.
 
     `next_sequence` is the number of the next row, `history` the name of this count: both identify a row, because
     another history counts from 0 again. An outlet has one history. `_retained` holds the newest rows for subscribers
-    that start earlier: at least the requested number, if there were so many. `key` is the key of an update stream
-    (positions). Without a key no row is the newest one, so feeds wait for a consumer that requests `latest`.
+    that start earlier: at least the requested number, if there were so many. With a `log` they are on disk instead.
+    After a restart the engine emits again what it emitted since its last checkpoint; the log's rows among them are
+    passed to nobody. `key` is the key of an update stream (positions). Without a key no row is the newest one, so feeds
+    wait for a consumer that requests `latest`.
 
     `backpressure` says how urgently feeds have to wait for consumers under `wait`. It starts when one consumer lags by
     its limit and ends when all lag by at most half of it, so that feeds do not stop at every row. `_lags` has the
@@ -336,12 +499,17 @@ class Outlet:
         retain: Retention,
         press: Callable[[Backpressure], None],
         key: Sequence[int] | None = None,
+        *,
+        history: str | None = None,
+        next_sequence: int = 0,
+        log: ResultLog | None = None,
     ) -> None:
-        self.history = secrets.token_hex(HISTORY_BYTES)
+        self.history = history or new_history()
         self.query = query
         self.schema = schema
         self.key = key
-        self.next_sequence = 0
+        self.next_sequence = next_sequence
+        self.log = log
         # The clock when the query received its first tuple; None: it has the earlier rows from history.
         self.since_us: int | None = None
         self.consumers: list[Consumer] = []
@@ -355,28 +523,54 @@ class Outlet:
         self._gone = Counts()
         self._retain = retain
         self._retained: deque[tuple[int, Batch]] = deque()
-        self.retained_tuples = self.retained_bytes = 0
+        self._tuples = self._bytes = 0  # of these
         self._press = press
         self._progress: int | None = None
         # Called when the last consumer has left; None: the query stays without one.
         self.on_unread: Callable[[], None] | None = None
+        self._unwritten = None if log is None else Unwritten(log)
 
     @property
     def temporary(self) -> bool:
         """Whether its query ends with its last consumer."""
         return self.on_unread is not None
 
-    def resume(self, before: Outlet) -> None:
-        """Continue the count of the outlet that this one replaces: the same history."""
-        self.next_sequence, self.history = before.next_sequence, before.history
-
     def deliver(self, sequence: int, batch: Batch) -> None:
         self.next_sequence = sequence + len(batch.ts)
+        log = self.log
+        if log is not None:
+            if sequence < log.next:
+                if self.next_sequence <= log.next:
+                    return
+                batch = batch.slice(log.next - sequence, len(batch))
+                sequence = log.next
+            log.append(sequence, batch)
+            if log.pressure > 1 / 2 or self._lags:
+                self._weigh_log()
         for consumer in tuple(self.consumers):
             consumer.put(sequence, batch)
             if consumer.held or self._lags:
                 self._weigh(consumer)
-        self._keep(sequence, batch)
+        if log is None:
+            self._keep(sequence, batch)
+        self._adjust()
+
+    def _weigh_log(self) -> None:
+        """Feeds wait for the disk, too."""
+        log, unwritten = self.log, self._unwritten
+        if log is None or unwritten is None:
+            return
+        unwritten.obstacle = log.obstacle
+        lag = _lag(unwritten.fill)
+        if lag is Lag.LITTLE:
+            self._lags.pop(unwritten, None)
+            log.on_written = None
+        else:
+            self._lags[unwritten] = lag
+            log.on_written = self._look_at_log
+
+    def _look_at_log(self) -> None:
+        self._weigh_log()
         self._adjust()
 
     def progressed(self, value_us: int) -> None:
@@ -391,14 +585,27 @@ class Outlet:
         consumer.drained = self._look_at
         consumer.history = self.history
         consumer.shared = self.shared
+        consumer.log = self.log
         self.consumers.append(consumer)
         self.shared.count(len(self.consumers))
+        if self.log is not None:
+            consumer.start_at(first)
         for sequence, batch in self._retained_from(first):
             consumer.put(sequence, batch)
         if self._progress is not None:
             consumer.progressed(self._progress)  # the others know it already
         self._look_at(consumer)
         return first
+
+    def resume_at(self, consumer: Consumer, wanted: int) -> int:
+        """The number of the first row for a sink that wants the rows from this one on, after a restart. Rows that are
+        retained no longer are lost; rows that it has already and that the engine emits again are passed to it again."""
+        oldest = self.oldest_retained
+        if wanted < oldest:
+            consumer.dropped += oldest - wanted
+            text = "rows that a sink had not written are no longer retained"
+            log.error(text, sink=consumer.name, rows=oldest - wanted, first=wanted)
+        return min(max(wanted, oldest), max(self.next_sequence, oldest))
 
     def rekey(self, key: Sequence[int] | None) -> None:
         """The query was replaced: from now on its rows are updates by this key, or no updates (None)."""
@@ -415,6 +622,7 @@ class Outlet:
 
     def remove(self, consumer: Consumer) -> None:
         if consumer in self.consumers:
+            consumer.leave_log()
             self.consumers.remove(consumer)
             self.shared.count(len(self.consumers))
             self._gone.delivered += consumer.delivered
@@ -442,7 +650,18 @@ class Outlet:
 
     @property
     def oldest_retained(self) -> int:
+        if self.log is not None:
+            return self.log.oldest
         return self._retained[0][0] if self._retained else self.next_sequence
+
+    @property
+    def retained_tuples(self) -> int:
+        return self._tuples if self.log is None else self.log.next - self.log.oldest
+
+    @property
+    def retained_bytes(self) -> int:
+        """In memory, or on disk."""
+        return self._bytes if self.log is None else self.log.disk_bytes + self.log.waiting_bytes
 
     def first(self, wanted: int | None, history: str | None = None) -> int:
         """The number of the first row for a consumer that wants the rows from this one on (None: the next).
@@ -458,7 +677,8 @@ class Outlet:
                 f"subscribe without the old history",
                 code="not_retained",
             )
-        if not self.oldest_retained <= wanted <= self.next_sequence:
+        following = self.next_sequence if self.log is None else max(self.next_sequence, self.log.next)
+        if not self.oldest_retained <= wanted <= following:
             text = f"query {self.query} does not have sequence {wanted}. {self._holds()}"
             raise Refuse(f"{text}; without a sequence, a subscription starts there", code="not_retained")
         return wanted
@@ -485,21 +705,21 @@ class Outlet:
         retained, limits = self._retained, self._retain
         if retained and retained[-1][0] + len(retained[-1][1].ts) != sequence:
             retained.clear()  # the numbers have a gap, which a subscriber could not notice
-            self.retained_tuples = self.retained_bytes = 0
+            self._tuples = self._bytes = 0
         retained.append((sequence, batch))
-        self.retained_tuples += len(batch.ts)
-        self.retained_bytes += batch.weight
-        while retained and self.retained_tuples - len(retained[0][1].ts) >= limits.tuples:
+        self._tuples += len(batch.ts)
+        self._bytes += batch.weight
+        while retained and self._tuples - len(retained[0][1].ts) >= limits.tuples:
             self._forget_oldest()
-        while self.retained_bytes > limits.most_bytes:
+        while self._bytes > limits.most_bytes:
             (first, oldest) = self._forget_oldest()
             if not retained:
                 self._keep_part(first, oldest)
 
     def _forget_oldest(self) -> tuple[int, Batch]:
         sequence, batch = self._retained.popleft()
-        self.retained_tuples -= len(batch)
-        self.retained_bytes -= batch.weight
+        self._tuples -= len(batch)
+        self._bytes -= batch.weight
         return sequence, batch
 
     def _keep_part(self, sequence: int, batch: Batch) -> None:
@@ -509,7 +729,7 @@ class Outlet:
             part = batch.take(np.arange(len(batch) - rows, len(batch)))
             if part.weight <= self._retain.most_bytes:
                 self._retained.append((sequence + len(batch) - rows, part))
-                self.retained_tuples, self.retained_bytes = rows, part.weight
+                self._tuples, self._bytes = rows, part.weight
                 return
 
     def all_waited_us(self, now_us: int) -> int:
@@ -519,7 +739,8 @@ class Outlet:
     @property
     def slowest(self) -> Consumer | None:
         """The consumer that feeds wait for; of several, the one that lags most."""
-        waiting = (consumer for consumer in self.consumers if consumer.fill > 0)
+        readers = self.consumers if self._unwritten is None else [*self.consumers, self._unwritten]
+        waiting = (consumer for consumer in readers if consumer.fill > 0)
         return max(waiting, key=lambda consumer: consumer.fill, default=None) if self.backpressure else None
 
     def _look_at(self, consumer: Consumer) -> None:
@@ -606,7 +827,7 @@ class Subscription(Consumer):
     def put(self, sequence: int, batch: Batch) -> None:
         sender, rows = self._sender, len(batch.ts)
         if (
-            not self.held  # so nothing is queued
+            not self.held  # so nothing is queued, and nothing waits in the log
             and self._newest is None
             and self._progress is None
             and rows <= sender.room()
@@ -627,6 +848,7 @@ class Subscription(Consumer):
         while (taken := self.take(sender.room(), sender.chunk_bytes)) is not None:
             sender.send_rows(*taken)
             self.delivered += self._let_go(taken[1])
+        self._read_on()
         if self.held != held:
             self.drained(self)
         if self._progress is not None and not self.held and self._sender.writable():
@@ -666,7 +888,12 @@ class WriterSink(Consumer):
     ) -> None:
         super().__init__(name, slow, name)
         self.freshness = freshness
+        self.position: SinkPosition | None = None
         self._now_us = now_us
+        self._noticed: str | None = None
+        self._noticed_us = 0
+        # Rows that newer positions need after a kill: of the last two, because the newest may not have been stored.
+        self._needed: deque[int | None] = deque(maxlen=2)
         self.failed: str | None = None
         self.trouble: Trouble | None = None
         self.retries = 0
@@ -678,6 +905,7 @@ class WriterSink(Consumer):
         self._timer: asyncio.TimerHandle | None = None
         self._pause = LEAST_PAUSE_SECONDS
         self._closing = False
+        self._last: int | None = None  # the row at which it ends, once it has left its outlet
 
     def settle(self, schema: Schema, key: Sequence[int] | None) -> None:
         super().settle(schema, key)
@@ -693,7 +921,10 @@ class WriterSink(Consumer):
 
     @property
     def reason(self) -> str | None:
-        return self.failed if self.trouble is None or self.failed is not None else self.trouble.reason
+        """Why it is not running, or what another program did to its file."""
+        if self.failed is not None:
+            return self.failed
+        return self._noticed if self.trouble is None else self.trouble.reason
 
     @property
     def unfinished(self) -> int:
@@ -717,7 +948,9 @@ class WriterSink(Consumer):
         if self.failed is not None:
             return f"sink {self.name} has ended: {self.failed}; {counted(self.dropped, 'row')} lost"
         if self.trouble is None:
-            return None
+            if self._noticed is None or self._now_us() - self._noticed_us > NOTICE_US:
+                return None
+            return f"sink {self.name}: {self._noticed}"
         since = format_timestamp(self.trouble.since_us)
         return (
             f"sink {self.name} cannot write since {since}: {self.trouble.reason}; it holds "
@@ -749,12 +982,70 @@ class WriterSink(Consumer):
         """Open the file unless it is open, so that an error shows before the first row."""
         self._begin()
 
+    def prepare(self, position: SinkPosition) -> None:
+        """Continue at a position; before it is added to its outlet."""
+        self.position = position
+        self._writer.prepare(position, complete=self.asked.policy in ("wait", "disconnect"))
+
+    def start_at(self, sequence: int) -> None:
+        super().start_at(sequence)
+        self._hold(sequence)
+
+    def _hold(self, sequence: int) -> None:
+        """Have the log keep the rows that a kill would lose here. A sink that drops rows anyway needs none."""
+        if self.log is not None and self.asked.policy in ("wait", "disconnect"):
+            needed = min([sequence, *(known for known in self._needed if known is not None)])
+            if not self.log.hold((self, "durable"), needed):
+                self.log.hold((self, "durable"), max(needed, self.log.oldest))
+
+    async def commit(self) -> SinkPosition | None:
+        """Make durable what was written, and say where the sink continues after a kill; None before its first row."""
+        if not self._closing and self.failed is None:
+            loop = asyncio.get_running_loop()
+            try:
+                position = await loop.run_in_executor(self._thread, self._writer.committed)
+            except OSError as error:
+                # The system may have dropped what it could not write: the rows since the last position are doubtful.
+                self.failed = f"its file could not be made durable: {error_words(error)}; restart the server"
+                log.error("a sink cannot write and has stopped", sink=self.name, reason=self.failed)
+                return self.position
+            if position is not None:
+                self.position = position
+        self._need_position()
+        return self.position
+
+    def _need_position(self) -> None:
+        """Rows that precede the checkpoint and follow the position must stay until a later position."""
+        log, position = self.log, self.position
+        if log is not None and position is not None:
+            self._needed.append(position.next if position.next < log.next else None)
+            self._hold(position.next if self._writer.resume_at is None else self._writer.resume_at)
+
     def pump(self) -> None:
         if self.failed is not None:
+            held = self.held
+            super().leave_log()
+            self.dropped += held - self.held
             self._drop(self.held)
             self.drained(self)
-        elif self.held and self.trouble is None:
+            return
+        if self._has_rows and self.trouble is None:
             self._begin()
+        self._read_on()
+
+    @property
+    def _has_rows(self) -> bool:
+        """Whether rows in memory wait."""
+        return bool(self._queue) or (self._newest is not None and self._newest.waiting > 0)
+
+    @property
+    def _log_end(self) -> int:
+        return super()._log_end if self._last is None else self._last
+
+    def leave_log(self) -> None:
+        """It writes the rows that it has not read yet, and no later ones."""
+        if self._behind is not None:
+            self._last = self._log_end
 
     def _begin(self) -> None:
         """Have the thread write the rows held."""
@@ -794,6 +1085,9 @@ class WriterSink(Consumer):
         tuples, error = writing.result()
         done, rest = _divided(parts, tuples)
         self._queue.extendleft(reversed(rest))
+        self._notice()
+        if self._writer.resume_at is not None:
+            self._hold(self._writer.resume_at)
         if error is not None:
             self._failed_to_write(error)
         elif self.trouble is not None:
@@ -805,6 +1099,12 @@ class WriterSink(Consumer):
         self._bound_queue()
         self.pump()
         self._set_timer()
+
+    def _notice(self) -> None:
+        notice = self._writer.notice
+        if notice is not None and notice != self._noticed:
+            self._noticed, self._noticed_us = notice, self._now_us()
+            log.error("another program changed the file of a sink", sink=self.name, reason=notice)
 
     def _failed_to_write(self, error: Exception) -> None:
         reason = error_words(error)
@@ -859,28 +1159,35 @@ class WriterSink(Consumer):
             self.failed = text
             log.warning("stopped a slow sink", sink=self.name, reason=text)
 
-    async def close(self) -> None:
-        """Write the held rows, then complete the file. A sink that could not write retries once."""
+    async def close(self, *, resumes: bool = False) -> None:
+        """Write the held rows, then complete the file. A sink that could not write retries once. `resumes`: a server
+        that starts again continues after its position, so rows that are in the log are not lost."""
         await self._settled()
-        if self.held:
+        if self._has_rows:
             self._begin()
             await self._settled()
         self._closing = True
+        held = self.held
+        super().leave_log()
         self._cancel_timer()
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._writer.close)
+            self.position = self._writer.committed() or self.position
         except Exception as error:  # of any kind, as in a write: other sinks' files must still be completed
             self.failed = error_words(error)
             log.error("a sink could not complete its file", sink=self.name, reason=self.failed)
-        if lost := self.held + self._writer.unfinished:
+        kept = resumes and self.log is not None and self.asked.policy in ("wait", "disconnect")
+        if not kept and self.log is not None:
+            self.log.release((self, "durable"))
+        if not kept and (lost := held + self._writer.unfinished):
             self.dropped += lost
             log.error("a sink ended without writing its last rows; they are lost", sink=self.name, rows=lost)
         self._thread.shutdown(wait=False)
 
     async def _settled(self) -> None:
-        """Wait until the thread is idle."""
-        while self._writing is not None:
-            await asyncio.wait([self._writing])
+        """Wait until the thread is idle, and the log is read as far as possible."""
+        while running := [one for one in (self._writing, self._reading) if one is not None]:
+            await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.sleep(0)  # let the callback start the next write
 
 

@@ -428,7 +428,7 @@ class Metrics:
         )  # fmt: skip
         yield _gauge(
             "sink_unfinished_tuples",
-            "Rows that a Parquet or Arrow sink holds in memory for its next file; a kill loses them.",
+            "Rows that a Parquet or Arrow sink holds in memory for its next file.",
             labels,
             [((query, sink.name), sink.unfinished) for query, sink in writers],
         )
@@ -485,8 +485,26 @@ class Metrics:
             [(name, outlet.retained_tuples) for name, outlet in found],
         )
         yield _gauge(
-            "query_retained_bytes", "Bytes in memory of the retained rows.", label,
+            "query_retained_bytes", "Bytes of the retained rows: on disk, or in memory without a data folder.", label,
             [(name, outlet.retained_bytes) for name, outlet in found],
+        )  # fmt: skip
+        results = self._runner.results
+        yield _gauge("results_bytes", "Bytes on disk of the retained rows of all queries.", (),
+                     [((), results.disk_bytes)])  # fmt: skip
+        yield _gauge(
+            "results_waiting_bytes", "Bytes in memory of rows that wait to be written to disk.", (),
+            [((), results.waiting_bytes)],
+        )  # fmt: skip
+        yield _counter(
+            "results_retries", "How often writing retained rows failed again.", (), [((), results.retries)],
+        )  # fmt: skip
+        yield _gauge(
+            "results_waiting", "1 while retained rows cannot be written and the server retries, else 0.", (),
+            [((), int(results.trouble is not None))],
+        )  # fmt: skip
+        yield _gauge(
+            "results_failed", "1 if retained rows were damaged, or could not be made durable, else 0.", (),
+            [((), int(results.failed is not None or bool(results.damaged)))],
         )  # fmt: skip
         yield _gauge(
             "query_waiting",
