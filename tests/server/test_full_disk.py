@@ -107,6 +107,15 @@ class Memory:
     def moved(self):
         return False
 
+    def deleted(self):
+        return False
+
+    def sync(self): ...
+
+    def label(self): ...
+
+    def set_label(self, text): ...
+
     def close(self): ...
 
 
@@ -128,7 +137,7 @@ def test_wherever_the_disk_ends_the_file_ends_with_a_whole_row(rows, room, trunc
     left = batch(rows)
     for _ in range(20):
         try:
-            file.write(0, left)
+            file.write(len(rows) - len(left), left)
             break
         except OSError:
             left = left.slice(file.taken, len(left))
@@ -138,7 +147,7 @@ def test_wherever_the_disk_ends_the_file_ends_with_a_whole_row(rows, room, trunc
             memory.truncates = True
     else:
         memory.room = 10_000
-        file.write(0, left)
+        file.write(len(rows) - len(left), left)
     assert read(memory.content, as_csv) == [[str(k), t] for k, t in rows]
 
 

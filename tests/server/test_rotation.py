@@ -58,7 +58,7 @@ def read(path):
 
 
 def names(folder, ending="parquet"):
-    return sorted(os.listdir(folder / f"out.{ending}"))
+    return sorted(name for name in os.listdir(folder / f"out.{ending}") if not name.startswith("_"))
 
 
 def number(first, last, ending="parquet", more=""):
@@ -167,13 +167,13 @@ def test_leftovers_of_a_killed_server_are_removed(tmp_path):
 
 def test_a_whole_file_of_an_older_server_stays(tmp_path):
     (tmp_path / "out.parquet").write_text("old")
-    for _ in range(2):
-        file = made(tmp_path, Rotation(2, 1 << 30, 10**9))
+    for history in ("a" * 16, "b" * 16):
+        file = made(tmp_path, Rotation(2, 1 << 30, 10**9), history=history)
         file.write(0, batch(0, 2))
         assert file.path == tmp_path / "out-2.parquet"
         file.close()
     assert (tmp_path / "out.parquet").read_text() == "old"
-    assert len(list((tmp_path / "out-2.parquet").iterdir())) == 2
+    assert len(list((tmp_path / "out-2.parquet").glob("*.parquet"))) == 2
 
 
 @settings(max_examples=examples(30))
@@ -251,8 +251,10 @@ def test_kills_lose_no_more_than_the_file_that_was_not_full(tmp_path, ending):
         found = [json.loads(line)["k"] for line in path.read_text().splitlines()]
         assert found == list(range(fed))
         return
-    assert all(NAME.fullmatch(name) for name in os.listdir(path) if not name.startswith("."))
-    found = sorted(row["k"] for name in os.listdir(path) if not name.startswith(".") for row in read(path / name))
+    assert all(NAME.fullmatch(name) for name in os.listdir(path) if not name.startswith((".", "_")))
+    found = sorted(
+        row["k"] for name in os.listdir(path) if not name.startswith((".", "_")) for row in read(path / name)
+    )
     assert len(found) == len(set(found))
     assert fed - len(found) < lives * rotate
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from millrace.run.threads import in_thread
 from millrace.sql import SinkDefinition
 from millrace.store.openings import NO_PLACE, NewSink, Opened, Openings, SinkPlace, Taken, abandon
 from millrace.store.places import SinkFolders
+from millrace.store.sinkfiles import SinkPosition
 
 
 @dataclass(slots=True)
@@ -35,6 +37,7 @@ class Sinks:
         self._engine = engine
         self._runner = runner
         self._sinks: dict[str, SinkRuntime] = {}
+        self._last: dict[str, dict[str, Any]] = {}  # positions of sinks that were closed at the end
 
     # -- life --------------------------------------------------------------------------------------
 
@@ -67,14 +70,23 @@ class Sinks:
         ]
         return await in_thread(lambda: self.openings.new(sinks, others, opens=opens), abandon)
 
-    def add(self, definition: SinkDefinition, opened: Opened) -> None:
+    def add(self, definition: SinkDefinition, opened: Opened, position: Mapping[str, Any] | None = None) -> None:
+        """Have a sink write. One that wrote before the server started continues after its position, or started there if
+        the position has no number."""
         slow = Slow(definition.on_slow, definition.slow_limit, definition.slow_bytes)
         outlet = self._runner.outlets[definition.query]
         bound_us = definition.freshness_us
         freshness = None if bound_us is None else Freshness(bound_us)
         consumer = WriterSink(definition.name, slow, opened.file, freshness, self._runner.now_us)
+        first = None
+        start = {"history": outlet.history, "next": outlet.next_sequence, **(position or {})}
+        if start["history"] != outlet.history:  # of a query that had this name before
+            start = {"history": outlet.history, "next": outlet.next_sequence}
+        consumer.prepare(SinkPosition.from_data(start))
+        if position is not None and "next" in position:
+            first = outlet.resume_at(consumer, start["next"])
         self._sinks[definition.name] = SinkRuntime(definition, consumer, opened.place)
-        outlet.add(consumer)
+        outlet.add(consumer, first)
         consumer.start()
 
     def retarget(self, definition: SinkDefinition) -> None:
@@ -82,19 +94,36 @@ class Sinks:
         if definition.name in self._sinks:
             self._sinks[definition.name].definition = definition
 
-    async def end(self, name: str) -> None:
+    async def end(self, name: str, *, resumes: bool = False) -> None:
         sink = self._sinks.pop(name, None)
         if sink is None:
             return
         outlet = self._runner.outlets.get(sink.definition.query)
         if outlet is not None:
             outlet.remove(sink.consumer)
-        await sink.consumer.close()
+        await sink.consumer.close(resumes=resumes)
 
-    async def close(self) -> None:
-        """Finish every file."""
-        for name in tuple(self._sinks):
-            await self.end(name)
+    async def close(self, *, resumes: bool = False) -> None:
+        """Finish every file; `resumes` if a server that starts again continues them."""
+        for name, sink in tuple(self._sinks.items()):
+            await self.end(name, resumes=resumes)
+            if resumes and sink.consumer.position is not None:
+                self._last[name] = sink.consumer.position.to_data()
+
+    # -- positions ---------------------------------------------------------------------------------
+
+    async def sync(self) -> None:
+        """Make durable what the sinks have written, as far as it can be now."""
+        await asyncio.gather(*(sink.consumer.commit() for sink in self._sinks.values()))
+
+    def positions(self) -> dict[str, dict[str, Any]]:
+        """How far each sink was at the last `sync`, or when all were closed: for a checkpoint, and then for `add`."""
+        found = {
+            name: sink.consumer.position.to_data()
+            for name, sink in self._sinks.items()
+            if sink.consumer.position is not None
+        }
+        return {**self._last, **found}
 
     # -- views -------------------------------------------------------------------------------------
 

@@ -1,9 +1,10 @@
 """Where the rows of sinks go: files of lines, folders of whole files, the standard output. Plain blocking code;
 `sink.py` runs it in a thread and decides what happens after an error.
 
-Rule: a reader never sees half a row or half a file. Lines are appended whole: a row that an error or a kill has
-torn is cut off. Parquet and Arrow rows wait in memory until their file is full or old enough; it is written aside, made
-durable and then renamed to a free name. A write that fails has taken `taken` rows, and nothing of the others.
+Rule: a reader never sees half a row or half a file, and no row twice. Lines are appended whole: a row that an error or
+a kill has torn is cut off. Parquet and Arrow rows wait in memory until their file is full or old enough; it is written
+aside, made durable, renamed to a free name, and listed in the folder's manifest. A write that fails has taken `taken`
+rows, and nothing of the others. After a kill rows arrive again from a position on, and a file skips what it has.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -38,6 +40,10 @@ KEY: Final = b"millrace"
 UNFINISHED: Final = ".part"
 # Bytes that are looked at once in a file that was found.
 CHUNK: Final = 1 << 20
+# Bytes before a position whose checksum identifies a file of lines.
+MARK_BYTES: Final = 4_096
+# The extended attribute with the label of a file of lines.
+LABEL: Final = "user.millrace"
 # A link that the file system does not offer; a plain renaming has to do.
 _NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)
 _JSON: Final = msgspec.json.Encoder()
@@ -45,16 +51,54 @@ _JSON: Final = msgspec.json.Encoder()
 Encode = Callable[[Batch], bytes]
 
 
+@dataclass(frozen=True, slots=True)
+class SinkPosition:
+    """How far a sink is, durably: every row of the history below `next` is where it belongs.
+
+    A file of lines has `offset` bytes then, of which the last ones have the checksum `mark`; `inode` is for people.
+    """
+
+    history: str
+    next: int
+    offset: int | None = None
+    mark: int = 0
+    inode: int = 0
+
+    def to_data(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_data(data: Mapping[str, Any]) -> SinkPosition:
+        return SinkPosition(**data)
+
+
 class SinkFile(Protocol):
-    """Takes batches of one schema.
+    """The contract of a sink: rows of one history and one schema go to one place, each once, in order of their numbers.
+
+    The life of a sink is `prepare`, `write` again and again, `committed` from time to time, `close`. Calls come from
+    one thread at a time. `write(sequence, batch)` takes the rows numbered from `sequence` on, so the last is known.
+    Numbers rise, and they skip rows that `on_slow` dropped or superseded.
+
+    After a kill the server calls `prepare` with the newest position that it has stored, and `write` with every row from
+    there on. Some of them may have been written after that position. A sink recognizes them by their number and by what
+    its place contains, and takes them without writing them again. It never reports a position before the rows below it
+    are durable. If its place has lost or changed rows, it says so in `notice` and continues with the next row.
 
     history     the count that the rows' sequence numbers belong to; set before the first `write`
+    next        the number of the row after the last that was taken; None before the first
+    resume_at   the number of the first row that a kill would lose here; None before the first row
     taken       rows that the newest `write` has taken, when it failed too
     unfinished  rows that are in no file under its final name yet
+    notice      what another program did to the place
     """
 
     history: str | None
+    next: int | None
     taken: int
+    notice: str | None
+
+    @property
+    def resume_at(self) -> int | None: ...
 
     @property
     def unfinished(self) -> int: ...
@@ -65,6 +109,17 @@ class SinkFile(Protocol):
     @property
     def identity(self) -> Identity | None:
         """The open file or folder, by whatever name; None if none is open."""
+
+    def prepare(self, position: SinkPosition, *, complete: bool) -> None:
+        """Continue at a position when opening; without an offset, nothing is known of the place. `complete`: no number
+        is skipped, so that the place shows how many rows it has."""
+
+    def start(self) -> dict[str, int]:
+        """Where a new sink starts in its open place: fields of its first position, beyond the number of the row."""
+
+    def committed(self) -> SinkPosition | None:
+        """Make durable what was taken, as far as it can be, and say how far that is; None if nothing was taken yet.
+        OSError: it is not durable, and must not be believed to be later."""
 
     def open(self, *, makes: bool = False) -> None:
         """Be ready to write; `makes` for the first time, when folders on the way may be created."""
@@ -105,6 +160,17 @@ class Appended(Protocol):
     def moved(self) -> bool:
         """Whether the path leads elsewhere now: the file was deleted, renamed or replaced."""
 
+    def deleted(self) -> bool:
+        """Whether the file has no name any more."""
+
+    def sync(self) -> None:
+        """Make it durable, with its label."""
+
+    def label(self) -> str | None:
+        """The text that was stored with the file; None if there is none, or the file system has no such thing."""
+
+    def set_label(self, text: str) -> None: ...
+
     def close(self) -> None: ...
 
 
@@ -135,18 +201,47 @@ class Disk:
         except OSError:
             return True
 
+    def deleted(self) -> bool:
+        return os.fstat(self._handle).st_nlink == 0
+
+    def sync(self) -> None:
+        os.fsync(self._handle)
+
+    def label(self) -> str | None:
+        try:
+            return os.getxattr(self._handle, LABEL).decode()
+        except (OSError, UnicodeDecodeError):
+            return None
+
+    def set_label(self, text: str) -> None:
+        with suppress(OSError):
+            os.setxattr(self._handle, LABEL, text.encode())
+
     def close(self) -> None:
         os.close(self._handle)
+
+
+@dataclass(slots=True)
+class Tail:
+    """Rows that a file has after its position: from the offset `at` on, up to the row before `following`."""
+
+    at: int
+    following: int
 
 
 class LineFile:
     """JSON lines or CSV, appended. A file that was moved away or deleted is created again.
 
-    `former` is an older encoding with its header. A file that starts with that header keeps this encoding.
+    `former` is an older encoding with its header. A file that starts with that header keeps this encoding. A new file
+    is labelled with the history and the number of its first row: after log rotation and a kill, that says which rows
+    are in the earlier file.
+
+    While rows arrive again that the file has (`_tail`), each is compared with the bytes there.
     """
 
     taken = 0
     unfinished = 0
+    notice: str | None = None
 
     def __init__(
         self,
@@ -168,10 +263,41 @@ class LineFile:
         self._disk: Appended | None = None
         self._whole: int | None = None  # where the last whole row ends, if a torn one follows
         self._known = False  # whether it was open before: a kill tears no row of another program
+        self.next: int | None = None
+        self._position: SinkPosition | None = None
+        self._complete = False
+        self._tail: Tail | None = None
+        self._size: int | None = None  # of the file, if no other program changes it
+        self._first: int | None = None  # the first row that this file got while it was open
 
     @property
     def identity(self) -> Identity | None:
         return None if self._disk is None else self._disk.identity
+
+    @property
+    def resume_at(self) -> int | None:
+        return self.next
+
+    def prepare(self, position: SinkPosition, *, complete: bool) -> None:
+        self._position, self._complete = position, complete
+        self.next = position.next
+
+    def start(self) -> dict[str, int]:
+        disk = self._disk
+        if disk is None:
+            return {}
+        offset = disk.size()
+        return {"offset": offset, "mark": _mark(disk, offset)}
+
+    def committed(self) -> SinkPosition | None:
+        disk = self._disk
+        if disk is not None and self.next is not None and self.history is not None:
+            self._mend(disk)
+            disk.sync()
+            offset = disk.size() if self._tail is None else self._tail.at
+            inode = 0 if disk.identity is None else disk.identity.inode
+            self._position = SinkPosition(self.history, self.next, offset, _mark(disk, offset), inode)
+        return self._position
 
     def open(self, *, makes: bool = False) -> None:
         self._ready(makes)
@@ -179,10 +305,54 @@ class LineFile:
     def write(self, sequence: int, batch: Batch) -> None:
         self.taken = 0
         disk = self._ready()
+        first = sequence
+        if self.next is not None and sequence < self.next:
+            sequence = min(self.next, sequence + len(batch))
+        if self._tail is not None:
+            sequence = self._compare(disk, sequence, batch.slice(sequence - first, len(batch)))
+        self.taken = sequence - first
+        if self.taken == len(batch):
+            return
+        if self._first is None:
+            self._first = sequence
+            if disk.size() <= len(self._header):
+                disk.set_label(f"{self.history} {sequence}")
         if self._header and not disk.size():
             self._append(disk, self._header)
-        self._append(disk, self._encode(batch))
+        try:
+            self._append(disk, self._encode(batch.slice(self.taken, len(batch))))
+        except OSError:
+            self.taken += self._appended
+            self.next = first + self.taken
+            raise
         self.taken = len(batch)
+        self.next = first + len(batch)
+
+    def _compare(self, disk: Appended, sequence: int, batch: Batch) -> int:
+        """Skip the rows that the file has, after a look at them; the number of the first that it lacks."""
+        tail = self._tail
+        assert tail is not None
+        rows = min(tail.following - sequence, len(batch))
+        if rows > 0:
+            data = self._encode(batch.slice(0, rows))
+            found = disk.read(len(data), tail.at)
+            if found != data:
+                same = _equal_rows(found, data, quoted=self._quoted)
+                self._say(
+                    f"row {sequence + same} in {self.path} is not the one that the query emitted: another program has "
+                    f"changed the file. The rows up to {tail.following - 1} count as written, and are not written again"
+                )
+                self.next, self._tail = tail.following, None
+                return sequence + rows
+            tail.at += len(data)
+            sequence += rows
+            self.next = sequence
+        if sequence >= tail.following:
+            self._tail = None
+        return sequence
+
+    def _say(self, notice: str) -> None:
+        self.notice = notice
 
     def flush(self) -> None:
         self._ready()
@@ -195,6 +365,7 @@ class LineFile:
         try:
             if self._disk is not None and self._whole is not None:
                 self._mend(self._disk)
+            self.committed()
         finally:
             self.abandon()
 
@@ -205,21 +376,86 @@ class LineFile:
 
     def _ready(self, makes: bool = False) -> Appended:
         if self._disk is not None and self._disk.moved():
-            self.abandon()
-            self._whole = None
+            self._leave(self._disk)
         if self._disk is None:
             disk = self._open_disk(makes)
             try:
-                self._end_last_row(disk, cut=not (makes or self._known))
+                self._encode, self._header = self._encoding_of(disk)
+                if self._known or not self._resume(disk, makes=makes):
+                    self._end_last_row(disk, cut=not (makes or self._known))
             except BaseException:
                 disk.close()
                 raise
             self._disk, self._known = disk, True
-            self._encode, self._header = self._encoding_of(disk)
             if self._header and not disk.size():
                 self._append(disk, self._header)
+            self._size = disk.size()
         self._mend(self._disk)
+        self._look_at_size(self._disk)
         return self._disk
+
+    def _leave(self, disk: Appended) -> None:
+        """The file has been moved away, as log rotation does, or deleted: the next row starts a new one."""
+        if disk.deleted():
+            if self._first is not None and self.next is not None and self.next > self._first:
+                self._say(
+                    f"{self.path} was deleted with the rows {self._first} to {self.next - 1}; a new file starts at row "
+                    f"{self.next}"
+                )
+        else:
+            disk.sync()
+        self.abandon()
+        self._whole = self._tail = self._first = None
+
+    def _look_at_size(self, disk: Appended) -> None:
+        """Notice what another program did to the file."""
+        size = disk.size()
+        if self._size is not None and size != self._size:
+            if size < self._size:
+                self._say(
+                    f"{self.path} was shrunk from {self._size} to {size} bytes by another program; rows up to "
+                    f"{(self.next or 0) - 1} that were there are gone"
+                )
+            else:
+                self._say(f"another program wrote {size - self._size} bytes to {self.path}")
+            self._tail = None
+            self._end_last_row(disk, cut=False)
+            size = disk.size()
+        self._size = size
+
+    def _resume(self, disk: Appended, *, makes: bool) -> bool:
+        """Find out which rows the file has, after a restart; False if the file is not the one that the sink wrote."""
+        position, size = self._position, disk.size()
+        if makes or position is None:
+            return False
+        began = self._label_of(disk)
+        if position.offset is not None and size >= position.offset and _mark(disk, position.offset) == position.mark:
+            offset, first = position.offset, position.next
+        elif began is not None and began >= position.next:
+            offset, first = len(self._header), began  # the rows below are in the file before log rotation
+        else:
+            if position.offset is not None:
+                lost = "is gone" if not size else "is another file, or was changed by another program"
+                missing = f"the rows up to {position.next - 1} may be missing"
+                self._say(f"{self.path} {lost}: {missing}; it continues with row {position.next}")
+            return False
+        self.next = first
+        if not self._complete:
+            disk.truncate(min(offset, size))
+            return True
+        whole, rows = _whole_rows(disk, offset, size, quoted=self._quoted)
+        if whole < size:
+            disk.truncate(whole)
+            log.warning("removed a partially written row", path=str(self.path), bytes=size - whole)
+        if rows:
+            self._tail = Tail(offset, first + rows)
+        return True
+
+    def _label_of(self, disk: Appended) -> int | None:
+        """The number of the file's first row in this history."""
+        history, _, first = (disk.label() or "").partition(" ")
+        mine = self._position is not None and history == self._position.history
+        return int(first) if mine and first.isdecimal() else None
 
     def _encoding_of(self, disk: Appended) -> tuple[Encode, bytes]:
         if self._former is not None and disk.read(len(self._former[1]), 0) == self._former[1]:
@@ -229,22 +465,24 @@ class LineFile:
     def _append(self, disk: Appended, data: bytes) -> None:
         """Append rows; after an error the file ends with the last whole one, and `taken` counts those that it has."""
         begins, view, done = disk.size(), memoryview(data), 0
+        self._appended = 0
         try:
             while done < len(data):
                 done += disk.write(view[done:])
         except OSError:
             ends = row_ends(data[:done], quoted=self._quoted)
-            self.taken = 0 if data is self._header else len(ends)
+            self._appended = 0 if data is self._header else len(ends)
             self._whole = begins + (int(ends[-1]) + 1 if len(ends) else 0)
             with suppress(OSError):  # else before the next write
                 self._mend(disk)
             raise
+        self._size = begins + len(data)
 
     def _mend(self, disk: Appended) -> None:
         if self._whole is not None:
             if disk.size() > self._whole:
                 disk.truncate(self._whole)
-            self._whole = None
+            self._size, self._whole = disk.size(), None
 
     def _end_last_row(self, disk: Appended, *, cut: bool) -> None:
         """Have the next row start on a new line. `cut` a row that a killed server wrote in part; a row of another
@@ -267,6 +505,40 @@ def row_ends(data: bytes, *, quoted: bool) -> np.ndarray[Any, np.dtype[np.int64]
     if quoted:
         ends &= np.cumsum(found == ord('"')) % 2 == 0
     return np.flatnonzero(ends)
+
+
+def _equal_rows(found: bytes, data: bytes, *, quoted: bool) -> int:
+    """How many rows at the start of both are equal."""
+    begin = 0
+    for number, end in enumerate(row_ends(data, quoted=quoted).tolist()):
+        if found[begin : end + 1] != data[begin : end + 1]:
+            return number
+        begin = end + 1
+    return 0
+
+
+def _mark(disk: Appended, offset: int) -> int:
+    """A checksum of the bytes before an offset: another file hardly has the same."""
+    begin = max(offset - MARK_BYTES, 0)
+    return zlib.crc32(disk.read(offset - begin, begin))
+
+
+def _whole_rows(disk: Appended, begin: int, size: int, *, quoted: bool) -> tuple[int, int]:
+    """Where the last whole row ends of those that start at an offset, and how many they are."""
+    whole = at = begin
+    rows = quotes = 0
+    while at < size:
+        data = disk.read(min(CHUNK, size - at), at)
+        if not data:
+            break
+        inside = quotes % 2
+        ends = row_ends(b'"' + data if inside else data, quoted=quoted)
+        if len(ends):
+            whole = at + int(ends[-1]) + 1 - inside
+            rows += len(ends)
+        quotes += data.count(b'"') if quoted else 0
+        at += len(data)
+    return whole, rows
 
 
 def _whole_size(disk: Appended, size: int, *, quoted: bool) -> int:
@@ -302,16 +574,31 @@ def _is_json(data: bytes) -> bool:
 
 class StandardOutput:
     """JSON lines on the daemon's standard output, which stays open and cannot be truncated: the rest of a row that left
-    in part leaves first, later."""
+    in part leaves first, later. It cannot be read, either: after a kill, rows since the newest position leave again."""
 
     taken = 0
     unfinished = 0
     path = None
     identity = None
+    notice: str | None = None
 
     def __init__(self) -> None:
         self.history: str | None = None
+        self.next: int | None = None
         self._torn = 0  # bytes of the next row that have left already
+
+    @property
+    def resume_at(self) -> int | None:
+        return self.next
+
+    def prepare(self, position: SinkPosition, *, complete: bool) -> None:
+        self.next = position.next
+
+    def start(self) -> dict[str, int]:
+        return {}
+
+    def committed(self) -> SinkPosition | None:
+        return None if self.next is None or self.history is None else SinkPosition(self.history, self.next)
 
     def open(self, *, makes: bool = False) -> None:
         """It is open."""
@@ -326,9 +613,11 @@ class StandardOutput:
         except OSError:
             ends = row_ends(data[:done], quoted=False)
             self.taken = len(ends)
+            self.next = sequence + self.taken
             self._torn = done - (int(ends[-1]) + 1 if len(ends) else 0)
             raise
         self.taken, self._torn = len(batch), 0
+        self.next = sequence + len(batch)
 
     def _put(self, data: bytes) -> int:
         return os.write(sys.stdout.fileno(), data)
@@ -352,11 +641,25 @@ class Unwritable:
     taken = 0
     unfinished = 0
     identity = None
+    notice: str | None = None
+    next: int | None = None
+    resume_at: int | None = None
 
     def __init__(self, path: Path, reason: Refuse) -> None:
         self.path = path
         self.history: str | None = None
         self._reason = reason
+        self._position: SinkPosition | None = None
+
+    def prepare(self, position: SinkPosition, *, complete: bool) -> None:
+        self._position = position
+        self.resume_at = position.next
+
+    def start(self) -> dict[str, int]:
+        return {}
+
+    def committed(self) -> SinkPosition | None:
+        return self._position
 
     def open(self, *, makes: bool = False) -> None:
         raise self._reason
@@ -444,6 +747,43 @@ class Folder:
                 return file.read(len(data) + 1) == data
         return False
 
+    def lines(self, name: str) -> bytes:
+        """The whole lines of a file; a torn one at its end is cut off."""
+        try:
+            handle = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._handle)
+        except FileNotFoundError:
+            return b""
+        with os.fdopen(handle, "r+b", buffering=0) as file:
+            data = file.readall()
+            whole = data.rfind(b"\n") + 1
+            if whole < len(data):
+                os.ftruncate(file.fileno(), whole)
+            return data[:whole]
+
+    def add_line(self, name: str, line: bytes) -> None:
+        """Append a line, durable when this returns; after an error nothing of it is there, if possible."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        handle = os.open(name, flags, 0o666, dir_fd=self._handle)
+        try:
+            size = os.fstat(handle).st_size
+            try:
+                view = memoryview(line)
+                while view:
+                    view = view[os.write(handle, view) :]
+            except OSError:
+                with suppress(OSError):
+                    os.ftruncate(handle, size)
+                raise
+            os.fsync(handle)
+            if not size:
+                os.fsync(self._handle)
+        finally:
+            os.close(handle)
+
+    def open(self, name: str) -> Any:
+        """A file for reading."""
+        return os.fdopen(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._handle), "rb")
+
     def moved(self) -> bool:
         try:
             return identity(os.stat(self.path, follow_symlinks=False)) != self.identity
@@ -454,12 +794,35 @@ class Folder:
         os.close(self._handle)
 
 
+class WholeFile(msgspec.Struct, frozen=True):
+    """A line of a manifest."""
+
+    file: str
+    history: str | None
+    first_seq: int
+    last_seq: int
+    rows: int
+
+
+def _metadata(file: Any, format: str) -> Mapping[bytes, bytes]:  # noqa: A002 - the option's name
+    """The metadata of a Parquet or Arrow file; ValueError if it is none."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pq.read_schema(file) if format == "parquet" else pa.ipc.open_file(file).schema
+    return schema.metadata or {}
+
+
 class WholeFiles:
     """Parquet or Arrow files in a folder, `<sink>-<first>-<last>.parquet`: the least and the greatest sequence number.
 
-    The numbers of a query start again with the server. Where the folder has files of an earlier history, the
-    history is part of the name: `<sink>-<history>-<first>-<last>.parquet`.
+    Where the folder has files of an earlier history, the history is part of the name:
+    `<sink>-<history>-<first>-<last>.parquet`. The manifest `_<sink>.manifest.jsonl` has a line for each whole file, in
+    their order. After a kill the sink continues after the last one, wherever its position is; a file that was whole and
+    is not in the manifest yet is added.
     """
+
+    notice: str | None = None
 
     def __init__(
         self,
@@ -483,6 +846,8 @@ class WholeFiles:
         self._held = BufferedRows()
         self._began = 0.0
         self._data: bytes | None = None  # the file that could not be written yet
+        self.next: int | None = None
+        self._continued = False  # whether the folder was searched for files of this history
 
     @property
     def path(self) -> Path:
@@ -496,11 +861,30 @@ class WholeFiles:
     def unfinished(self) -> int:
         return self._held.count
 
+    @property
+    def resume_at(self) -> int | None:
+        return self._held.first if self._held.count else self.next
+
+    def prepare(self, position: SinkPosition, *, complete: bool) -> None:
+        self.next = position.next
+
+    def start(self) -> dict[str, int]:
+        return {}
+
+    def committed(self) -> SinkPosition | None:
+        """Whole files are durable."""
+        at = self.resume_at
+        return None if at is None or self.history is None else SinkPosition(self.history, at)
+
     def open(self, *, makes: bool = False) -> None:
         self._ready(makes)
 
     def write(self, sequence: int, batch: Batch) -> None:
         self.taken = 0
+        if not self._continued:
+            self._continue(self._ready())
+        if self.next is not None and sequence < self.next:
+            self.taken = min(self.next - sequence, len(batch))
         while self.taken < len(batch):
             self._finish_if_full()
             at = self.taken
@@ -509,6 +893,7 @@ class WholeFiles:
                 self._began = self._clock()
             self._held.add(sequence + at, part)
             self.taken += len(part)
+            self.next = sequence + self.taken
         self._finish_if_full()
 
     def flush(self) -> None:
@@ -554,6 +939,39 @@ class WholeFiles:
         if left:
             log.warning("removed the unfinished files of a sink", sink=self._label.sink, files=len(left))
 
+    @property
+    def _manifest(self) -> str:
+        return f"_{self._label.sink}.manifest.jsonl"
+
+    def _continue(self, folder: Folder) -> None:
+        """Find the whole files of this history, and continue after them."""
+        entries = []
+        for line in folder.lines(self._manifest).splitlines():
+            with suppress(msgspec.DecodeError, msgspec.ValidationError):
+                entries.append(msgspec.json.decode(line, type=WholeFile))
+        listed = {entry.file for entry in entries}
+        for name in sorted(folder.names()):
+            if name not in listed and (entry := self._whole_file(folder, name)) is not None:
+                folder.add_line(self._manifest, _JSON.encode(entry) + b"\n")
+                entries.append(entry)
+        mine = [entry for entry in entries if entry.history == self.history]
+        if mine:
+            self._stem = mine[-1].file.rsplit("-", 2)[0]
+            self.next = max(self.next or 0, *(entry.last_seq + 1 for entry in mine))
+        self._continued = True
+
+    def _whole_file(self, folder: Folder, name: str) -> WholeFile | None:
+        """The entry of a file of this sink and history; None for other files."""
+        if not name.startswith(f"{self._label.sink}-") or not name.endswith(f".{self._label.format}"):
+            return None
+        try:
+            with folder.open(name) as file:
+                about = msgspec.json.decode(_metadata(file, self._label.format).get(KEY, b"{}"))
+            entry = WholeFile(name, about["history"], about["first_seq"], about["last_seq"], about["rows"])
+        except (OSError, ValueError, KeyError, TypeError, msgspec.DecodeError):
+            return None  # a file of another program
+        return entry if about.get("sink") == self._label.sink and entry.history == self.history else None
+
     def _full(self) -> bool:
         return self._held.count >= self._rotation.rows or self._held.bytes >= self._rotation.bytes
 
@@ -583,6 +1001,8 @@ class WholeFiles:
                 with suppress(OSError):
                     folder.remove(aside)
                 raise
+        entry = WholeFile(name, self.history, self._held.first, self._held.last, self._held.count)
+        folder.add_line(self._manifest, _JSON.encode(entry) + b"\n")
         self._held, self._data = BufferedRows(), None
 
     def _stem_in(self, folder: Folder) -> str:
