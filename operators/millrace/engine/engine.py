@@ -377,6 +377,10 @@ class Engine:
         """An engine that continues exactly where the saved one was."""
         return saving.restore(data, stopwatch=stopwatch, trace=trace)
 
+    def become(self, data: bytes) -> None:
+        """Continue exactly where the saved engine was, whatever this one was before."""
+        saving.restore(data, stopwatch=self.stopwatch, trace=self.trace, into=self)
+
 
 # What obeys each command.
 COMMANDS: Final[Mapping[type[CommandBody], Callable[[Engine, Any], Any]]] = {

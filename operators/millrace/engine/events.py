@@ -6,6 +6,7 @@ clock and the budget of each step, from a saved state, replays the engine exactl
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -25,12 +26,14 @@ class Arrived:
     """Tuples of one feed, in the order in which it sent them. For an external stream `batch.ts` is its time field.
 
     at_us  when each tuple of an external stream arrived, if they arrived at different times; None: in this step
+    wire   the row frames that the tuples came in, for a driver that records them: the engine does not read it
     """
 
     stream: str
     feed: str
     batch: Batch
     at_us: Int64s | None = None
+    wire: Sequence[bytes | memoryview] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,15 @@ class Answered:
     request: int
     value_us: int
     group: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sequenced:
+    """The feed's tuples below this sequence number have been taken or refused: a client need not send them again."""
+
+    stream: str
+    feed: str
+    next_sequence: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,6 +390,7 @@ Event = (
     | Heard
     | ClockStepped
     | Answered
+    | Sequenced
     | HistoryHeld
     | Measured
     | Command

@@ -49,15 +49,15 @@ CLASSES: Final[Mapping[str, type]] = {**DEFINITIONS, **{known.__name__: known fo
 
 def pack(value: Any) -> bytes:
     """Plain data, arrays and definitions as bytes; equal values have equal bytes."""
-    packed: bytes = msgpack.packb(value, default=_extend, strict_types=True)
+    packed: bytes = msgpack.packb(value, default=extend, strict_types=True)
     return packed
 
 
 def unpack(data: bytes) -> Any:
-    return msgpack.unpackb(data, ext_hook=_restore, strict_map_key=False)
+    return msgpack.unpackb(data, ext_hook=restore_extension, strict_map_key=False)
 
 
-def _extend(value: Any) -> msgpack.ExtType:
+def extend(value: Any) -> msgpack.ExtType:
     if isinstance(value, tuple):
         return msgpack.ExtType(_TUPLE, pack(list(value)))
     if isinstance(value, deque):
@@ -84,7 +84,7 @@ def _known(value: Any) -> str:
     return name
 
 
-def _restore(code: int, data: bytes) -> Any:
+def restore_extension(code: int, data: bytes) -> Any:
     inner = unpack(data)
     match code:
         case 1:
@@ -132,6 +132,9 @@ def save(engine: Engine) -> bytes:
             "costs": [[name, tuples, us] for name, (tuples, us) in engine.costs.items()],
             "gauge": [engine.gauge.peak_tuples, engine.gauge.peak_bytes],
             "definitions": definitions(engine),
+            "sequences": {
+                name: stream.sequences for name, stream in engine.streams_by_name.items() if stream.sequences
+            },
             "shared": {name: sharing.saved(engine, query) for name, query in engine.queries_by_name.items()},
             "paused": [
                 [name, query.paused, query.failed]
@@ -190,7 +193,8 @@ def restore_state(operator: Operator, saved: list[Any]) -> None:
     operator.restore(operator.layout.read(operator, *saved))
 
 
-def restore(data: bytes, *, stopwatch: Stopwatch | None, trace: bool) -> Engine:
+def restore(data: bytes, *, stopwatch: Stopwatch | None, trace: bool, into: Engine | None = None) -> Engine:
+    """The saved engine: a new one, or `into`, which starts over as that."""
     from millrace.engine import streams
     from millrace.engine.engine import Engine
     from millrace.engine.graph.rewire import adding
@@ -201,7 +205,8 @@ def restore(data: bytes, *, stopwatch: Stopwatch | None, trace: bool) -> Engine:
             f"the saved state has version {saved['version']}, this program reads version {VERSION}", code="bad_state"
         )
     thin, share = saved["modes"]
-    engine = Engine(stopwatch=stopwatch, trace=trace, thin=thin, share=share, **saved["limits"])
+    engine = Engine.__new__(Engine) if into is None else into
+    engine.__init__(stopwatch=stopwatch, trace=trace, thin=thin, share=share, **saved["limits"])  # type: ignore[misc]
     engine.clock.now_us = saved["now_us"]
     for definition in saved["definitions"]:
         if isinstance(definition, StreamDefinition):
@@ -219,6 +224,8 @@ def restore(data: bytes, *, stopwatch: Stopwatch | None, trace: bool) -> Engine:
     engine.costs = {name: (tuples, us) for name, tuples, us in saved["costs"]}
     engine.gauge.peak_tuples, engine.gauge.peak_bytes = saved["gauge"]
     engine.merge_wait = saved.get("merge_wait", 0)
+    for name, sequences in saved.get("sequences", {}).items():
+        engine.stream(name).sequences = sequences
     for query, reader, interval_us, since_us, keys in saved.get("reads", ()):
         listed = None if keys is None else tuple(map(tuple, keys))
         engine.reads.setdefault(query, {})[reader] = Reads(interval_us, since_us, listed)

@@ -6,7 +6,7 @@ Every tuple passes `arrive`, so this module is compiled (build_hook.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +29,7 @@ from millrace.engine.events import (
     Late,
     Measured,
     Punctuated,
+    Sequenced,
     TooFar,
 )
 from millrace.engine.faults import ask
@@ -44,11 +45,21 @@ from millrace.protocol import Refuse
 if TYPE_CHECKING:
     from millrace.engine.engine import Engine
 
+# Feeds of a stream whose next sequence number is kept: a few megabytes; the oldest are forgotten first.
+PRODUCERS: Final = 65_536
+
 
 @dataclass(slots=True)
 class Stream:
+    """A stream and its source.
+
+    sequences  by feed, the number of the next tuple, the feed that sent something last at the end: as many as
+               PRODUCERS, because a client that reconnects continues there
+    """
+
     definition: StreamDefinition
     source: Source
+    sequences: dict[str, int] = field(default_factory=dict)
 
 
 def clocking_of(definition: StreamDefinition) -> Clocking:
@@ -170,6 +181,14 @@ def _answered(engine: Engine, event: Answered, effects: Effects) -> None:
     engine.graph.component_of(engine.source(event.stream)).has_work = True
 
 
+def _sequenced(engine: Engine, event: Sequenced, effects: Effects) -> None:
+    sequences = engine.stream(event.stream).sequences
+    sequences.pop(event.feed, None)
+    sequences[event.feed] = event.next_sequence
+    if len(sequences) > PRODUCERS:
+        del sequences[next(iter(sequences))]
+
+
 def _history_held(engine: Engine, event: HistoryHeld, effects: Effects) -> None:
     if event.held:
         engine.stream(event.stream)
@@ -189,6 +208,7 @@ EVENTS: Final[Mapping[type[Event], Callable[[Engine, Any, Effects], None]]] = {
     Heard: _heard,
     ClockStepped: _clock_stepped,
     Answered: _answered,
+    Sequenced: _sequenced,
     HistoryHeld: _history_held,
 }
 
