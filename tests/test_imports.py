@@ -2,7 +2,7 @@
 
     protocol <- values <- operators <- engine <- sql <- formats <- history <- the daemon, offline <- backfill <- cli
     protocol <- client         values <- functions <- sql        sql <- changes <- the daemon
-    formats <- journal <- the daemon, offline
+    formats, changes <- journal <- the daemon, offline
 
 The daemon consists of five rooms: net, http, run, store, observe. They may use each other; the other drivers do not
 use them. A new room needs a row in `MAY_IMPORT`, a root in `ROOTS` and a line in `pyproject.toml`.
@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "changes": CORE,
     "formats": CORE,
     "history": CORE | {"formats"},
-    "journal": CORE | {"formats"},
+    "journal": CORE | {"changes", "formats"},
     **dict.fromkeys(DAEMON, CORE | {"changes", "formats", "history", "journal"} | DAEMON),
     "offline": CORE | {"formats", "journal"},
     "backfill": CORE | {"formats", "history", "offline"},

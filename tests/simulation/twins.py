@@ -1,4 +1,5 @@
-"""An engine that was saved runs on for a while in parallel with the one restored from it, and must do the same.
+"""An engine that was saved runs on for a while in parallel with the one restored from it, and must do the same. It gets
+the steps from their records in a journal: what a record lacks makes the two differ.
 
 A play saves by chance between any two steps, and more often right after a command: what a command has done must be in
 the state, whatever the command was. In each step of the two, effects are compared; in the end, their saved states.
@@ -13,6 +14,7 @@ from typing import Any
 from millrace.engine.engine import Engine
 from millrace.engine.events import Command, Effects, Event
 from millrace.engine.saving import pack, unpack
+from millrace.journal.steps import Step, StepReader, encode
 from millrace.values.batch import Batch
 from tests.simulation.auditors import Broken, ask
 from tests.simulation.odds import draw
@@ -66,7 +68,9 @@ class Twin:
         """Let it take the step that the restored one has taken with these effects."""
         if self.engine is None:
             return
-        its = self.engine.step(now, events, budget=budget, executions=executions)
+        step = StepReader(self.engine).read(encode(Step(now, budget, events)))
+        assert isinstance(step, Step)
+        its = self.engine.step(step.now_us, step.events, budget=step.budget, executions=executions)
         if described(its) != described(effects):
             raise Broken(f"a restored engine did otherwise than the saved one:\n{effects}\n{its}")
         self._left -= 1

@@ -68,9 +68,11 @@ def show_records(
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per record.")] = False,
 ) -> None:
     """Print a line per record: its number (LSN), its bytes and the time when it was written. Changes nothing."""
+    from millrace.journal.steps import described
+
     reader = JournalReader(journal_disk(config, data_dir))
     try:
-        if not print_records(reader, first or reader.first_lsn, limit, as_json):
+        if not print_records(reader, first or reader.first_lsn, limit, as_json, described):
             show.tell(f"no records: the journal ends before LSN {reader.next_lsn}")
         show.flush()
     except BrokenPipeError:

@@ -57,6 +57,8 @@ class GroupCommit:
         self.full: Full | None = None
         # Segments with records before this LSN only may be removed.
         self.trim_before = 0
+        # Records up to this LSN are to be synced whatever the mode.
+        self.wanted = 0
         self._on_written, self._on_synced, self._on_full = on_written, on_synced, on_full
         self._clock = clock
         self._written, self._synced = journal.written, journal.synced
@@ -90,6 +92,8 @@ class GroupCommit:
         return self._wait()
 
     def _due(self) -> bool:
+        if self._synced < self.wanted:
+            return True
         if self.sync == "10 ms" and self._oldest_unsynced is not None:
             return self._clock() >= self._oldest_unsynced + UNSYNCED_SECONDS
         return self.sync == "always"
@@ -152,6 +156,11 @@ class JournalWriter:
         if not self._wake.is_set():
             self._wake.set()
         return lsn
+
+    def want_synced(self, lsn: int) -> None:
+        """Have the records up to this LSN synced soon, also under `off`."""
+        self._commit.wanted = lsn
+        self._wake.set()
 
     def trim(self, before_lsn: int) -> None:
         """Let the thread remove segments with records before this LSN only."""

@@ -1,0 +1,146 @@
+"""Checkpoints: the state of a server after a step, from which the journal's later records lead to the present.
+
+A checkpoint is two files. `<lsn>.state` has the engine, and is written first, by a child process that has a copy of the
+server's memory. `<lsn>.control` has the rest and makes it complete: it is written when everything that the steps up to
+`lsn` have led to (rows for subscribers, files of sinks, history) is durable too. Recovery needs nothing before it then.
+
+Rule: a checkpoint is complete or it does not exist. Two are kept, because one alone could be damaged.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from millrace.journal.steps import pack, unpack
+from millrace.protocol import MillraceError
+
+FOLDER: Final = "checkpoints"
+# Complete checkpoints that stay.
+KEPT: Final = 2
+_MAGIC: Final = b"MRCHECK1"
+_NAME: Final = re.compile(r"(\d{20})\.(state|control)(\.part\d*)?")
+_CHUNK: Final = 1 << 24
+
+
+class CheckpointError(MillraceError):
+    """A checkpoint cannot be read or written."""
+
+    code = "checkpoint"
+
+
+class Checkpoint(NamedTuple):
+    """A complete checkpoint: the number of its last step, the saved engine, and the control state as plain data."""
+
+    lsn: int
+    state: bytes
+    control: dict[str, Any]
+
+
+class Checkpoints:
+    """The checkpoints of one data directory."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.folder = data_dir / FOLDER
+
+    def prepare(self) -> None:
+        """Create the folder, and remove what a killed server has left unfinished."""
+        self.folder.mkdir(exist_ok=True)
+        complete = set(self.complete())
+        for path in self._files():
+            lsn, _, part = _parsed(path)
+            if part or lsn not in complete:
+                path.unlink(missing_ok=True)
+
+    def complete(self) -> list[int]:
+        """The complete checkpoints, oldest first."""
+        found: dict[int, set[str]] = {}
+        for path in self._files():
+            lsn, kind, part = _parsed(path)
+            if not part:
+                found.setdefault(lsn, set()).add(kind)
+        return sorted(lsn for lsn, kinds in found.items() if kinds == {"state", "control"})
+
+    def write_state(self, lsn: int, state: bytes) -> None:
+        _write(self._path(lsn, "state"), state)
+
+    def write_control(self, lsn: int, control: dict[str, Any]) -> None:
+        """Complete the checkpoint."""
+        _write(self._path(lsn, "control"), pack(control))
+
+    def read(self, lsn: int) -> Checkpoint:
+        state, control = (_read(self._path(lsn, kind)) for kind in ("state", "control"))
+        return Checkpoint(lsn, state, unpack(control))
+
+    def forget_old(self) -> int | None:
+        """Remove all but the newest; the number of the last step of the oldest that stays."""
+        complete = self.complete()
+        for lsn in complete[:-KEPT]:
+            # Without its control file it is none.
+            self._path(lsn, "control").unlink(missing_ok=True)
+            self._path(lsn, "state").unlink(missing_ok=True)
+        return complete[-KEPT:][0] if complete else None
+
+    def discard(self, lsn: int) -> None:
+        """Remove the state of a checkpoint that was not completed."""
+        for path in self._files():
+            if _parsed(path)[0] == lsn:
+                path.unlink(missing_ok=True)
+
+    def _path(self, lsn: int, kind: str) -> Path:
+        return self.folder / f"{lsn:020}.{kind}"
+
+    def _files(self) -> Iterator[Path]:
+        if self.folder.exists():
+            yield from sorted(path for path in self.folder.iterdir() if _NAME.fullmatch(path.name))
+
+
+def _parsed(path: Path) -> tuple[int, str, bool]:
+    match = _NAME.fullmatch(path.name)
+    assert match is not None
+    return int(match[1]), match[2], match[3] is not None
+
+
+def _write(path: Path, data: bytes | memoryview) -> None:
+    """A whole file under its final name, durable, or none."""
+    aside = path.with_name(f"{path.name}.part{os.getpid()}")
+    view = memoryview(data)
+    head = _MAGIC + len(view).to_bytes(8, "big") + zlib.crc32(view).to_bytes(4, "big")
+    handle = os.open(aside, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        _write_all(handle, [memoryview(head), view])
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    aside.rename(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _write_all(handle: int, parts: Sequence[memoryview]) -> None:
+    for part in parts:
+        done = 0
+        while done < len(part):
+            done += os.write(handle, part[done : done + _CHUNK])
+
+
+def _read(path: Path) -> bytes:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from None
+    head = len(_MAGIC) + 12
+    if data[: len(_MAGIC)] != _MAGIC or len(data) < head:
+        raise CheckpointError(f"{path} is not a checkpoint of this version of Millrace")
+    size, checksum = int.from_bytes(data[head - 12 : head - 4], "big"), int.from_bytes(data[head - 4 : head], "big")
+    body = data[head:]
+    if len(body) != size or zlib.crc32(body) != checksum:
+        raise CheckpointError(f"{path} is damaged: its checksum does not match its {len(body)} bytes")
+    return body

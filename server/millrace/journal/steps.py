@@ -1,0 +1,195 @@
+"""A step of the engine as a record, and back.
+
+Rule: a record has all that a step depends on: the clock, the budget and the events. Replaying the records on the engine
+that they were made with has the same effects. Tuples of row frames stay the bytes that arrived; those of lines and
+Arrow frames are columns, which take less than their lines. `note` is the driver's: what it did outside the engine when
+commands of the step were obeyed.
+
+A new kind of event is saved without a change here, as long as its fields are plain data or definitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, Final, NamedTuple, cast, get_args
+
+import msgpack
+import numpy as np
+
+from millrace.changes.effects import Effect
+from millrace.engine import events, saving
+from millrace.engine.engine import Engine
+from millrace.engine.events import Arrived, Change, Command, CommandBody, Event
+from millrace.formats.decoder import StreamDecoder
+from millrace.protocol import Refuse, Schema, Type
+from millrace.sql import SinkDefinition
+from millrace.values.batch import DTYPES, TEXTS, Batch, Bools, Values, constant_int64
+from millrace.values.texts import Texts, as_texts
+
+# Records of another form are refused.
+FORM: Final = 1
+
+# The kinds of records, each the first element of its record.
+STEP, START = 0, 1
+
+# The classes that a record names, in addition to the definitions of plans. Names of events and effects differ.
+_EVENTS: Final = {kind.__name__: kind for kind in (*get_args(Event), *get_args(CommandBody))}
+_EFFECTS: Final = {f"effect {kind.__name__}": kind for kind in get_args(Effect)}
+_CLASSES: Final[Mapping[str, type]] = {**_EVENTS, **_EFFECTS, "SinkDefinition": SinkDefinition}
+_NAMES: Final = {kind: name for name, kind in _CLASSES.items()}
+# Extensions of saving.py have small numbers.
+_OBJECT, _TUPLE = 64, 65
+
+
+class Step(NamedTuple):
+    """A step that was taken. `note` is plain data, None in nearly every step."""
+
+    now_us: int
+    budget: int
+    events: Sequence[Event]
+    note: Any = None
+
+
+class Start(NamedTuple):
+    """A server started: from here on the engine has these limits."""
+
+    version: str
+    limits: Mapping[str, int]
+
+
+def pack(value: Any) -> bytes:
+    """Plain data, events, effects and definitions as bytes."""
+    packed: bytes = msgpack.packb(value, default=_extend, strict_types=True)
+    return packed
+
+
+def unpack(data: bytes | memoryview) -> Any:
+    return msgpack.unpackb(data, ext_hook=_restore, strict_map_key=False)
+
+
+def _extend(value: Any) -> msgpack.ExtType:
+    if isinstance(value, tuple):
+        return msgpack.ExtType(_TUPLE, pack(list(value)))
+    name = _NAMES.get(type(value)) if is_dataclass(value) else None
+    if name is None:
+        return saving.extend(value)
+    return msgpack.ExtType(_OBJECT, pack([name, *[getattr(value, one.name) for one in fields(value)]]))
+
+
+def _restore(code: int, data: bytes) -> Any:
+    match code:
+        case 64:
+            name, *values = unpack(data)
+            return _CLASSES[name](*values)
+        case 65:
+            return tuple(unpack(data))
+    return saving.restore_extension(code, data)
+
+
+# -- steps -------------------------------------------------------------------------------------------------------------
+
+
+def encode(step: Step) -> bytes:
+    written = [_arrived(event) if type(event) is Arrived else event for event in step.events]
+    return pack([STEP, step.now_us, step.budget, step.note, written])
+
+
+def encode_start(start: Start) -> bytes:
+    return pack([START, FORM, start.version, dict(start.limits)])
+
+
+def _arrived(event: Arrived) -> list[Any]:
+    """Tuples as plain data: the frames that they came in, or their columns."""
+    batch = event.batch
+    head = [event.stream, event.feed, len(batch.columns), event.at_us]
+    if event.wire is not None:
+        return [*head, len(batch.ts), [bytes(payload) for payload in event.wire]]
+    columns = [_column(field.type, values) for field, values in zip(batch.schema, batch.columns, strict=True)]
+    masks = [None if mask is None else np.packbits(mask).tobytes() for mask in batch.valid]
+    return [*head, len(batch.ts), columns, masks]
+
+
+def _column(type: Type, values: Values) -> Any:
+    return as_texts(values, type is Type.BYTES).save() if type in TEXTS else values.tobytes()
+
+
+class StepReader:
+    """Decodes records next to the engine that they are replayed on: it knows the streams' schemas at that time."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._decoders: dict[tuple[str, int], StreamDecoder] = {}
+
+    def read(self, record: bytes | memoryview) -> Step | Start:
+        kind, *rest = unpack(record)
+        if kind == START:
+            form, version, limits = rest
+            if form != FORM:
+                raise Refuse(f"the journal was written by another Millrace (records of form {form})", code="bad_state")
+            return Start(version, limits)
+        now_us, budget, note, written = rest
+        return Step(now_us, budget, [self._event(event) for event in written], note)
+
+    def _event(self, event: Any) -> Event:
+        if type(event) is not list:
+            return cast(Event, event)
+        stream, feed, width, at_us, count, columns, *masks = event
+        decoder = self._decoder(stream, width)
+        if not masks:
+            return Arrived(stream, feed, decoder.decode_many(columns), at_us)
+        fields = zip(decoder.schema, columns, strict=True)
+        valid = [None if mask is None else _mask(mask, count) for mask in masks[0]]
+        return Arrived(stream, feed, _timed(decoder, [_values(one.type, data) for one, data in fields], valid), at_us)
+
+    def _decoder(self, name: str, width: int) -> StreamDecoder:
+        definition = self._engine.stream(name).definition
+        found = self._decoders.get((name, width))
+        if found is None or found.stream.schema.fields != definition.schema.fields[:width]:
+            narrow = replace(definition, schema=Schema(definition.schema.fields[:width]))
+            found = self._decoders[name, width] = StreamDecoder(narrow)
+        return found
+
+
+def _values(type: Type, data: Any) -> Values:
+    return cast(Values, Texts.restore(data)) if type in TEXTS else np.frombuffer(data, DTYPES[type])
+
+
+def _mask(data: bytes, count: int) -> Bools:
+    return np.unpackbits(np.frombuffer(data, np.uint8), count=count).astype(np.bool_)
+
+
+def _timed(decoder: StreamDecoder, columns: Sequence[Values], valid: Sequence[Bools | None]) -> Batch:
+    time = decoder.stream.time_position
+    ts = constant_int64(0, len(columns[0])) if time is None else columns[time]
+    return Batch(decoder.schema, ts, columns, valid)
+
+
+# -- for people --------------------------------------------------------------------------------------------------------
+
+
+def described(record: bytes) -> str:
+    """One line about a record, for `millrace journal show`."""
+    kind, *rest = unpack(record)
+    if kind == START:
+        return f"start of Millrace {rest[1]}"
+    _, _, _, written = rest
+    parts = [_described(event) for event in written]
+    return ", ".join(part for part in parts if part) or "work"
+
+
+def _described(event: Any) -> str:
+    match event:
+        case [stream, feed, _, _, count, *_]:
+            return f"{count} of {stream} from {feed}"
+        case Command(body=Change(commands)):
+            return "change: " + " + ".join(type(command).__name__ for command in commands)
+        case Command(body=body):
+            return type(body).__name__
+        case events.Punctuated() | events.FeedOpened() | events.FeedClosed() | events.Answered():
+            return f"{type(event).__name__} {event.stream} {event.feed}"
+        case _:
+            return ""
+
+
+Describe = Callable[[bytes], str]
