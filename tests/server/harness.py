@@ -3,8 +3,10 @@
 import asyncio
 import inspect
 import json
+import shutil
 import threading
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from tempfile import gettempdir
 
 import uvloop
@@ -37,6 +39,12 @@ async def running(sql=None, clock=None, timers=None, **sections):
     finally:
         daemon.stop()
         await daemon.wait_ended()
+
+
+def forget_journal(folder):
+    """Make a data directory what a version without a journal left."""
+    for part in ("journal", "checkpoints"):
+        shutil.rmtree(Path(folder) / part)
 
 
 def served(sql=SCHEMA_SQL, **sections):

@@ -27,7 +27,7 @@ from millrace.protocol import MillraceError
 from millrace.run.daemon import Daemon
 from millrace.store.catalog import CatalogFile, StoreError
 from tests.depth import examples
-from tests.server.harness import lines, running, served, settings, until
+from tests.server.harness import forget_journal, lines, running, served, settings, until
 from tests.server.test_api import ask, get
 
 SQL = """
@@ -110,29 +110,50 @@ def test_names_that_depend_on_the_order_of_making_are_found_again(tmp_path):
     async def second(daemon):
         return [(found["name"], found["strategy"], found["weight"]) for found in daemon.components()]
 
-    made, again = lives(tmp_path, first, second)
+    (made,) = lives(tmp_path, first)
     assert made == [("s", "dfs", 1), ("s.late", "bfs", 3)]
-    assert again == [("s", "dfs", 1), ("t", "bfs", 3)]
+    assert lives(tmp_path, second) == [made]
+    forget_journal(tmp_path)
+    assert lives(tmp_path, second) == [[("s", "dfs", 1), ("t", "bfs", 3)]]
+
+
+FAILING = "CREATE STREAM s (k BIGINT);CREATE QUERY q WITH (max_state = 2) AS SELECT k, count(*) AS n FROM s GROUP BY k"
+
+
+async def fail(daemon):
+    async with lines(daemon) as feeder:
+        for k in range(5):
+            feeder.say(f'{{"stream": "s", "tuple": {{"k": {k}}}}}')
+        await until(lambda: daemon.queries()[0]["state"] == "failed")
 
 
 def test_a_query_that_failed_does_not_begin_again_by_itself(tmp_path):
     async def first(daemon):
-        await daemon.catalog.execute(
-            "CREATE STREAM s (k BIGINT);"
-            "CREATE QUERY q WITH (max_state = 2) AS SELECT k, count(*) AS n FROM s GROUP BY k"
-        )
-        async with lines(daemon) as feeder:
-            for k in range(5):
-                feeder.say(f'{{"stream": "s", "tuple": {{"k": {k}}}}}')
-            await until(lambda: daemon.queries()[0]["state"] == "failed")
+        await daemon.catalog.execute(FAILING)
+        await fail(daemon)
 
     async def second(daemon):
         query = daemon.queries()[0]
         await daemon.catalog.change(ResumeQuery(name="q"))
         return query["state"], query["reason"], daemon.queries()[0]["state"]
 
-    state, reason, after = lives(tmp_path, first, second)[1]
-    assert (state, after) == ("paused", "running")
+    (_, (state, reason, after)) = lives(tmp_path, first, second)
+    assert (state, after) == ("failed", "running")
+    assert reason.startswith("its state grew to")
+
+
+def test_a_query_that_failed_stays_so_in_a_folder_without_a_journal(tmp_path):
+    async def first(daemon):
+        await daemon.catalog.execute(FAILING)
+        await fail(daemon)
+
+    async def second(daemon):
+        return daemon.queries()[0]["state"], daemon.queries()[0]["reason"]
+
+    lives(tmp_path, first)
+    forget_journal(tmp_path)
+    ((state, reason),) = lives(tmp_path, second)
+    assert state == "paused"
     assert reason.startswith("failed before the server was started again: its state grew to")
 
 

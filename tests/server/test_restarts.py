@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from millrace.store.restarts import MARKER, Marker
 from tests.cli.conftest import Server, millrace
-from tests.server.harness import running, served
+from tests.server.harness import forget_journal, running, served
 from tests.warm.start import COLD
 
 EMPTY = "restarted without operator state"
@@ -35,13 +35,14 @@ def told(logs, event):
     return [line for line in logs if line["event"] == event]
 
 
-def test_restored_queries_with_state_are_reported(tmp_path):
+def test_lost_state_of_a_folder_without_a_journal_is_reported(tmp_path):
     async def play():
         sections = {"server": {"data_dir": str(tmp_path)}}
         with capture_logs() as logs:
             async with running(SQL, **sections) as daemon:
                 assert [query["restarted"] for query in daemon.queries()] == [None] * 5
         assert not told(logs, EMPTY)
+        forget_journal(tmp_path)
         with capture_logs() as logs:
             async with running(**sections) as daemon:
                 found = {query["name"]: query["restarted"] for query in daemon.queries()}
@@ -55,6 +56,10 @@ def test_restored_queries_with_state_are_reported(tmp_path):
                 assert daemon.query("sums")["restarted"] == found["totals"]
                 assert daemon.query("windows")["restarted"] is None
         assert {line["query"]: line["meaning"] for line in told(logs, EMPTY)} == MEANINGS
+        with capture_logs() as logs:
+            async with running(**sections) as daemon:
+                assert [query["restarted"] for query in daemon.queries()] == [None] * 5
+        assert not told(logs, EMPTY)
 
     asyncio.run(play())
 
@@ -84,9 +89,12 @@ def test_a_marker_speaks_of_its_own_folder_only(tmp_path):
     here.rename(moved)
     assert starts(copy) is None
     said = starts(moved)
-    assert (said["pid"], said["started_us"]) == (os.getpid(), 1_000_000)
-    assert "Tuples that it acknowledged since 1970-01-01T00:00:01Z may be lost" in said["text"]
+    assert (said["pid"], said["started_us"], said["replayed"]) == (os.getpid(), 1_000_000, 0)
+    assert said["text"].endswith("Its state was recovered: 0 steps replayed after the last checkpoint.")
     assert starts(moved) is None
+    forget_journal(moved)
+    Marker(moved).write(1_000_000)
+    assert "Tuples that it acknowledged since 1970-01-01T00:00:01Z may be lost" in starts(moved)["text"]
 
 
 def test_what_history_was_writing_is_named(tmp_path):
@@ -121,11 +129,12 @@ def test_a_killed_server_is_reported_once(tmp_path):
         assert (
             f"The previous server (process {first.process.pid}) was killed or crashed" in advice["unclean_end"]["text"]
         )
-        assert f"Query q {EMPTY}: totals and current rows start again" in advice["restarted"]["text"]
+        assert "Its state was recovered: " in advice["unclean_end"]["text"]
+        assert "restarted" not in advice
         _, _, err = third.end()
         assert UNCLEAN in err
-        assert EMPTY in err
+        assert EMPTY not in err
     with Server(tmp_path) as fourth:
-        assert {one["code"] for one in fourth.json("doctor")} == {"restarted"}
+        assert fourth.json("doctor") == []
         _, _, err = fourth.end()
         assert UNCLEAN not in err

@@ -24,7 +24,7 @@ from millrace.sql.planned import Catalog
 from millrace.sql.queries import QueryPlanner
 from millrace.store.stored import catalog_of
 from millrace.values.expression import Constant
-from tests.server.harness import served
+from tests.server.harness import forget_journal, served
 from tests.server.test_api import ask, get
 from tests.server.test_catalog import lives, scheduling
 
@@ -57,7 +57,8 @@ def all_ids(daemon):
 
 
 def rewrite(folder, change):
-    """Change the stored plans: a function from a document to another, or to None."""
+    """Change the stored plans: a function from a document to another, or to None. Without a journal they are read."""
+    forget_journal(folder)
     with sqlite3.connect(folder / "catalog.sqlite") as database:
         for statement, text in database.execute("SELECT statement, plan FROM plans").fetchall():
             changed = change(json.loads(text))

@@ -16,7 +16,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -226,6 +226,8 @@ class Archive:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = False
         self._failure: BaseException | None = None
+        # While steps are replayed: by stream, the number of its next row. Rows that files have are skipped.
+        self._replayed: dict[str, int] = {}
 
     # -- streams -----------------------------------------------------------------------------------
 
@@ -281,7 +283,7 @@ class Archive:
         try:
             if self._held is None:
                 self._held = history.hold(self.limits.folder)
-            reach = _open(folder, stream, self._now_us())
+            reach = _open(folder, stream, self._now_us(), comes_again=stream.name in self._replayed)
         except OSError as error:
             raise Refuse(
                 f"stream {stream.name}: cannot write {folder}: {history.words(error)}", code="history"
@@ -336,14 +338,41 @@ class Archive:
         count = len(judged.batch)
         late = np.zeros(count, np.bool_) if judged.late is None else judged.late
         mark = order.mark_us if at.stream.timestamps == "external" else int(judged.batch.ts[-1])
+        batch, marks = judged.batch, judged.marks
+        if order.stream in self._replayed and (known := self._known(at, count)):
+            if known == count:
+                return
+            batch, late, marks = batch.slice(known, count), late[known:], marks[known:]
+            count -= known
         with self._lock:
-            at.put(ArchivedRows(at.next_seq, judged.batch, late, judged.marks, ((order.feed, count),)), mark)
+            at.put(ArchivedRows(at.next_seq, batch, late, marks, ((order.feed, count),)), mark)
             if at.rows == count or at.tell or at.bytes - at.writing_bytes >= self.limits.file_bytes:
                 self._work.notify()
         if at.bytes >= self.limits.waiting_bytes and not at.held:
             at.held = True
             log.warning("the history of a stream lags: its feeds wait", stream=order.stream, rows=at.rows)
             self._submit(HistoryHeld(order.stream, True))
+
+    def replays_from(self, numbers: Mapping[str, int]) -> None:
+        """Rows of these streams come again, from these numbers on: those that files have are skipped."""
+        self._replayed.update(numbers)
+
+    def replays_no_more(self) -> None:
+        self._replayed.clear()
+
+    def _known(self, at: _Stream, count: int) -> int:
+        """How many of the next rows of a replay files have."""
+        name = at.stream.name
+        first = self._replayed[name]
+        self._replayed[name] = first + count
+        if first > at.next_seq:
+            log.error("the history of a stream lacks rows", stream=name, first=at.next_seq, rows=first - at.next_seq)
+            at.next_seq = first
+        return min(max(at.next_seq - first, 0), count)
+
+    def next_numbers(self) -> dict[str, int]:
+        """By stream with history, the number of its next row."""
+        return {name: at.next_seq for name, at in self._streams.items()}
 
     def _let_go(self, at: _Stream) -> None:
         if at.held and (at.ending or at.bytes < self.limits.waiting_bytes // 2):
@@ -581,15 +610,16 @@ def open_files(folder: Path | None) -> list[Path]:
     return [path for one in folders if one.is_dir() for path in history.leftovers(one)]
 
 
-def _open(folder: Path, stream: StreamDefinition, now_us: int) -> Reach:
-    """Start to write where an earlier server may have written; repair and log its unfinished work."""
+def _open(folder: Path, stream: StreamDefinition, now_us: int, *, comes_again: bool) -> Reach:
+    """Start to write where an earlier server may have written; repair and log its unfinished work. What that did not
+    write is lost, unless it comes again from a journal."""
     folder.mkdir(parents=True, exist_ok=True)
     left = history.remove_leftovers(folder)
     if left:
         log.warning("removed unfinished files of history", stream=stream.name, files=[path.name for path in left])
     before = history.read_reach(folder)
     reach = history.caught_up(folder, Reach.begun(stream) if before is None else before.of(stream))
-    if reach.open:
+    if reach.open and not comes_again:
         gap = Gap(reach.last_seq, reach.reach_us, "killed", now_us)
         reach = replace(reach, gaps=(*reach.gaps, gap))
         log.warning(

@@ -7,14 +7,15 @@ The next sequence numbers outlive connections, so that a producer that reconnect
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from millrace.changes.names import nearest
-from millrace.engine.events import Answered, Arrived, Punctuated
+from millrace.engine.events import Answered, Arrived, Punctuated, Sequenced
 from millrace.engine.plan import StreamDefinition, origin_of
 from millrace.formats.decoder import StreamDecoder, TooFarAheadError, check_promise
+from millrace.net.sink import Count
 from millrace.observe.logs import sparing
 from millrace.operators.frame.buffer import has_texts
 from millrace.protocol import Refuse, Schema
@@ -164,10 +165,11 @@ class Feeds:
 
     # -- streams -----------------------------------------------------------------------------------
 
-    def add_stream(self, definition: StreamDefinition) -> None:
+    def add_stream(self, definition: StreamDefinition, late: Count | None = None) -> None:
+        """A stream, and the count of its late tuples unless that is new."""
         self._streams[definition.name] = _Stream(StreamDecoder(definition), Received())
         if definition.timestamps == "external":
-            self._runner.add_side_outlet(definition.late)
+            self._runner.add_side_outlet(definition.late, late)
         self._changed()
 
     def alter_stream(self, definition: StreamDefinition) -> None:
@@ -277,11 +279,21 @@ class Feeds:
         self._next.move_to_end((stream, producer))
         if len(self._next) > REMEMBERED_PRODUCERS:
             self._next.popitem(last=False)
+        if self._runner.recorded:
+            self._runner.submit(Sequenced(stream, producer, next_sequence))
 
-    def arrived(self, stream: str, producer: str, batch: Batch) -> None:
+    def continue_from(self, stream: str, sequences: Mapping[str, int]) -> None:
+        """The next sequence numbers of a stream's producers, from before a restart."""
+        for producer, next_sequence in sequences.items():
+            self._next[stream, producer] = next_sequence
+
+    def arrived(
+        self, stream: str, producer: str, batch: Batch, wire: Sequence[bytes | memoryview] | None = None
+    ) -> None:
+        """Tuples arrived, in these row frames if they are given."""
         if tuples := len(batch.ts):
             self._find(stream).received.tuples += tuples
-            self._runner.submit(Arrived(stream, producer, batch))
+            self._runner.submit(Arrived(stream, producer, batch, None, wire))
 
     def punctuated(
         self,

@@ -36,7 +36,6 @@ from millrace.protocol.fields import pack_integer
 from millrace.protocol.frames import HEAD_BYTES
 from millrace.protocol.messages import (
     PROTOCOL,
-    Ack,
     Bye,
     Close,
     Closed,
@@ -58,6 +57,7 @@ from millrace.protocol.messages import (
     channel_head,
 )
 from millrace.protocol.session import Stage
+from millrace.protocol.units import MICROSECONDS
 from millrace.run.runner import NOTHING
 from millrace.values.batch import Batch
 
@@ -206,10 +206,18 @@ class FrameDialect(Dialect):
         self._connection.write(self.session.say(message))
 
     def acknowledge(self, channel: int, next_sequence: int) -> None:
-        """Say that the tuples below this number have arrived, once the rows that other peers read have left."""
+        """Say that the tuples below this number have arrived: once the rows that other peers read have left, and with a
+        journal once they are durable."""
+        if self.context.runner.recorded:
+            self.context.runner.when_durable(lambda: self._acknowledge_durable(channel, next_sequence))
+            return
         if not self._acknowledged:
             self.context.runner.after_step(self._send_acknowledgements)
         self._acknowledged[channel] = next_sequence
+
+    def _acknowledge_durable(self, channel: int, next_sequence: int) -> None:
+        if channel in self.session.channels:
+            self._connection.write(self.session.acknowledge(channel, next_sequence))
 
     def _send_acknowledgements(self) -> None:
         acknowledged, self._acknowledged = self._acknowledged, {}
@@ -299,7 +307,7 @@ class FrameDialect(Dialect):
             self._gathered.setdefault(head.channel, []).append(_Frame(head, body, skip))
         elif (feed := self._feeds.get(head.channel)) is not None:
             self._take_gathered()
-            self.say(Ack(feed.channel, self.session.channels[head.channel].next_sequence))
+            self.acknowledge(feed.channel, self.session.channels[head.channel].next_sequence)
 
     def _take_gathered(self) -> None:
         gathered, self._gathered = self._gathered, {}
@@ -400,6 +408,7 @@ class _Feed:
         self._received = self._feeds.received_of(wish.stream)
         self.closing = False
         self._open = False
+        self._unasked: tuple[int, int, tuple[Any, ...]] | None = None  # a request that arrived before the first credit
 
     # -- orders ------------------------------------------------------------------------------------
 
@@ -418,9 +427,13 @@ class _Feed:
         self._dialect.say(
             Opened(self.channel, self.next_sequence, tuples, stream.schema, stream.timestamps, stream.time, unit)
         )
+        if self._unasked is not None:
+            self.asked(*self._unasked)
 
     def asked(self, request: int, need_us: int, group: tuple[Any, ...]) -> None:
-        if self._open:
+        if not self._open:
+            self._unasked = (request, need_us, group)
+        else:
             key = self._source.stream.punctuation_key
             named = group and "groups" in self._dialect.session.capabilities
             where = tuple(zip(key, group, strict=True)) if named else None
@@ -435,8 +448,8 @@ class _Feed:
             self.held = held
             self._feeds.hold(self.stream, self.producer, self, held)
 
-    def _arrived(self, batch: Batch) -> None:
-        self._feeds.arrived(self.stream, self.producer, batch)
+    def _arrived(self, batch: Batch, wire: Sequence[bytes | memoryview] | None = None) -> None:
+        self._feeds.arrived(self.stream, self.producer, batch, wire)
         self._under_way.add(batch)
         if self._under_way.full:
             self._dialect.hold_reading(self)
@@ -466,13 +479,13 @@ class _Feed:
     def take(self, frames: Sequence[_Frame]) -> None:
         """Decode frames, together where possible; refuse those that are unfit, each on its own; acknowledge all."""
         self._received.bytes += sum([len(frame.body) for frame in frames])
+        last = frames[-1].head
+        next_sequence = last.sequence + last.tuples
+        self._feeds.took(self.stream, self.producer, next_sequence)
         rows = [frame for frame in frames if frame.head.kind == Kind.DATA and not frame.skip]
         if len(rows) < len(frames) or not self._take_together(rows):
             for frame in frames:
                 self._take_one(frame)
-        last = frames[-1].head
-        next_sequence = last.sequence + last.tuples
-        self._feeds.took(self.stream, self.producer, next_sequence)
         self._dialect.acknowledge(self.channel, next_sequence)
 
     def _take_together(self, frames: Sequence[_Frame]) -> bool:
@@ -481,19 +494,26 @@ class _Feed:
             self._feeds.check_times(self.stream, batch)
         except Refuse:
             return False
-        self._arrived(batch)
+        in_micros = self._source.unit is MICROSECONDS
+        self._arrived(batch, [frame.body[frame.head.offset :] for frame in frames] if in_micros else None)
         return True
 
     def _take_one(self, frame: _Frame) -> None:
         try:
             batch = self._decode(frame)
         except Refuse as error:
+            refused = error
             self._feeds.refused(self.stream, self.producer, frame.head.tuples, error)
-            self._dialect.refuse(error, self.channel, frame.head.sequence)
-            # The engine never sees these tuples, so it would never return their credit.
-            self._dialect.say(Credit(self.channel, frame.head.tuples - frame.skip))
+            # The client need not send them again: that has to be durable, too.
+            self._dialect.context.runner.when_durable(lambda: self._refuse(refused, frame))
         else:
             self._arrived(batch.slice(frame.skip, len(batch)))
+
+    def _refuse(self, error: Refuse, frame: _Frame) -> None:
+        """Refuse a frame. The engine never sees its tuples, so it would never return their credit."""
+        if self.channel in self._dialect.session.channels:
+            self._dialect.refuse(error, self.channel, frame.head.sequence)
+            self._dialect.say(Credit(self.channel, frame.head.tuples - frame.skip))
 
     def _decode(self, frame: _Frame) -> Batch:
         payload = memoryview(frame.body)[frame.head.offset :]

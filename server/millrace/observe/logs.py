@@ -63,6 +63,39 @@ EVENTS: Final[dict[str, LogEvent]] = {
     "restored from the catalog": LogEvent(
         "info", ("statements",), "The statements of earlier runs are in effect again."
     ),
+    "recovered": LogEvent(
+        "info",
+        ("checkpoint", "steps", "seconds"),
+        "The server continues where the one before ended: `steps` of the journal followed the checkpoint.",
+    ),
+    "replaying": LogEvent("info", ("steps", "of"), "The start repeats the steps of the journal; every 5 seconds."),
+    "cut off the unsynced end of the journal": LogEvent(
+        "warning",
+        ("file", "bytes"),
+        "A kill or a power cut has torn the last records; nothing in them was acknowledged.",
+    ),
+    "made a checkpoint": LogEvent(
+        "info", ("steps", "pause_seconds"), "A start from here repeats no step up to this one; the loop waited so long."
+    ),
+    "a checkpoint could not be made; the journal keeps its records": LogEvent(
+        "error", ("reason",), "It is tried again; the next start repeats more steps."
+    ),
+    "a checkpoint cannot be read": LogEvent(
+        "error", ("reason",), "It is damaged. The server starts from the one before, if there is one."
+    ),
+    "the journal's disk is full: feeds wait and changes are refused": LogEvent(
+        "error", ("reason",), "Make room in the data directory. Readers are served meanwhile."
+    ),
+    "the journal's disk has room again: feeds continue": LogEvent("info", (), "The server takes steps again."),
+    "the journal cannot be written: the server stops, and its next start reads what is on the disk": LogEvent(
+        "error", ("reason",), "A write or a sync failed. Look at the disk before you start the server again."
+    ),
+    "a query was still reading its history: it is dropped, create it again": LogEvent(
+        "warning", ("query",), "The server ended while the query had not reached the present."
+    ),
+    "the history of a stream lacks rows": LogEvent(
+        "error", ("stream", "first", "rows"), "Files of its history were removed since the last checkpoint."
+    ),
     "restarted without operator state": LogEvent(
         "warning",
         ("query", "meaning"),
@@ -217,11 +250,45 @@ EVENTS: Final[dict[str, LogEvent]] = {
         "warning", ("path", "bytes"), "A server was killed while a sink was writing."
     ),
     "removed the unfinished files of a sink": LogEvent("warning", ("sink", "files"), "A killed server left them."),
+    "another program changed the file of a sink": LogEvent(
+        "error", ("sink", "reason"), "The sink continues with the next row. `/-/healthy` shows it for an hour."
+    ),
+    "rows that a sink had not written are no longer retained": LogEvent(
+        "error", ("sink", "rows", "first"), "At a start. The query's `retain` was too short for the sink's delay."
+    ),
     "rows became older than a sink's freshness": LogEvent(
         "warning",
         ("sink", "reason", "times"),
         "The rows of some keys; the API lists the keys.",
     ),
+    # -- rows of queries on disk
+    "results cannot be written: the server retries": LogEvent(
+        "error", ("reason",), "Rows wait in memory; when too many do, feeds wait. No row is lost."
+    ),
+    "results are written again": LogEvent("info", ("seconds",), "The problem of the previous row is over."),
+    "retained rows could not be made durable": LogEvent(
+        "error", ("reason",), "An fsync failed: the disk may have lost what was written before."
+    ),
+    "retained rows are damaged; subscribers resume after them": LogEvent(
+        "error", ("reason", "rows"), "A checksum or a read failed. Nobody receives a wrong row."
+    ),
+    "retained rows are missing; subscribers resume after them": LogEvent(
+        "error", ("folder", "first", "following"), "A file was removed from the folder."
+    ),
+    "retained rows cannot be read: the server retries": LogEvent(
+        "warning", ("consumer", "reason"), "The consumer continues when the disk can be read again."
+    ),
+    "removed a torn file of retained rows": LogEvent(
+        "warning", ("path", "bytes"), "A server was killed while it started the file."
+    ),
+    "removed a torn record of retained rows": LogEvent(
+        "warning", ("path", "bytes"), "A server was killed while it was writing."
+    ),
+    "removed retained rows of lost steps": LogEvent(
+        "warning", ("folder", "rows"), "A power cut lost the steps that had emitted them."
+    ),
+    "removed retained rows of queries that are gone": LogEvent("info", ("histories",), "At the start."),
+    "the last retained rows could not be written": LogEvent("error", (), "A write hangs during shutdown."),
     # -- queries that start with their history
     "a query continues live after its history": LogEvent(
         "info",

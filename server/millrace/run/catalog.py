@@ -8,7 +8,8 @@ refuse the whole. Their effects follow, and everything is written down, if there
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -27,7 +28,7 @@ from millrace.changes.decisions import (
 )
 from millrace.changes.drop_query import DropQuery
 from millrace.changes.edits import RowChoice
-from millrace.changes.effects import AlterFeeds, Effect, FollowStream, ForgetStream
+from millrace.changes.effects import AddOutlet, AlterFeeds, Effect, FollowStream, ForgetStream
 from millrace.changes.ledger import Applied, Ledger
 from millrace.changes.names import formerly
 from millrace.changes.pruning import prune
@@ -44,9 +45,11 @@ from millrace.engine.plan import StreamDefinition
 from millrace.history.archive import Archive
 from millrace.net.feeds import Feeds
 from millrace.net.inserts import Inserts
+from millrace.net.sink import Count, new_history
 from millrace.observe import logs
 from millrace.observe.metrics import Metrics
 from millrace.protocol import MillraceError, Refuse
+from millrace.run.control import difference
 from millrace.run.keeper import Keeper
 from millrace.run.pause import Pause
 from millrace.run.performer import Performer
@@ -59,7 +62,7 @@ from millrace.sql import Catalog as Definitions
 from millrace.sql import CreateQuery, Insert, Inspection, explain, parse, plan_all
 from millrace.sql import Planned as Step
 from millrace.sql.limits import KNOWN
-from millrace.store.openings import abandon
+from millrace.store.openings import Opened, abandon
 from millrace.store.places import SinkFolders
 from millrace.store.restarts import lost_state
 from millrace.store.stored import StoredPlans
@@ -168,7 +171,7 @@ class Catalog:
                 self._check_inserts(text)
                 plans, outcomes = await self._planned(text)
                 effects = [effect for plan in plans for effect in plan.effects]
-                for stream in _new_streams(effects):
+                for stream in new_streams(effects):
                     self._archive.check(stream)
                 await self.writers.open_files(effects, opens=False, known=not self.keeper.loaded)
                 return outcomes, await self._foresee(_commands(plans))
@@ -205,8 +208,7 @@ class Catalog:
             batches = self._check_inserts(text)
             plans, outcomes = await self._planned(text)
             if plans:
-                await self._apply(plans, together=True)
-                self._enter(plans)
+                await self._apply(plans, text.after, together=True)
             self.keeper.definitions = text.after
             await self._insert(text, outcomes, batches)
             return await self._with_views(text, outcomes)
@@ -308,9 +310,8 @@ class Catalog:
                 if undoes is not None:
                     self.ledger.inverse(self.ledger.find(undoes))  # another client may have undone it meanwhile
                 plans = await self._plan_changes(changes, undoes=undoes is not None)
-                answers = await self._apply(plans)
+                answers = await self._apply(plans, plans[-1].definitions, undoes)
                 self.keeper.definitions = plans[-1].definitions
-                self._enter(plans, undoes)
                 return _replies(plans, answers)
 
             return await self._alone(whole, lambda: labels)
@@ -356,32 +357,74 @@ class Catalog:
         entry = self.ledger.find(number)
         return entry, await self.change_all(self.ledger.inverse(entry), check, entry.number)
 
-    def _enter(self, plans: Sequence[Planned], undoes: int | None = None) -> None:
-        """Enter changes into the ledger."""
+    def _entry(self, plans: Sequence[Planned], undoes: int | None) -> Applied | None:
+        """The entry of changes in the ledger; None if it does not have them."""
         lasting = [plan for plan in plans if plan.lasting]
-        if lasting:
-            self.ledger.add(lasting, self._runner.now_us(), logs.client.get() or SERVER, undoes)
+        author = logs.client.get() or SERVER
+        return self.ledger.entry(lasting, self._runner.now_us(), author, undoes) if lasting else None
 
-    async def _apply(self, plans: Sequence[Planned], *, together: bool = False) -> list[Any]:
-        """Perform plans: their files, their commands, their effects. The engine's answer to each command."""
+    async def _apply(
+        self, plans: Sequence[Planned], after: Definitions, undoes: int | None = None, *, together: bool = False
+    ) -> list[Any]:
+        """Perform plans, which lead to these definitions: their files, their commands, their effects. The engine's
+        answer to each command."""
         effects = [effect for plan in plans for effect in plan.effects]
         commands = _commands(plans)
         files = await self.writers.open_files(effects, opens=True, known=not self.keeper.loaded)
         await self._runner.at_rest()
         self._metrics.count_punctuations()
+        entry = self._entry(plans, undoes) if self.keeper.loaded else None
+        counts = new_counts(effects)
+
+        def obeyed() -> None:
+            """Within the engine's step, before it emits any row of a new query."""
+            self.performer.at_once(effects, files, counts)
+
         try:
-            with self._archive.prepared(_new_streams(effects)):
-                # Within the engine's step, before it emits any row of a new query.
-                obeyed = lambda: self.performer.at_once(effects)  # noqa: E731
+            with self._archive.prepared(new_streams(effects)):
+                note = self._note(effects, after, entry, counts, files) if self._runner.recorded else None
                 if len(commands) == 1 and not together:
-                    answers = [await self._command(commands[0], obeyed)]
+                    answers = [await self._command(commands[0], obeyed, note)]
                 else:
-                    answers = await self._command(events.Change(commands), obeyed)
+                    answers = await self._command(events.Change(commands), obeyed, note)
         except BaseException:
             abandon(files)
             raise
-        await self.performer.after(effects, files)
+        if entry is not None:
+            self.ledger.enter(entry)
+        await self.performer.after(effects)
         return answers
+
+    def _note(
+        self,
+        effects: Sequence[Effect],
+        after: Definitions,
+        entry: Applied | None,
+        counts: Mapping[str, Count],
+        files: Mapping[str, Opened],
+    ) -> dict[str, Any]:
+        """What the journal has of a change in addition to its commands."""
+        return {
+            "effects": list(effects),
+            "counts": {name: list(count) for name, count in counts.items()},
+            "archive": self._archive.next_numbers(),
+            "positions": {name: opened.file.start() for name, opened in files.items()},
+            "definitions": difference(self.known, after),
+            "entry": None if entry is None else entry.model_dump_json(),
+            **self.undecided(),
+        }
+
+    def undecided(self) -> dict[str, Any]:
+        """The control state that lasts for a while: a restart ends what it is about."""
+        return {
+            "catching_up": sorted(self.catching),
+            "held": [found.model_dump_json() for found in self.keeper.held.values()],
+        }
+
+    async def note_undecided(self) -> None:
+        """Have the journal know it."""
+        if self._runner.recorded:
+            await self._runner.command(events.Change(()), note=self.undecided())
 
     async def _admitted(self, change: Callable[[], Coroutine[Any, Any, T]], labels: Sequence[ChangeLabel]) -> T:
         """Make a change that needs the planner. It goes on if its client leaves."""
@@ -428,9 +471,11 @@ class Catalog:
         if self._ending:
             raise Refuse("the server is ending: send this again once it has started again", code="shutting_down")
 
-    def _command(self, body: CommandBody, obeyed: Callable[[], None] | None = None) -> asyncio.Future[Any]:
+    def _command(
+        self, body: CommandBody, obeyed: Callable[[], None] | None = None, note: Any = None
+    ) -> asyncio.Future[Any]:
         """Send the engine a command of the current change."""
-        return self._runner.command(body, obeyed, self.keeper.took.add)
+        return self._runner.command(body, obeyed, self.keeper.took.add, note)
 
     def _tell(self, label: ChangeLabel, result: str, reason: str | None = None) -> None:
         """Count a change, and log it."""
@@ -441,6 +486,12 @@ class Catalog:
             # Mostly a typo, and the client got the whole text: the place in the statement and a caret follow below.
             first_line = None if reason is None else reason.partition("\n")[0]
             log.info("a change was refused", change=label.kind, name=label.name, reason=first_line)
+
+    @asynccontextmanager
+    async def at_rest(self) -> AsyncIterator[None]:
+        """Between two changes."""
+        async with self._one_at_a_time:
+            yield
 
     # -- views -------------------------------------------------------------------------------------
 
@@ -494,11 +545,13 @@ class Catalog:
             await self._runner.at_rest()
             found = self._refuse_in_trial(component)
             self.keeper.held[found.first] = found
+            await self.note_undecided()
             return found
 
     async def release_strategy(self, component: ComponentDecisions) -> None:
         """The trial is decided."""
         del self.keeper.held[component.first]
+        await self.note_undecided()
         await self.keeper.keep()
 
     async def try_strategy(self, command: events.SetStrategy) -> None:
@@ -596,7 +649,7 @@ class Catalog:
         change = change_of(step, statement)
         assert change is not None
         plan = change.planned(self.state, step, change.facts(self._engine))
-        await self._apply([plan], together=True)
+        await self._apply([plan], plan.definitions, together=True)
         self.keeper.definitions = plan.definitions
 
     async def _decide(self, decisions: Decisions) -> None:
@@ -630,7 +683,7 @@ class Catalog:
 
     async def close(self) -> None:
         """Finish every file."""
-        await self.writers.close()
+        await self.writers.close(resumes=self.keeper.store is not None)
         await self.keeper.close()
         self._planning.close()
 
@@ -688,7 +741,7 @@ def _replies(plans: Sequence[Planned], answers: Sequence[Any]) -> list[dict[str,
     return replies
 
 
-def _new_streams(effects: Sequence[Effect]) -> list[StreamDefinition]:
+def new_streams(effects: Sequence[Effect]) -> list[StreamDefinition]:
     """The streams that changes leave, each as the last one that is about it has it."""
     found: dict[str, StreamDefinition] = {}
     for effect in effects:
@@ -700,6 +753,20 @@ def _new_streams(effects: Sequence[Effect]) -> list[StreamDefinition]:
             case _:
                 pass
     return list(found.values())
+
+
+def new_counts(effects: Iterable[Effect]) -> dict[str, Count]:
+    """The counts of the rows of each new query, and of each new stream's late tuples."""
+    names = []
+    for effect in effects:
+        match effect:
+            case FollowStream(stream) if stream.timestamps == "external":
+                names.append(stream.late.name)
+            case AddOutlet(query):
+                names.append(query.name)
+            case _:
+                pass
+    return {name: Count(new_history()) for name in names}
 
 
 def _shared_words(found: Mapping[str, Any]) -> str:

@@ -32,6 +32,7 @@ from millrace.http.hosts import host_of
 from millrace.protocol import MillraceError, Refuse
 from millrace.protocol.frames import FRAME_BYTES, LARGEST_LIMIT
 from millrace.values.intervals import parse_duration
+from millrace.values.retention import parse_bytes
 
 PREFIX: Final = "MILLRACE_"
 # The paths of the server section that are folders; all others are files that must exist.
@@ -104,6 +105,17 @@ def _check_interval(text: str) -> str:
 
 
 Interval = Annotated[str, AfterValidator(_check_interval)]
+
+
+def _check_size(text: str) -> str:
+    try:
+        parse_bytes(text)
+    except Refuse as error:
+        raise ValueError(error.text) from None
+    return text
+
+
+Size = Annotated[str, AfterValidator(_check_size)]
 
 
 def _split_paths(value: object) -> object:
@@ -304,6 +316,22 @@ class LimitsSection(Section):
     )
 
 
+class ResultsSection(Section):
+    """Rows of queries on disk, in `data_dir`."""
+
+    max: Size = Field(
+        default="4 GB",
+        description="Maximum size on disk of the retained rows of all queries together; the oldest go first. How much "
+        "of a query is retained is its option `retain`.",
+    )
+    waiting_bytes: int = Field(
+        default=32 * 2**20,
+        ge=2**20,
+        le=2**40,
+        description="Bytes in memory of rows that wait to be written to disk, above which feeds wait.",
+    )
+
+
 class EngineSection(Section):
     """How the engine runs."""
 
@@ -361,12 +389,34 @@ class LogSection(Section):
     format: Literal["console", "json"] = Field(default="console", description="Lines for people, or JSON objects.")
 
 
+class JournalSection(Section):
+    """What survives of a server with a data directory, and when its clients learn that it does."""
+
+    sync: Literal["always", "10 ms", "off"] = Field(
+        default="always",
+        description="When rows and acknowledgements leave. `always`: when their step is synced to the disk, so a power "
+        "cut loses nothing that anybody has received. `10 ms`: when it is written to the journal, which survives "
+        "`kill -9`; a power cut may lose the last 10 ms. `off`: the same, and the system decides when it syncs.",
+    )
+    checkpoint_bytes: int = Field(
+        default=256 * 2**20,
+        ge=2**20,
+        description="Bytes of journal after which the server makes a checkpoint: a start replays about so many at the "
+        "most.",
+    )
+    checkpoint_seconds: int = Field(
+        default=300, ge=1, description="Seconds after which the server makes a checkpoint, unless nothing has happened."
+    )
+
+
 class Settings(Section):
     """Everything that can be set."""
 
     server: ServerSection = ServerSection()
     limits: LimitsSection = LimitsSection()
+    results: ResultsSection = ResultsSection()
     engine: EngineSection = EngineSection()
+    journal: JournalSection = JournalSection()
     log: LogSection = LogSection()
 
     _path: Path | None = PrivateAttr(default=None)

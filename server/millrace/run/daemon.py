@@ -19,6 +19,7 @@ import ssl
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -27,6 +28,7 @@ from millrace.changes.state import StreamDefaults
 from millrace.engine import views
 from millrace.engine.engine import Engine
 from millrace.engine.fieldnames import with_old_names
+from millrace.engine.saving import LIMITS
 from millrace.functions.loading import FunctionsError
 from millrace.history.archive import Archive, open_files
 from millrace.history.archive import Limits as ArchiveLimits
@@ -59,6 +61,7 @@ from millrace.run.config import (
     listen_security,
     read_token,
 )
+from millrace.run.durability import Durability
 from millrace.run.planning import Planning
 from millrace.run.runner import NOTHING, Runner, Stopwatch, Timepiece
 from millrace.run.seams import Seams
@@ -69,8 +72,10 @@ from millrace.sql.functions import install_module
 from millrace.sql.limits import Limits as SqlLimits
 from millrace.store.places import SinkFolders
 from millrace.store.restarts import Marker, UncleanEnd
+from millrace.store.results import ResultLimits, Results
 from millrace.values.batch import Batch
 from millrace.values.intervals import parse_interval
+from millrace.values.retention import parse_bytes
 
 if TYPE_CHECKING:
     from millrace.http.web import HttpServer
@@ -89,6 +94,8 @@ SWEEP_SHARE: Final = 4
 FEEDS_SHOWN: Final = 1_000
 # How long the end waits for files to be finished, after the rows have been written.
 SINK_SECONDS: Final = 5.0
+# How long the end waits for retained rows to be written: mostly a megabyte.
+RESULTS_SECONDS: Final = 2.0
 # How long the end waits for history to be written: the most that may be queued, on a disk with 10 MB/s.
 HISTORY_SECONDS: Final = 30.0
 # How long the end waits for the change that is being made: one of a thousand queries takes less than two.
@@ -100,7 +107,7 @@ HANDSHAKE_SECONDS: Final = 5.0
 # How long the end waits for running tasks: mostly answers at the HTTP port.
 TASK_SECONDS: Final = 5.0
 # How long the end may take beyond `server.drain_seconds`; a service manager must wait longer before it kills.
-END_SECONDS: Final = TRIAL_SECONDS + CHANGE_SECONDS + SINK_SECONDS + HISTORY_SECONDS + TASK_SECONDS
+END_SECONDS: Final = TRIAL_SECONDS + CHANGE_SECONDS + SINK_SECONDS + RESULTS_SECONDS + HISTORY_SECONDS + TASK_SECONDS
 # How often it is looked for rows that are older than sinks promise: at the least, and at the most.
 MOST_SECONDS: Final = 1.0
 LEAST_SECONDS: Final = 0.05
@@ -124,15 +131,11 @@ class Daemon:
         sparing.forget()
         self.stuck = False  # whether a sink's thread hangs in a write that will never end
         self.stopwatch = Stopwatch()
-        self.engine = Engine(
-            share=True,
-            stopwatch=self.stopwatch,
-            credit=settings.engine.credit,
-            credit_bytes=settings.engine.credit_bytes,
-            most_queued=settings.engine.most_queued,
-            most_queued_bytes=settings.engine.most_queued_bytes,
-        )
+        self.limits = {name: getattr(settings.engine, name) for name in LIMITS}
+        self.engine = Engine(share=True, stopwatch=self.stopwatch, **self.limits)
         limits = settings.limits
+        results = ResultLimits(parse_bytes(settings.results.max), settings.results.waiting_bytes)
+        self.results = Results(settings.server.data_dir, results, lambda: self.runner.now_us())
         threads = settings.engine.threads or min(cores(), 2)
         self._reader = Worker("lines") if threads > 1 else None
         self.runner = Runner(
@@ -140,6 +143,7 @@ class Daemon:
             self.stopwatch,
             budget=settings.engine.budget,
             retain=Retention(limits.retained_tuples, limits.retained_bytes),
+            results=self.results,
             clock=clock,
             threads=threads,
         )
@@ -214,6 +218,7 @@ class Daemon:
         folder = settings.server.data_dir
         self._addresses = None if folder is None else folder / "addresses.json"
         self._marker = None if folder is None else Marker(folder)
+        self.durability = None if folder is None else Durability(self, folder)
         self.unclean_end: UncleanEnd | None = None  # of the server that was here before
         self._stopping = asyncio.Event()
         self._sockets: list[socket.socket] = []
@@ -385,7 +390,8 @@ class Daemon:
 
     def problems(self) -> list[str]:
         """The reasons why the server cannot save its state, for its health."""
-        return [*self.catalog.problems(), *self.archive.problems()]
+        journal = [] if self.durability is None else self.durability.problems()
+        return [*self.catalog.problems(), *self.archive.problems(), *self.results.problems(), *journal]
 
     def mark_of(self, stream: str) -> int:
         """No later tuple is on time below it: the engine stamps tuples with at least its clock."""
@@ -413,7 +419,13 @@ class Daemon:
         except BaseException:
             for bound in self._sockets:
                 bound.close()
-            for part in (self._close_sinks, self._close_archive, self._end_tasks):
+            for part in (
+                self._close_sinks,
+                self._close_results,
+                self._close_archive,
+                self._end_tasks,
+                self._close_journal,
+            ):
                 await self._whatever_happens(part)
             raise
 
@@ -426,8 +438,13 @@ class Daemon:
             self._sockets.append(_bind(setting, address))
         tcp, http = self._sockets
         self.listen, self.admin = _bound(tcp), _bound(http)
-        self._watch(asyncio.create_task(self.runner.run(), name="engine"))
-        await self.catalog.load()
+        if self.durability is None:
+            self._run_engine()
+            await self.catalog.load()
+        else:
+            await self.durability.start(self._run_engine)
+        self.results.forget_unknown([outlet.history for outlet in self.runner.outlets.values()])
+        self._report_unclean_end()
         self.seams.load()
         loop = asyncio.get_running_loop()
         tls = _tls(listen_security(server))
@@ -441,6 +458,8 @@ class Daemon:
         self._watch(asyncio.create_task(self._measure(), name="rates"))
         self._watch(asyncio.create_task(self.archive.run(), name="history"))
         self._watch(asyncio.create_task(self._watch_ages(), name="freshness"))
+        if self.durability is not None:
+            self._watch(asyncio.create_task(self.durability.run(), name="checkpoints"))
         with self._in_the_folder():
             self._write_addresses()
             if self._marker is not None:
@@ -449,6 +468,17 @@ class Daemon:
         log.info("ready", listen=str(self.listen), admin=self.admin_url)
         if server.data_dir is None:
             log.info("no data_dir: streams and queries are lost when the server ends")
+
+    def _run_engine(self) -> None:
+        self._watch(asyncio.create_task(self.runner.run(), name="engine"))
+
+    async def make_durable(self) -> dict[str, Any]:
+        """Have everything that was delivered so far on the disk, outside the journal: where that got to."""
+        for stream in self.archive.next_numbers():
+            await self.archive.flush(stream)
+        await self.results.sync()
+        await self.catalog.writers.sync()
+        return {"positions": self.catalog.writers.positions()}
 
     def _make_http(self) -> HttpServer:
         """The HTTP server. Its libraries take a third of all imports, so they are imported once feeds can connect."""
@@ -487,9 +517,12 @@ class Daemon:
             self._stop_reading,
             self._drain,
             self._say_goodbye,
+            self._make_last_checkpoint,
             self._close_sinks,
+            self._close_results,
             self._close_archive,
             self._end_tasks,
+            self._close_journal,
             self._remove_marker,
         ):
             await self._whatever_happens(part)
@@ -500,8 +533,14 @@ class Daemon:
         if self._marker is not None:
             found = self._marker.read(self.runner.now_us(), open_files(self.archive.limits.folder))
             self.unclean_end = found
-            if found is not None:
-                log.warning("the previous server did not end cleanly", text=found.text)
+
+    def _report_unclean_end(self) -> None:
+        """Log how the last server ended, once it is known what was recovered."""
+        found, recovery = self.unclean_end, None if self.durability is None else self.durability.recovery
+        if found is not None:
+            if recovery is not None:
+                found = self.unclean_end = replace(found, replayed=recovery.steps)
+            log.warning("the previous server did not end cleanly", text=found.text)
 
     async def _remove_marker(self) -> None:
         """The end was clean, unless a part of the server failed."""
@@ -559,6 +598,14 @@ class Daemon:
         for connection in tuple(self.context.connections):
             connection.farewell("the server is ending")
 
+    async def _make_last_checkpoint(self) -> None:
+        if self.durability is not None and self._failure is None:
+            await self.durability.make_last()
+
+    async def _close_journal(self) -> None:
+        if self.durability is not None:
+            await self.durability.close()
+
     async def _close_sinks(self) -> None:
         try:
             async with asyncio.timeout(SINK_SECONDS):
@@ -566,6 +613,14 @@ class Daemon:
         except TimeoutError:
             self.stuck = True
             log.error("a sink did not accept its last rows; they are lost")
+
+    async def _close_results(self) -> None:
+        try:
+            async with asyncio.timeout(RESULTS_SECONDS):
+                await self.results.close()
+        except TimeoutError:
+            self.stuck = True
+            log.error("the last retained rows could not be written")
 
     async def _close_archive(self) -> None:
         try:

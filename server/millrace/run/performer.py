@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
 from millrace.changes.effects import (
     AddOutlet,
@@ -20,12 +21,15 @@ from millrace.changes.effects import (
 from millrace.engine.engine import Engine
 from millrace.history.archive import Archive
 from millrace.net.feeds import Feeds
+from millrace.net.sink import Count
 from millrace.observe.metrics import Metrics
 from millrace.run.runner import Runner
 from millrace.run.sinks import Sinks
 from millrace.run.temporary import Temporaries
 from millrace.store.openings import Opened
 from millrace.values.eventtime import MIN_TIME
+
+NOTHING: Final[Mapping[str, Any]] = {}
 
 
 class Performer:
@@ -55,12 +59,22 @@ class Performer:
         self._sinks = sinks
         self._temporaries = temporaries
 
-    def at_once(self, effects: Iterable[Effect]) -> None:
-        """The effects that belong to the engine's step, before it emits a row."""
+    def at_once(
+        self,
+        effects: Iterable[Effect],
+        files: Mapping[str, Opened] = NOTHING,
+        counts: Mapping[str, Count] = NOTHING,
+        positions: Mapping[str, Mapping[str, Any]] = NOTHING,
+    ) -> None:
+        """The effects that belong to the engine's step, before it emits a row.
+
+        `files` are those of sinks. Queries and streams of late tuples that do not start a new count have theirs in
+        `counts`, and sinks that were there before the server have theirs in `positions`.
+        """
         for effect in effects:
             match effect:
                 case FollowStream(stream):
-                    self._feeds.add_stream(stream)
+                    self._feeds.add_stream(stream, counts.get(stream.late.name))
                     self._archive.follow(stream, MIN_TIME)
                 case AlterFeeds(stream):
                     self._feeds.alter_stream(stream)
@@ -70,7 +84,7 @@ class Performer:
                     self._metrics.forget_stream(name)
                     self._archive.drop(name)
                 case AddOutlet(query, temporary):
-                    self._runner.add_outlet(query)
+                    self._runner.add_outlet(query, temporary=temporary, count=counts.get(query.name))
                     if temporary:
                         self._temporaries.add(query.name)
                 case ReplaceOutlet(query):
@@ -87,16 +101,16 @@ class Performer:
                     self._metrics.forget_query(name)
                     self.restarted.pop(name, None)
                     self.on_query_dropped(name)
+                case OpenSink(sink, _):
+                    if sink.name in files:  # else it is dropped again by a later change of the same text
+                        self._sinks.add(sink, files[sink.name], positions.get(sink.name))
                 case _:
                     pass
 
-    async def after(self, effects: Iterable[Effect], files: Mapping[str, Opened]) -> None:
-        """The effects on sinks."""
+    async def after(self, effects: Iterable[Effect]) -> None:
+        """The effects on sinks that exist."""
         for effect in effects:
             match effect:
-                case OpenSink(sink, _):
-                    if sink.name in files:  # else it is dropped again by a later change of the same text
-                        self._sinks.add(sink, files[sink.name])
                 case RetargetSink(sink):
                     self._sinks.retarget(sink)
                 case CloseSink(name):

@@ -13,6 +13,10 @@ Where a stream's time may be guessed by the clock, a guess must not overtake byt
 read, then the loop polls its sockets once, and the next step is notified (`Heard`) that everything from before that
 reading has arrived. uvloop polls exactly once between two turns of a task that only lets the others go first,
 and a poll reads a socket until it is empty; asyncio's own loop would need two such turns.
+
+With a journal, each step is recorded when it has been computed, and its orders are carried out once its record is
+durable: nothing that leaves the server can be lost afterwards. Timers and requests for timestamps do not wait. Steps
+continue meanwhile, but a step with a change ends only when it is durable.
 """
 
 from __future__ import annotations
@@ -21,8 +25,9 @@ import asyncio
 import heapq
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import structlog
@@ -41,6 +46,7 @@ from millrace.engine.events import (
     Command,
     CommandBody,
     Deliver,
+    Effect,
     Effects,
     Event,
     FeedClosed,
@@ -66,12 +72,16 @@ from millrace.engine.events import (
     WithholdCredit,
 )
 from millrace.engine.plan import QueryPlan, StreamDefinition
-from millrace.net.sink import Backpressure, Outlet, Retention
+from millrace.net.sink import Backpressure, Count, Outlet, Retention, new_history
 from millrace.observe.logs import sparing
 from millrace.protocol import MAX_INT64, Refuse, Schema
 from millrace.run.clock import Clock
 from millrace.run.worker import Worker
+from millrace.store.resultlog import ResultLog
+from millrace.store.results import Results
 from millrace.values.batch import Batch
+from millrace.values.retention import DEFAULT as RETAIN
+from millrace.values.retention import parse_retain
 
 log = structlog.get_logger()
 
@@ -92,6 +102,8 @@ FEW_TUPLES: Final = 64
 READINGS_NS: Final = 50_000_000
 # How often the system's clock is looked at while nothing happens.
 LOOK_SECONDS: Final = 1.0
+# Orders that do not wait until their step is durable: they reveal nothing of it.
+AT_ONCE: Final = (WakeAt, AskTimestamp, AskEnded)
 # A command that changes nothing: its answer means that the engine has taken all earlier events.
 NOTHING: Final = Change(())
 # How often the end of the server looks whether sinks and subscribers are done.
@@ -102,6 +114,23 @@ class Steps(Protocol):
     """The engine's one door."""
 
     def step(self, now_us: int, events: Sequence[Event], *, budget: int) -> Effects: ...
+
+
+class StepLog(Protocol):
+    """Where steps are recorded: see `Recorder`."""
+
+    @property
+    def stalled(self) -> bool:
+        """Whether no step may be taken now: the disk is full, or far behind."""
+
+    def record(self, now_us: int, budget: int, events: Sequence[Event], note: Any) -> int:
+        """Record a step; its number. `Runner.durable` is called with that number later."""
+
+    async def wait_room(self) -> None:
+        """Wait until it is not stalled."""
+
+    def refuse_changes(self) -> None:
+        """Raise Refuse if no change can be recorded now."""
 
 
 class FeedPeer(Protocol):
@@ -140,6 +169,7 @@ class Runner:
         *,
         budget: int,
         retain: Retention,
+        results: Results | None = None,
         clock: Timepiece | None = None,
         look_seconds: float = LOOK_SECONDS,
         threads: int = 1,
@@ -166,6 +196,7 @@ class Runner:
         self._most = budget
         self._budget = budget
         self._retain = retain
+        self.results = results or Results(None)
         self._threads = threads
         self._events: list[Event] = []
         self._tuples = 0  # in these events
@@ -182,6 +213,14 @@ class Runner:
         self._receives = False  # whether a connection acts on bytes that have arrived
         self._afterwards: list[Callable[[], None]] = []
         self._failure: Exception | None = None
+        self._log: StepLog | None = None
+        self._undurable: deque[_StepTaken] = deque()
+        # To be called once the events that wait, or those of the step in progress, are durable.
+        self._settled: list[Callable[[], None]] = []
+        self._settling: list[Callable[[], None]] = []
+        self._turned: asyncio.Future[None] | None = None  # done when more steps are durable
+        self._all_durable = asyncio.Event()
+        self._all_durable.set()
         self._idle = asyncio.Event()
         self._answers: dict[int, _Asked] = {}
         self._last_command = 0
@@ -256,23 +295,53 @@ class Runner:
         else:
             call()
 
+    def when_durable(self, call: Callable[[], None]) -> None:
+        """Call this once everything submitted so far is durable, which is now without a journal."""
+        if self._log is None:
+            call()
+        elif self._events:
+            self._settled.append(call)
+        elif self._aside:
+            self._settling.append(call)
+        elif self._undurable:
+            self._undurable[-1].settled.append(call)
+        else:
+            call()
+
+    @property
+    def recorded(self) -> bool:
+        """Whether steps are recorded."""
+        return self._log is not None
+
+    def record_in(self, log: StepLog | None) -> None:
+        """Record all further steps, or no more of them."""
+        self._log = log
+
     def command(
         self,
         body: CommandBody,
         obeyed: Callable[[], None] | None = None,
         took: Callable[[float], None] | None = None,
+        note: Any = None,
     ) -> asyncio.Future[Any]:
         """Ask the engine for something; the future has its answer, or its refusal as an exception.
 
         `obeyed` is called before any row is delivered that the engine emits afterwards. `took` receives the number of
         seconds that tuples waited for it: the step, once for all its commands with the same `took`, and `obeyed`.
+        `note` is recorded with the step, if steps are recorded.
         """
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self._ended:
             _refuse_at_the_end(future)
             return future
+        if self._log is not None and note is not None:
+            try:
+                self._log.refuse_changes()
+            except Refuse as refused:
+                future.set_exception(refused)
+                return future
         self._last_command += 1
-        self._answers[self._last_command] = _Asked(future, obeyed, took or _ignore)
+        self._answers[self._last_command] = _Asked(future, obeyed, took or _ignore, note)
         self._reconfigures = self._reconfigures or _may_change_graph(body)
         self.submit(Command(self._last_command, body))
         return future
@@ -310,21 +379,46 @@ class Runner:
         """The feed ended with its stream."""
         self.feeds.pop((stream, feed), None)
 
-    def add_outlet(self, plan: QueryPlan) -> Outlet:
-        outlet = self._make_outlet(plan.name, plan.schema, key_of(plan))
+    def add_outlet(self, plan: QueryPlan, *, temporary: bool = False, count: Count | None = None) -> Outlet:
+        """The outlet of a query; without a count it starts a new one."""
+        count = count or Count(new_history())
+        log = (
+            None
+            if temporary
+            else self.results.open(count.history, plan.schema, parse_retain(plan.options.retain), count.next_sequence)
+        )
+        outlet = self._make_outlet(plan.name, plan.schema, *count, log, key_of(plan))
         outlet.since_us = self.now_us()
         return outlet
 
-    def _make_outlet(self, name: str, schema: Schema, key: Sequence[int] | None = None) -> Outlet:
+    def _make_outlet(
+        self,
+        name: str,
+        schema: Schema,
+        history: str,
+        next_sequence: int,
+        log: ResultLog | None,
+        key: Sequence[int] | None = None,
+    ) -> Outlet:
         def press(backpressure: Backpressure) -> None:
             self._press(outlet, backpressure)
 
-        outlet = self.outlets[name] = Outlet(name, schema, self._retain, press, key)
+        outlet = self.outlets[name] = Outlet(
+            name, schema, self._retain, press, key, history=history, next_sequence=next_sequence, log=log
+        )
         return outlet
 
-    def add_side_outlet(self, late: StreamDefinition) -> None:
+    def _continue_outlet(self, before: Outlet, schema: Schema, key: Sequence[int] | None = None) -> Outlet:
+        """Replace an outlet by one whose rows have other columns: the same history, without the rows before."""
+        if before.log is not None:
+            before.log.adopt(schema)
+        return self._make_outlet(before.query, schema, before.history, before.next_sequence, before.log, key)
+
+    def add_side_outlet(self, late: StreamDefinition, count: Count | None = None) -> None:
         """The outlet of a stream's late tuples."""
-        self._make_outlet(late.name, late.schema)
+        count = count or Count(new_history())
+        log = self.results.open(count.history, late.schema, parse_retain(RETAIN), count.next_sequence)
+        self._make_outlet(late.name, late.schema, *count, log)
 
     def replace_side_outlet(self, late: StreamDefinition) -> None:
         """Late tuples may have more columns now: subscribers with fewer must subscribe again."""
@@ -332,8 +426,7 @@ class Runner:
         if before.schema == late.schema:
             return
         self._release(before)
-        self.add_side_outlet(late)
-        self.outlets[late.name].resume(before)
+        self._continue_outlet(before, late.schema)
         before.end("dropped", f"{late.name} has other columns now: subscribe again")
 
     def outlet(self, query: str) -> Outlet:
@@ -343,7 +436,14 @@ class Runner:
             raise Refuse(f"query {query} does not exist{nearest(query, list(self.outlets))}", code="unknown_query")
         return found
 
-    def remove_outlet(self, query: str, why: str = "was dropped") -> bool:
+    def remove_outlet(self, query: str) -> None:
+        """The query was dropped, and its rows with it."""
+        outlet = self.outlets.get(query)
+        self._end_outlet(query, "was dropped")
+        if outlet is not None and outlet.log is not None:
+            outlet.log.remove()
+
+    def _end_outlet(self, query: str, why: str) -> bool:
         """End the query's consumers with the reason; whether any of them watched its progress."""
         outlet = self.outlets.pop(query, None)
         watched = self._watchers.get(query, 0) > 0
@@ -356,12 +456,14 @@ class Runner:
     def replace_outlet(self, plan: QueryPlan) -> None:
         """Consumers of a replaced query continue; subscribers with other columns must subscribe again."""
         before = self.outlets[plan.name]
+        if before.log is not None:
+            before.log.retain(parse_retain(plan.options.retain))
         if before.schema == plan.schema:
             before.rekey(key_of(plan))
             before.since_us = self.now_us()
             return
-        watched = self.remove_outlet(plan.name, "has other columns now: subscribe again")
-        self.add_outlet(plan).resume(before)
+        watched = self._end_outlet(plan.name, "has other columns now: subscribe again")
+        self._continue_outlet(before, plan.schema, key_of(plan)).since_us = self.now_us()
         if watched:  # by consumers that are gone now
             self.command(WatchProgress(plan.name, False)).add_done_callback(_look_at)
 
@@ -426,6 +528,8 @@ class Runner:
                         await self._hear()
                 if not self._reconfigures:
                     await self.at_rest()
+                if self._log is not None and self._log.stalled:
+                    await self._log.wait_room()
                 if self._reconfigures or self._is_long():
                     await self._step_aside()
                 else:
@@ -447,7 +551,8 @@ class Runner:
         self._scheduled = False
         if not self._rests or not self._events or self._something.is_set():
             return
-        if self.guessing or self._reconfigures or self._is_long() or self._turn.locked():
+        stalled = self._log is not None and self._log.stalled
+        if self.guessing or self._reconfigures or self._is_long() or self._turn.locked() or stalled:
             self._something.set()
             return
         first = self._wakes[0] if self._wakes else MAX_INT64
@@ -497,8 +602,9 @@ class Runner:
 
     async def wait_drained(self) -> None:
         """Wait until the engine has processed its events (pending timers do not count)."""
-        while not self.worked_off or self._aside:
+        while not self.worked_off or self._aside or self._undurable:
             await self._idle.wait()
+            await self._all_durable.wait()
 
     async def wait_delivered(self) -> None:
         """Until no sink and no subscriber holds rows any more."""
@@ -509,11 +615,12 @@ class Runner:
     def step(self) -> None:
         """One step, and its orders."""
         now_us, events = self._begin()
+        budget = self._budget
         began = time.perf_counter()
-        effects = self.engine.step(now_us, events, budget=self._budget)
+        effects = self.engine.step(now_us, events, budget=budget)
         took = time.perf_counter() - began
         self._adapt(took, effects.more)
-        self._finish(events, effects, took)
+        self._finish(now_us, budget, events, effects, took)
 
     async def _step_aside(self) -> None:
         """One step in the worker, and its orders. The duration of a change does not change the budget."""
@@ -528,7 +635,10 @@ class Runner:
                 took = time.perf_counter() - began
                 if not changes:
                     self._adapt(took, effects.more)
-                self._finish(events, effects, took)
+                self._finish(now_us, budget, events, effects, took)
+                if changes:
+                    # What follows goes by the change, whose effects outside the engine wait until it is durable.
+                    await self._all_durable.wait()
             finally:
                 self._aside = False
 
@@ -539,18 +649,100 @@ class Runner:
         while self._wakes and self._wakes[0] <= now_us:
             heapq.heappop(self._wakes)
         events = self._gather()
+        self._settling += self._settled
+        self._settled.clear()
         self._something.clear()
         return now_us, events
 
-    def _finish(self, events: Sequence[Event], effects: Effects, took: float) -> None:
-        """The orders of a step."""
+    def _finish(self, now_us: int, budget: int, events: Sequence[Event], effects: Effects, took: float) -> None:
+        """The orders of a step: now, or once it is durable."""
         if self._answers:
             for tell in dict.fromkeys(self._answers[event.id].took for event in events if isinstance(event, Command)):
                 tell(took)
         self.steps += 1
         self._more = effects.more
+        if self._log is None:
+            self._carry_out(effects.orders)
+            return
+        later = []
         for order in effects.orders:
+            if isinstance(order, AT_ONCE):
+                self._orders[type(order)](order)
+            else:
+                later.append(order)
+        number = self._log.record(now_us, budget, events, self._notes(events))
+        settled, self._settling = self._settling, []
+        self._undurable.append(_StepTaken(number, later, settled))
+        self._all_durable.clear()
+
+    def _notes(self, events: Sequence[Event]) -> dict[int, Any] | None:
+        """By command, what is noted about it."""
+        if not self._answers:
+            return None
+        asked = {event.id: self._answers[event.id] for event in events if isinstance(event, Command)}
+        return {number: one.note for number, one in asked.items() if one.note is not None} or None
+
+    def durable(self, number: int) -> None:
+        """All steps up to this one are durable: carry out their orders. Acknowledgements precede rows."""
+        try:
+            while self._undurable and self._undurable[0].number <= number:
+                taken = self._undurable.popleft()
+                for call in taken.settled:
+                    call()
+                self._carry_out(taken.orders)
+        except Exception as error:
+            self.fail(error)
+        if not self._undurable:
+            self._all_durable.set()
+        if self._turned is not None:
+            self._turned.set_result(None)
+            self._turned = None
+
+    def fail(self, error: Exception) -> None:
+        """An internal error: the next turn of `run` raises it."""
+        self._failure = error
+        self._all_durable.set()
+        self._idle.clear()
+        self._something.set()
+
+    def undurable_orders(self) -> Iterable[Effect]:
+        """The orders of steps that are not durable yet."""
+        for taken in self._undurable:
+            yield from taken.orders
+
+    async def wait_durable(self, number: int) -> None:
+        """Wait until the steps up to this one are durable, and their orders carried out."""
+        while self._undurable and self._undurable[0].number <= number and self._failure is None:
+            self._turned = self._turned or asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._turned)
+
+    def _carry_out(self, orders: Iterable[Effect]) -> None:
+        for order in orders:
             self._orders[type(order)](order)
+        if self._progress:
+            self._tell_progress()
+
+    # -- recovery ----------------------------------------------------------------------------------
+
+    def replayed(self, effects: Effects) -> None:
+        """Bring what reads the engine to the state after a replayed step. Nobody is connected, and what was counted or
+        logged then is not counted or logged again."""
+        self._more = effects.more
+        for order in effects.orders:
+            match order:
+                case Deliver(query=query):
+                    if query in self.outlets and len(order.batch.ts):
+                        self.outlets[query].deliver(order.sequence, order.batch)
+                case Late():
+                    self._deliver_late(order)
+                case Archived():
+                    self.on_history(order)
+                case Progressed():
+                    self._progressed(order)
+                case WakeAt():
+                    self._wake_at(order)
+                case _:
+                    pass
         if self._progress:
             self._tell_progress()
 
@@ -653,15 +845,18 @@ class Runner:
         peer = self.feeds.get((order.stream, order.feed))
         if peer is not None:
             peer.late(order)
-        outlet = self.outlets.get(f"{order.stream}.late")
-        if outlet is not None:
-            outlet.deliver(outlet.next_sequence, order.told(outlet.schema, order.at_us))
+        self._deliver_late(order)
         whose = {"stream": order.stream, "feed": order.feed}
         if late := len(order.batch) - order.broken:
             sparing.warning("tuples arrived late", " ".join(whose.values()), late, unit="tuples", **whose)
         if order.broken:
             text = "a client sent tuples older than its punctuation; they are late"
             sparing.warning(text, " ".join(whose.values()), order.broken, unit="tuples", **whose)
+
+    def _deliver_late(self, order: Late) -> None:
+        outlet = self.outlets.get(f"{order.stream}.late")
+        if outlet is not None:
+            outlet.deliver(outlet.next_sequence, order.told(outlet.schema, order.at_us))
 
     def _archived(self, order: Archived) -> None:
         self.on_history(order)
@@ -701,7 +896,7 @@ class Runner:
             heapq.heappush(self._wakes, order.at_us)
 
     def _answer(self, order: Answer) -> None:
-        future, obeyed, took = self._answers.pop(order.id)
+        future, obeyed, took, _ = self._answers.pop(order.id)
         if order.refused is None and obeyed is not None:
             began = time.perf_counter()
             obeyed()
@@ -772,6 +967,16 @@ class _Asked(NamedTuple):
     answer: asyncio.Future[Any]
     obeyed: Callable[[], None] | None
     took: Callable[[float], None]
+    note: Any
+
+
+@dataclass(slots=True)
+class _StepTaken:
+    """A step that is not durable yet: its number in the log, its orders, and what to call before them."""
+
+    number: int
+    orders: Sequence[Effect]
+    settled: list[Callable[[], None]] = field(default_factory=list)
 
 
 def _ignore(*_: object) -> None:

@@ -316,6 +316,7 @@ class Seams:
         self._keep()
         daemon.runner.outlets[name].since_us = None
         daemon.catalog.catching.discard(name)
+        await daemon.catalog.note_undecided()
         await daemon.catalog.keeper.keep()
         log.info("a query continues live after its history", query=name, seam_us=job.seam_us, rows_before=job.given)
 

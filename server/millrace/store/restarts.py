@@ -1,4 +1,5 @@
-"""Losses of a restart: the operator state of restored queries, and the rows that an unclean end lost.
+"""What a start says about the server before it: whether it was killed, and what of that was recovered; and about
+queries of a data directory without a journal, which an earlier version left: their state is lost.
 
 Rule: a server leaves a marker in its data folder for as long as it runs, and a clean end removes it. A marker that a
 start finds was left by a server that was killed, if it is the very file that the server wrote: a copy of a folder has
@@ -19,6 +20,7 @@ import structlog
 
 from millrace.engine.queries import Query
 from millrace.protocol.timestamps import format_timestamp
+from millrace.protocol.words import counted
 
 log = structlog.get_logger()
 
@@ -27,21 +29,28 @@ MARKER: Final = "running.json"
 
 @dataclass(frozen=True, slots=True)
 class UncleanEnd:
-    """The last server in the folder started at `started_us` and was last known to run at `seen_us`."""
+    """The last server in the folder started at `started_us` and was last known to run at `seen_us`. `replayed` steps
+    of the journal led from its last checkpoint to its end; None: it had no journal."""
 
     started_us: int
     seen_us: int
     pid: int
     open_files: tuple[str, ...] = ()
     found_us: int = 0  # when the next server started
+    replayed: int | None = None
 
     @property
     def text(self) -> str:
-        """The event and the possible losses."""
+        """The event, and what was recovered or may be lost."""
         files = f" These files were not finished: {', '.join(self.open_files)}." if self.open_files else ""
         since, seen = map(format_timestamp, (self.started_us, self.seen_us))
+        event = f"The previous server (process {self.pid}) was killed or crashed at or after {seen}. "
+        if self.replayed is not None:
+            return (
+                f"{event}Its state was recovered: {counted(self.replayed, 'step')} replayed after the last checkpoint."
+            )
         return (
-            f"The previous server (process {self.pid}) was killed or crashed at or after {seen}. "
+            f"{event}"
             f"Tuples that it acknowledged since {since} may be lost: those that were queued, the operator state that "
             f"they had built, and rows that sinks and history had not written.{files}"
         )

@@ -1,0 +1,174 @@
+"""Records the engine's steps in the journal, and reports when they are durable.
+
+Rule: the loop records, the journal's thread writes. What a step leads to outside the engine waits until the step is
+durable: under `always` until it is synced, otherwise until it is written to its file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import structlog
+
+from millrace.engine.events import Event
+from millrace.journal.segments import Journal
+from millrace.journal.steps import Start, Step, encode, encode_start
+from millrace.journal.writer import Full, JournalWriter, Sync
+from millrace.protocol import MillraceError, Refuse
+
+log = structlog.get_logger()
+
+# Bytes of recorded steps that may wait for the disk; with more, no step is taken. Feeds then run out of credit.
+WAITING_BYTES: Final = 64 * 2**20
+
+
+class Recorder:
+    """The journal of a server that runs.
+
+    durable   is called on the loop with the newest step that is durable, and `fail` with the error that ends recording
+    recorded  the number of the newest recorded step, and `bytes` all that was recorded since the server started
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        sync: Sync,
+        durable: Callable[[int], None],
+        fail: Callable[[Exception], None],
+    ) -> None:
+        self.journal = journal
+        self.sync = sync
+        self.recorded = journal.next_lsn - 1
+        self.settled = self.recorded
+        self.bytes = 0
+        self._durable = durable
+        self._fail = fail
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[tuple[int, int]] = deque()
+        self._waiting_bytes = 0
+        self._full: Full | None = None
+        self._room = asyncio.Event()
+        self._room.set()
+        self._synced = self.recorded
+        self._wanted: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._writer = JournalWriter(
+            journal,
+            sync=sync,
+            on_written=_nothing if sync == "always" else self._call(self._settle),
+            on_synced=self._call(self._note_synced),
+            on_failure=self._call(self._failed),
+            on_full=self._call(self._look_at_full),
+        )
+
+    def _call(self, function: Callable[[Any], None]) -> Callable[[Any], None]:
+        """The function, to be called from the journal's thread."""
+
+        def call(value: Any) -> None:
+            self._loop.call_soon_threadsafe(function, value)
+
+        return call
+
+    # -- recording ---------------------------------------------------------------------------------
+
+    def start(self, version: str, limits: dict[str, int]) -> None:
+        """A server starts with these limits."""
+        self._append(encode_start(Start(version, limits)))
+
+    def record(self, now_us: int, budget: int, events: Sequence[Event], note: Any) -> int:
+        return self._append(encode(Step(now_us, budget, events, note)))
+
+    def _append(self, record: bytes) -> int:
+        number = self.recorded = self._writer.append(record)
+        size = len(record)
+        self.bytes += size
+        self._waiting.append((number, size))
+        self._waiting_bytes += size
+        if self._waiting_bytes > WAITING_BYTES:
+            self._room.clear()
+        return number
+
+    async def wait_synced(self, number: int) -> None:
+        """Wait until the steps up to this one are synced, whatever the mode."""
+        if self._synced < number:
+            synced = self._loop.create_future()
+            self._wanted.append((number, synced))
+            self._writer.want_synced(number)
+            await synced
+
+    def _note_synced(self, number: int) -> None:
+        self._synced = number
+        if self.sync == "always":
+            self._settle(number)
+        for wanted in [one for one in self._wanted if one[0] <= number]:
+            self._wanted.remove(wanted)
+            if not wanted[1].done():
+                wanted[1].set_result(None)
+
+    def _settle(self, number: int) -> None:
+        self.settled = number
+        while self._waiting and self._waiting[0][0] <= number:
+            self._waiting_bytes -= self._waiting.popleft()[1]
+        self._look_for_room()
+        self._durable(number)
+
+    # -- the disk ----------------------------------------------------------------------------------
+
+    @property
+    def stalled(self) -> bool:
+        return not self._room.is_set()
+
+    async def wait_room(self) -> None:
+        await self._room.wait()
+
+    def refuse_changes(self) -> None:
+        if self._full is not None:
+            raise Refuse(f"the disk of the journal is full ({self._full.reason}): {ROOM}", code="disk_full")
+
+    @property
+    def full(self) -> Full | None:
+        """Since when there is no room for another segment, and why; None: there is room."""
+        return self._full
+
+    def _look_at_full(self, full: Full | None) -> None:
+        self._full = full
+        if full is not None:
+            log.error("the journal's disk is full: feeds wait and changes are refused", reason=full.reason)
+        else:
+            log.info("the journal's disk has room again: feeds continue")
+        self._look_for_room()
+
+    def _look_for_room(self) -> None:
+        if self._full is None and self._waiting_bytes <= WAITING_BYTES // 2:
+            self._room.set()
+        elif self._full is not None:
+            self._room.clear()
+
+    def _failed(self, error: Exception) -> None:
+        text = "the journal cannot be written: the server stops, and its next start reads what is on the disk"
+        log.error(text, reason=error.text if isinstance(error, MillraceError) else repr(error))
+        self._fail(error)
+
+    def trim(self, before: int) -> None:
+        """Let the records before this number go."""
+        self._writer.trim(before)
+
+    def problems(self) -> list[str]:
+        """For the server's health."""
+        return [] if self._full is None else [f"the journal's disk is full ({self._full.reason}): {ROOM}"]
+
+    async def close(self) -> None:
+        """Write and sync the rest."""
+        try:
+            await self._loop.run_in_executor(None, self._writer.close)
+        finally:
+            self.journal.close()
+
+
+ROOM: Final = "make room in the data directory, and the server continues by itself"
+
+
+def _nothing(_: int) -> None:
+    """The step is durable in another sense than this mode waits for."""

@@ -1,0 +1,213 @@
+"""Brings a server back: from its newest checkpoint, through the steps that the journal has after it.
+
+Rule: the replayed engine emits the rows that it emitted before, with the same numbers. Files and retained rows take
+what they lack and skip the rest, so replaying may start anywhere before the end. Nobody is connected meanwhile.
+Afterwards `tidy` ends what belonged to connections, with events that are recorded like any other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from millrace.changes.decisions import ComponentDecisions, component_names
+from millrace.changes.drop_query import DropQuery
+from millrace.changes.drop_sink import DropSink
+from millrace.changes.effects import AddOutlet, Effect, FollowStream, OpenSink
+from millrace.changes.ledger import Applied
+from millrace.engine.events import (
+    Answer,
+    Effects,
+    FeedClosed,
+    FeedHeld,
+    HistoryHeld,
+    SetReads,
+    WatchProgress,
+    WithholdCredit,
+)
+from millrace.engine.saving import LIMITS
+from millrace.journal.checkpoints import Checkpoint
+from millrace.journal.segments import Journal
+from millrace.journal.steps import Start, Step, StepReader
+from millrace.net.sink import Count
+from millrace.protocol import MillraceError
+from millrace.run.catalog import new_streams
+from millrace.run.control import changed, from_data
+from millrace.run.worker import Worker
+
+if TYPE_CHECKING:
+    from millrace.run.daemon import Daemon
+
+log = structlog.get_logger()
+
+# Steps and their events that the worker replays before the loop performs their effects: a few milliseconds of rows.
+STEPS: Final = 512
+BYTES: Final = 4 * 2**20
+# How often the progress is logged.
+LOG_SECONDS: Final = 5.0
+
+
+class RecoveryError(MillraceError):
+    """The journal cannot be replayed."""
+
+    code = "recovery"
+
+
+class Recovery:
+    """One recovery. `replayed` of `steps` steps are done."""
+
+    def __init__(self, daemon: Daemon, journal: Journal, checkpoint: Checkpoint) -> None:
+        self.steps = journal.next_lsn - 1 - checkpoint.lsn
+        self.replayed = 0
+        self.seconds = 0.0
+        self._daemon = daemon
+        self._journal = journal
+        self._checkpoint = checkpoint
+        self._reader = StepReader(daemon.engine)
+
+    async def run(self) -> None:
+        began = time.monotonic()
+        await self._restore()
+        await self._replay()
+        self.seconds = time.monotonic() - began
+        log.info("recovered", checkpoint=self._checkpoint.lsn, steps=self.steps, seconds=round(self.seconds, 3))
+
+    # -- the checkpoint ----------------------------------------------------------------------------
+
+    async def _restore(self) -> None:
+        daemon, control = self._daemon, self._checkpoint.control
+        daemon.engine.become(self._checkpoint.state)
+        catalog, keeper = daemon.catalog, daemon.catalog.keeper
+        keeper.definitions = from_data(control["definitions"])
+        catalog.ledger.load(Applied.model_validate_json(entry) for entry in control["ledger"])
+        self._take_undecided(control)
+        known = keeper.definitions
+        catalog.writers.openings.kept = dict(control["places"])
+        effects: list[Effect] = [
+            *map(FollowStream, known.streams.values()),
+            *(AddOutlet(query, query.name in control["temporary"]) for query in known.queries.values()),
+            *(OpenSink(sink, known.queries[sink.query].schema) for sink in known.sinks.values()),
+        ]
+        daemon.archive.replays_from(control["archive"])
+        await self._perform(effects, _counts(control), control["positions"])
+        for name, outlet in daemon.runner.outlets.items():
+            outlet.since_us = control["since_us"].get(name)
+        for name, stream in daemon.engine.streams_by_name.items():
+            if name in known.streams:
+                daemon.feeds.continue_from(name, stream.sequences)
+
+    async def _perform(
+        self, effects: Sequence[Effect], counts: Mapping[str, Count], positions: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        """What a change did outside the engine."""
+        daemon = self._daemon
+        files = await daemon.catalog.writers.open_files(effects, opens=True, known=True)
+        with daemon.archive.prepared(new_streams(effects)):
+            daemon.catalog.performer.at_once(effects, files, counts, positions)
+        await daemon.catalog.performer.after(effects)
+
+    def _take_undecided(self, control: Mapping[str, Any]) -> None:
+        keeper = self._daemon.catalog.keeper
+        keeper.catching_up = set(control["catching_up"])
+        held = map(ComponentDecisions.model_validate_json, control["held"])
+        keeper.held = {found.first: found for found in held}
+
+    # -- the journal -------------------------------------------------------------------------------
+
+    async def _replay(self) -> None:
+        daemon = self._daemon
+        records = self._journal.read(self._checkpoint.lsn + 1) if self.steps else iter(())
+        worker = Worker("recovery")
+        told = time.monotonic()
+        try:
+            while done := await worker.run_whole(lambda: self._replay_some(records)):
+                for step, effects in done:
+                    await self._follow(step, effects)
+                if time.monotonic() - told > LOG_SECONDS:
+                    told = time.monotonic()
+                    log.info("replaying", steps=self.replayed, of=self.steps)
+        finally:
+            worker.close()
+            daemon.archive.replays_no_more()
+        for name, stream in daemon.engine.streams_by_name.items():
+            if name in daemon.catalog.known.streams:
+                daemon.feeds.continue_from(name, stream.sequences)
+
+    def _replay_some(self, records: Iterator[tuple[int, bytes]]) -> list[tuple[Step, Effects]]:
+        """In the worker: some steps, up to one with a change, whose effects outside must precede the next steps."""
+        engine, done, size = self._daemon.engine, [], 0
+        for lsn, record in records:
+            try:
+                step = self._reader.read(record)
+                self.replayed += 1
+                if isinstance(step, Start):
+                    for name in LIMITS:
+                        setattr(engine, name, step.limits[name])
+                    continue
+                effects = engine.step(step.now_us, step.events, budget=step.budget)
+            except Exception as error:
+                reason = error.text if isinstance(error, MillraceError) else repr(error)
+                text = f"record {lsn} of the journal cannot be replayed: {reason}"
+                raise RecoveryError(f"{text}; `millrace journal show --from {lsn} --limit 1` prints it") from error
+            done.append((step, effects))
+            size += len(record)
+            if step.note is not None or size > BYTES or len(done) >= STEPS:
+                break
+        return done
+
+    async def _follow(self, step: Step, effects: Effects) -> None:
+        """What the step did outside the engine: first that of its commands, which precede all rows."""
+        for number, note in (step.note or {}).items():
+            answer = next(one for one in effects.orders if isinstance(one, Answer) and one.id == number)
+            if answer.refused is None:
+                await self._change(note)
+        self._daemon.runner.replayed(effects)
+
+    async def _change(self, note: Mapping[str, Any]) -> None:
+        catalog, keeper = self._daemon.catalog, self._daemon.catalog.keeper
+        if "definitions" in note:
+            new = {stream.name for stream in new_streams(note["effects"])} - self._daemon.archive.next_numbers().keys()
+            self._daemon.archive.replays_from({name: at for name, at in note["archive"].items() if name in new})
+            await self._perform(note["effects"], _counts(note), note["positions"])
+            keeper.definitions = changed(keeper.definitions, note["definitions"])
+            if note["entry"] is not None:
+                catalog.ledger.enter(Applied.model_validate_json(note["entry"]))
+        self._take_undecided(note)
+
+    # -- afterwards --------------------------------------------------------------------------------
+
+    async def tidy(self) -> None:
+        """End what belonged to connections, and to work that a restart ends: trials, and queries that read history."""
+        daemon = self._daemon
+        engine, runner, catalog = daemon.engine, daemon.runner, daemon.catalog
+        for name in catalog.known.streams:
+            for feed in list(engine.source(name).feeds.by_name):
+                runner.submit(FeedHeld(name, feed, False))
+                runner.submit(FeedClosed(name, feed, lost=True))
+        commands: list[Any] = [
+            WatchProgress(name, wanted=False) for name, query in engine.queries_by_name.items() if query.sink.watched
+        ]
+        commands += [WithholdCredit(name, withheld=False) for name in engine.slow]
+        commands += [SetReads(query, reader, None) for query, readers in engine.reads.items() for reader in readers]
+        for name in list(engine.history_held):
+            runner.submit(HistoryHeld(name, False))
+        names = component_names(engine)
+        forks = {operator.name: fork.name for operator, fork in engine.graph.all_forks().items()}
+        for component in catalog.keeper.held.values():
+            commands += component.strategies(names, forks)
+        for command in commands:
+            await runner.command(command)
+        catalog.keeper.held.clear()
+        for name in sorted(catalog.keeper.catching_up):
+            log.warning("a query was still reading its history: it is dropped, create it again", query=name)
+            sinks = [sink.name for sink in catalog.known.sinks.values() if sink.query == name]
+            await catalog.change_all([*(DropSink(name=sink) for sink in sinks), DropQuery(name=name)])
+        catalog.keeper.catching_up.clear()
+        await catalog.note_undecided()
+
+
+def _counts(data: Mapping[str, Any]) -> dict[str, Count]:
+    return {name: Count(*count) for name, count in data["counts"].items()}
