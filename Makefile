@@ -5,6 +5,7 @@
 #   make check               lint, types and tests: what CI runs
 #   make fuzz [TIMES=20]     the tests that draw random examples, each time with new ones
 #   make check-api [QUESTIONS=500]   ask the admin API many strange questions, made from its OpenAPI
+#   make torture [KILLS=200] [SEED=1]   kill a server under load again and again: nothing lost, doubled or reordered
 #   make check-deploy        everything below deploy/ with the real tools: Prometheus, systemd, buildah, ... (as root, Debian)
 #   make check-spark         backfills on a cluster of processes, killed programs, every conformance case: many minutes
 #   make lint                ruff and formatting           make types       mypy --strict
@@ -28,7 +29,7 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help setup server demo docs docs-site record test test-pure check fuzz check-api check-deploy check-spark lint types format bench race figures simulate lock clean distclean need-python
+.PHONY: help setup server demo docs docs-site record test test-pure check fuzz check-api torture check-deploy check-spark lint types format bench race figures simulate lock clean distclean need-python
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -70,6 +71,9 @@ fuzz: setup
 
 check-api: setup
 	@MILLRACE_API_QUESTIONS=$(or $(QUESTIONS),500) $(BIN)/python -m pytest tests/server/test_openapi.py
+
+torture: setup
+	@$(BIN)/python -m tests.torture.world --kills $(or $(KILLS),200) $(if $(SEED),--seed $(SEED))
 
 check-deploy: setup
 	@deploy/check.sh $(BIN)/python build/prove-image

@@ -1,0 +1,338 @@
+"""A server that is killed again and again while programs feed it, read it and change it.
+
+What must hold in the end, whenever it was killed: every row that was sent is counted once, the rows of each query
+have the numbers 0, 1, 2, ... without a gap, and each sink has exactly the rows of its query, in their order.
+
+`make torture KILLS=200` runs it for long; `--seed` draws the same kills again, though not at the same moments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from millrace.client import Backoff, Client, RowBatch
+from tests.cli.conftest import clean_environment
+from tests.patience import wait_until
+
+STEP_US = 1_000
+START_US = 1_790_000_000_000_000
+WINDOW_US = 500_000
+BAND_US = 3_000
+KEYS = 7
+SQL = """
+CREATE STREAM a (ts TIMESTAMP, k BIGINT, v BIGINT) WITH (time = 'ts', grace = '1 hour');
+CREATE STREAM b (ts TIMESTAMP, k BIGINT, v BIGINT) WITH (time = 'ts', grace = '1 hour');
+CREATE QUERY plain WITH (retain = '1 GB') AS SELECT k, v FROM a WHERE v % 3 = 0;
+CREATE QUERY windows WITH (retain = '1 GB') AS
+  SELECT k, count(*) AS n, sum(v) AS total, window_start FROM TUMBLE(a, ts, INTERVAL '500 milliseconds')
+  GROUP BY k, window_start;
+CREATE QUERY pairs WITH (retain = '1 GB') AS
+  SELECT a.k, a.v AS av, b.v AS bv FROM a JOIN b
+  ON a.k = b.k AND b.ts BETWEEN a.ts AND a.ts + INTERVAL '3 milliseconds';
+CREATE QUERY totals WITH (retain = '1 GB') AS SELECT k, count(*) AS n FROM b GROUP BY k;
+CREATE SINK lines FROM plain WITH (type = 'file', path = 'plain.jsonl');
+CREATE SINK table FROM pairs WITH (type = 'file', path = 'pairs.csv', format = 'csv');
+"""
+QUERIES = ("plain", "windows", "pairs", "totals")
+# The feeds, each with its stream; two feed one stream.
+FEEDS = {"a1": "a", "a2": "a", "b1": "b"}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def key(v: int) -> int:
+    return v * 31 % KEYS
+
+
+class Worker(threading.Thread):
+    """A client's thread; `error` is what ended it too early."""
+
+    error: BaseException | None = None
+
+
+class Feeder(Worker):
+    """Sends rows 0, 1, 2, ... of one feed, in frames of any size, until it is stopped."""
+
+    def __init__(self, world: World, producer: str, stream: str, seed: int) -> None:
+        super().__init__(name=producer, daemon=True)
+        self.world, self.producer, self.stream = world, producer, stream
+        self.random = random.Random(seed)
+        self.sent = 0
+
+    def row(self, number: int) -> tuple[int, int, int]:
+        v = 2 * number + (self.producer == "a2")
+        return START_US + number * STEP_US, key(v), v
+
+    def run(self) -> None:
+        try:
+            with self.world.client() as client:
+                feed = client.open(self.stream, producer=self.producer)
+                while not self.world.stopping.is_set():
+                    count = self.random.choice((1, 3, 20, 200))
+                    feed.send([self.row(number) for number in range(self.sent, self.sent + count)])
+                    self.sent += count
+                    self.world.stopping.wait(self.random.choice((0.0, 0.001, 0.01)))
+                feed.flush()
+                feed.punctuate(START_US + 10**12)
+                feed.flush()
+                self.world.finish.wait()
+        except BaseException as error:  # shown by the main thread
+            self.error = error
+
+
+class Reader(Worker):
+    """Collects a query's rows, with their numbers."""
+
+    def __init__(self, world: World, query: str) -> None:
+        super().__init__(name=f"reader of {query}", daemon=True)
+        self.world, self.query = world, query
+        self.rows: list[tuple[int, tuple[Any, ...]]] = []
+
+    def run(self) -> None:
+        try:
+            with self.world.client() as client:
+                subscription = client.subscribe(self.query, from_sequence=0)
+                for batch in subscription.batches():
+                    assert isinstance(batch, RowBatch)
+                    self.rows += [(number, tuple(row)) for number, row in enumerate(batch.rows, batch.sequence)]
+                    if self.world.finish.is_set():
+                        return
+        except BaseException as error:  # shown by the main thread
+            self.error = error
+
+
+class World:
+    """One data directory, and the servers that live in it one after the other."""
+
+    def __init__(self, folder: Path, seed: int, settings: str = "") -> None:
+        self.folder, self.seed = folder, seed
+        self.random = random.Random(seed)
+        self.listen, self.admin = (f"127.0.0.1:{free_port()}" for _ in range(2))
+        self.stopping, self.finish = threading.Event(), threading.Event()
+        self.server: subprocess.Popen[bytes] | None = None
+        self.kills = 0
+        self.log = (folder.parent / f"{folder.name}.log").open("wb")
+        config = folder.parent / f"{folder.name}.toml"
+        config.write_text(settings)
+        self.config = config
+
+    def client(self) -> Client:
+        return Client(self.listen, reconnect=Backoff(first=0.05, factor=1.5, most=0.5, attempts=1_000))
+
+    # -- servers -----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "millrace.cli.main", "serve", "--config", str(self.config)]
+        command += ["--listen", self.listen, "--admin", self.admin, "--data-dir", str(self.folder)]
+        self.server = subprocess.Popen(
+            command, env=clean_environment(), stdout=self.log, stderr=self.log, cwd=self.folder.parent
+        )
+
+    def wait_ready(self) -> None:
+        assert self.server is not None
+        wait_until(lambda: self.is_ready() or self.has_ended())
+        assert self.server.poll() is None, f"the server ended with {self.server.poll()}:\n{self.tail_of_log()}"
+
+    def is_ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"http://{self.admin}/-/ready", timeout=5) as answer:
+                return bool(answer.status == 200)
+        except (OSError, urllib.error.URLError):
+            return False
+
+    def has_ended(self) -> bool:
+        return self.server is None or self.server.poll() is not None
+
+    def kill(self) -> None:
+        assert self.server is not None
+        assert self.server.poll() is None, f"the server ended with {self.server.poll()}:\n{self.tail_of_log()}"
+        self.server.send_signal(signal.SIGKILL)
+        self.server.wait()
+        self.kills += 1
+
+    def tail_of_log(self) -> str:
+        self.log.flush()
+        return Path(self.log.name).read_text(errors="replace")[-4000:]
+
+    def sql(self, text: str) -> None:
+        body = json.dumps({"sql": text}).encode()
+        request = urllib.request.Request(f"http://{self.admin}/api/v1/sql", body, {"content-type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            assert answer.status == 200
+
+    def get(self, path: str) -> dict[str, Any]:
+        with urllib.request.urlopen(f"http://{self.admin}/api/v1/{path}", timeout=60) as answer:
+            found: dict[str, Any] = json.load(answer)
+            return found
+
+    def change_something(self) -> None:
+        """A change that must disturb nobody; the server may be killed while it is made."""
+        name = f"extra{self.random.randrange(3)}"
+        text = self.random.choice(
+            (
+                f"CREATE OR REPLACE QUERY {name} AS SELECT k, count(*) AS n FROM a GROUP BY k",
+                f"DROP QUERY {name}",
+                f"CREATE OR REPLACE QUERY {name} AS SELECT v FROM b WHERE k = 1",
+            )
+        )
+        with suppress(OSError):  # it does not exist, or the server was killed
+            self.sql(text)
+
+    # -- the play ----------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """Leave no process behind."""
+        self.stopping.set()
+        self.finish.set()
+        if self.server is not None and self.server.poll() is None:
+            self.server.kill()
+            self.server.wait()
+        self.log.close()
+
+    def play(self, kills: int) -> str:
+        """Kill the server so often, and judge; what was survived, in a line."""
+        self.start()
+        self.wait_ready()
+        self.sql(SQL)
+        feeders = [Feeder(self, name, stream, self.seed + at) for at, (name, stream) in enumerate(FEEDS.items())]
+        readers = [Reader(self, query) for query in QUERIES]
+        for thread in (*feeders, *readers):
+            thread.start()
+        for _ in range(kills):
+            early = self.random.random() < 0.2
+            if not early:
+                self.wait_ready()
+                changing = threading.Thread(target=self.change_something, daemon=True)
+                changing.start()
+            time.sleep(self.random.uniform(0, 1.5))
+            self.kill()
+            self.start()
+        self.wait_ready()
+        self.stopping.set()
+        verdict = self.judge(feeders, readers)
+        assert self.server is not None
+        self.server.send_signal(signal.SIGTERM)
+        assert self.server.wait(60) == 0, self.tail_of_log()
+        return verdict
+
+    def judge(self, feeders: list[Feeder], readers: list[Reader]) -> str:
+        """Wait until everything has arrived, and compare it with what was sent."""
+        threads: list[Worker] = [*feeders, *readers]
+
+        def arrived() -> bool:
+            for thread in threads:
+                if thread.error is not None:
+                    raise AssertionError(f"{thread.name}: {thread.error!r}\n{self.tail_of_log()}")
+            numbers = {reader.query: self.get(f"queries/{reader.query}")["next_sequence"] for reader in readers}
+            plain = sum(feeder.row(at)[2] % 3 == 0 for feeder in feeders[:2] for at in range(feeder.sent))
+            return numbers["plain"] == plain and all(len(one.rows) >= numbers[one.query] for one in readers)
+
+        wait_until(arrived)
+        time.sleep(0.5)
+        rows = {}
+        for reader in readers:
+            numbers = [number for number, _ in reader.rows]
+            assert numbers == list(range(len(numbers))), (reader.query, first_fault(numbers))
+            rows[reader.query] = [row for _, row in reader.rows]
+        sent = {feeder.producer: [feeder.row(at) for at in range(feeder.sent)] for feeder in feeders}
+        a, b = [*sent["a1"], *sent["a2"]], sent["b1"]
+        same("plain", rows["plain"], [(k, v) for _, k, v in a if v % 3 == 0])
+        same("windows", [row[:3] for row in rows["windows"]], windows(a))
+        same("pairs", rows["pairs"], pairs(a, b))
+        assert dict(rows["totals"]) == Counter(k for _, k, _ in b), "totals"
+        lines = [json.loads(line) for line in (self.folder / "sinks" / "plain.jsonl").read_text().splitlines()]
+        in_order("lines", [(line["k"], line["v"]) for line in lines], rows["plain"])
+        table = (self.folder / "sinks" / "pairs.csv").read_text().splitlines()[1:]
+        in_order("table", [tuple(map(int, line.split(","))) for line in table], rows["pairs"])
+        self.finish.set()
+        return (
+            f"seed {self.seed}: {self.kills} kills, {sum(len(one) for one in sent.values())} rows sent, "
+            f"{sum(map(len, rows.values()))} received: 0 lost, 0 doubled, 0 reordered"
+        )
+
+
+def first_fault(numbers: list[int]) -> str:
+    at = next(place for place, number in enumerate(numbers) if number != place)
+    return f"row {at} has number {numbers[at]}, around {numbers[max(at - 3, 0) : at + 3]}"
+
+
+def same(name: str, found: list[tuple[Any, ...]], expected: list[tuple[Any, ...]]) -> None:
+    lost, more = Counter(expected) - Counter(found), Counter(found) - Counter(expected)
+    assert not lost, (
+        f"{name}: lost {sum(lost.values())}, such as {next(iter(lost))}; {sum(more.values())} doubled or wrong"
+    )
+    assert not more, f"{name}: {sum(more.values())} doubled or wrong, such as {next(iter(more))}"
+
+
+def in_order(name: str, found: list[tuple[Any, ...]], expected: list[tuple[Any, ...]]) -> None:
+    if found != expected:
+        at = next(
+            (at for at, (one, other) in enumerate(zip(found, expected, strict=False)) if one != other),
+            min(len(found), len(expected)),
+        )
+        raise AssertionError(
+            f"{name}: {len(found)} rows instead of {len(expected)}; "
+            f"row {at} is {found[at : at + 2]}, not {expected[at : at + 2]}"
+        )
+
+
+def windows(rows: list[tuple[int, int, int]]) -> list[tuple[Any, ...]]:
+    found: dict[tuple[int, int], list[int]] = {}
+    for ts, k, v in rows:
+        entry = found.setdefault((ts // WINDOW_US, k), [0, 0])
+        entry[0] += 1
+        entry[1] += v
+    return [(k, n, total) for (_, k), (n, total) in found.items()]
+
+
+def pairs(a: list[tuple[int, int, int]], b: list[tuple[int, int, int]]) -> list[tuple[Any, ...]]:
+    at: dict[tuple[int, int], list[int]] = {}
+    for ts, k, v in b:
+        at.setdefault((ts, k), []).append(v)
+    return [
+        (k, v, other)
+        for ts, k, v in a
+        for later in range(0, BAND_US + 1, STEP_US)
+        for other in at.get((ts + later, k), ())
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "big"))
+    parser.add_argument("--sync", default="always")
+    parser.add_argument("--checkpoint-seconds", type=int, default=2)
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="millrace-torture-")) / "data"
+    sys.stdout.write(f"seed {options.seed}, data in {folder}\n")
+    settings = f'[journal]\nsync = "{options.sync}"\ncheckpoint_seconds = {options.checkpoint_seconds}\n'
+    world = World(folder, options.seed, settings)
+    try:
+        sys.stdout.write(world.play(options.kills) + "\n")
+    finally:
+        world.end()
+
+
+if __name__ == "__main__":
+    main()
