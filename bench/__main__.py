@@ -13,6 +13,7 @@ from functools import partial
 from bench import (
     aggregate,
     backfill,
+    durability,
     engine,
     ets,
     instructions,
@@ -65,6 +66,10 @@ BENCHMARKS: Mapping[str, Callable[[], list[Figure]]] = {
     "wire-aggregate": lambda: wire.aggregate(10_000, 20_000_000, 3e6),
     "wire-join": lambda: wire.join(10_000, 10_000_000, 2e6),
     "wire-idle": lambda: wire.idle_connections(1_000),
+    "durability-rows": lambda: durability.throughput("rows", 100, 2_000_000, 85),
+    "durability-arrow": lambda: durability.throughput("arrow", 10_000, 20_000_000, 70),
+    "durability-latency": durability.latency,
+    "durability-recovery": lambda: durability.recovery(2_000_000),
     "ets-order": lambda: ets.order_on_demand(2_000),
     "ets-feeds": lambda: ets.many_feeds(100, 100),
     "many-queries": lambda: many.queries((10, 100, 1_000, 10_000)),

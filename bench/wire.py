@@ -51,6 +51,13 @@ class Daemon:
         with urllib.request.urlopen(f"{self.admin}{path}", timeout=30) as answer:
             return json.load(answer)
 
+    def is_ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.admin}/-/ready", timeout=5):
+                return True
+        except OSError:
+            return False
+
     def post(self, path: str) -> Any:
         request = urllib.request.Request(f"{self.admin}{path}", b"", method="POST")
         with urllib.request.urlopen(request, timeout=120) as answer:
@@ -75,31 +82,32 @@ class Daemon:
 
 
 @contextlib.contextmanager
-def daemon(environment: Mapping[str, str] | None = None) -> Iterator[Daemon]:
-    """A separate daemon on free loopback ports with settings from `environment`, stopped with SIGTERM."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = "from millrace.cli.main import main; main()"
-        arguments = ["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data-dir", folder]
-        with subprocess.Popen(
-            [sys.executable, "-c", command, *arguments],
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, **(environment or {})},
-        ) as process:
-            try:
-                addresses = Path(folder) / "addresses.json"
-                while not addresses.exists():
-                    if process.poll() is not None:
-                        raise RuntimeError(f"the daemon ended at once with {process.returncode}")
-                    time.sleep(0.02)
-                bound = json.loads(addresses.read_text())
-                yield Daemon(process.pid, bound["listen"], _url(bound["admin"]))
-            finally:
-                process.send_signal(signal.SIGTERM)
-                process.wait(30)
+def daemon(environment: Mapping[str, str] | None = None, folder: str | None = None) -> Iterator[Daemon]:
+    """A separate daemon on free loopback ports with settings from `environment`, stopped with SIGTERM. It has a data
+    directory if there is a `folder`."""
+    listen, admin = (f"127.0.0.1:{port}" for port in free_ports(2))
+    command = [sys.executable, "-c", "from millrace.cli.main import main; main()", "serve"]
+    command += ["--listen", listen, "--admin", admin, *(["--data-dir", folder] if folder else [])]
+    variables = {**os.environ, **(environment or {})}
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=variables) as process:
+        try:
+            found = Daemon(process.pid, listen, f"http://{admin}")
+            while not found.is_ready():
+                if process.poll() is not None:
+                    raise RuntimeError(f"the daemon ended at once with {process.returncode}")
+                time.sleep(0.02)
+            yield found
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
 
 
-def _url(address: str) -> str:
-    return address if "://" in address else f"http://{address}"
+def free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
 
 
 def send(server: Daemon, kind: str, rows: int, frames: int) -> float:
@@ -165,7 +173,7 @@ def history(kind: str, rows: int, tuples: int, most: float) -> list[Figure]:
     rate = 0.0
     spent = {False: 0.0, True: 0.0}
     for archived in (False, True):
-        with daemon() as server:
+        with tempfile.TemporaryDirectory() as folder, daemon({"MILLRACE_SERVER__HISTORY_DIR": folder}) as server:
             server.sql(STREAM.replace(");", f") WITH (history = '{str(archived).lower()}');") + FILTER)
             before = server.processor_seconds()
             rate = total / send(server, kind, rows, frames)

@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -46,36 +42,9 @@ END: Final = b'{"stream":"%s","punctuation":"9999-12-31T00:00:00Z"}\n'
 END_US: Final = 253_402_214_400_000_000
 
 
-@contextlib.contextmanager
-def server() -> Iterator[wire.Daemon]:
+def server() -> contextlib.AbstractContextManager[wire.Daemon]:
     """A server without a data directory on free ports of this machine."""
-    listen, admin = (f"127.0.0.1:{port}" for port in free_ports(2))
-    code = "from millrace.cli.main import main; main()"
-    command = [sys.executable, "-c", code, "serve", "--listen", listen, "--admin", admin]
-    environment = os.environ | RETAINED
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment) as process:
-        try:
-            found = wire.Daemon(process.pid, listen, f"http://{admin}")
-            for _ in range(1_000):
-                try:
-                    found.get("/api/v1/streams")
-                    break
-                except (urllib.error.URLError, ConnectionError):
-                    if process.poll() is not None:
-                        raise RuntimeError(f"the server ended at once with {process.returncode}") from None
-                    time.sleep(0.02)
-            yield found
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(30)
-
-
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+    return wire.daemon(RETAINED)
 
 
 def connected(address: str) -> socket.socket:
@@ -214,7 +183,7 @@ def rows_of(one: wire.Daemon, work: Prepared) -> list[Any]:
 
 def _peer(work: Prepared, paths: Sequence[Path], python: Path, peer: str, program: str) -> Mapping[str, float]:
     """A peer's program that listens on a port, reads until all connections have ended, and prints its seconds."""
-    (port,) = free_ports(1)
+    (port,) = wire.free_ports(1)
     arguments = [work.workload.name, str(work.folder), str(port), str(len(paths))]
     with peer_program(python, program, *arguments) as process:
         wall = time.perf_counter()
@@ -336,7 +305,7 @@ def _paced(kind: str, rate: int, count: int) -> Mapping[str, float]:
 
 
 def _paced_peer(python: Path, program: str, rate: int, count: int) -> Mapping[str, float]:
-    (port,) = free_ports(1)
+    (port,) = wire.free_ports(1)
     with peer_program(python, program, str(port)) as process:
         return pace(f"127.0.0.1:{port}", "echo", rate, count, process.pid)
 
