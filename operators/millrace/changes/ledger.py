@@ -50,15 +50,14 @@ class Ledger:
             self._applied[entry.number] = entry
             self._last = max(self._last, entry.number)
 
-    def add(self, plans: Sequence[Planned], at_us: int, author: str, undoes: int | None = None) -> Applied:
-        """Enter changes that were applied as one."""
-        self._last += 1
+    def entry(self, plans: Sequence[Planned], at_us: int, author: str, undoes: int | None = None) -> Applied:
+        """The next entry: changes that are applied as one."""
         inverses = [plan.inverse for plan in reversed(plans)]
         known = all(inverse is not None for inverse in inverses)
         inverse = [change.record() for changes in inverses for change in changes or ()] if known else None
         lost = [plan.lost for plan in plans if plan.lost is not None and (known or plan.inverse is None)]
-        entry = Applied(
-            number=self._last,
+        return Applied(
+            number=self._last + 1,
             at_us=at_us,
             author=author,
             text="; ".join(plan.sentence for plan in plans),
@@ -67,12 +66,15 @@ class Ledger:
             lost="; ".join(dict.fromkeys(lost)) or None,
             undoes=undoes,
         )
+
+    def enter(self, entry: Applied) -> None:
+        """The changes of an entry were applied."""
+        self._last = entry.number
         self._put(entry)
-        if undoes is not None and undoes in self._applied:
-            self._put(self._applied[undoes].model_copy(update={"undone_by": entry.number}))
+        if entry.undoes is not None and entry.undoes in self._applied:
+            self._put(self._applied[entry.undoes].model_copy(update={"undone_by": entry.number}))
         while len(self._applied) > KEPT:
             del self._applied[next(iter(self._applied))]
-        return entry
 
     def _put(self, entry: Applied) -> None:
         self._applied[entry.number] = entry
