@@ -1,5 +1,7 @@
 """Writes the parts of the documents that are made from the code and the measured claims.
 
+The commands of changes, which the command line imports, are made from the table of changes as well.
+
     python docs/generate.py            write them
     python docs/generate.py --check    say which are not current, and fail
 
@@ -19,6 +21,7 @@ from typing import Any, Final
 import typer
 
 DOCS: Final = Path(__file__).parent
+VERBS: Final = DOCS.parent / "server" / "millrace" / "cli" / "change_verbs.py"
 # Options of every command that uses a server: documented once, in "Where the server is".
 SHARED: Final = frozenset({"admin", "server", "token_file", "ca_file", "as_json", "help"})
 PART: Final = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -26,12 +29,15 @@ PART: Final = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end 
 
 def parts() -> Mapping[str, Callable[[], str]]:
     """The generators, by the name in the comment."""
+    from millrace.http import reference as changes
     from millrace.observe import logs
     from millrace.run.config import reference
 
     papers = {f"claims-{paper}": _claims(paper) for paper in ("ets", "eqg", "ups", "nile", "oop")}
     return {
         "cli": cli,
+        "cli-changes": changes.commands,
+        "http-changes": changes.routes,
         "configuration": lambda: reference().strip() + "\n",
         "metrics": metrics,
         "logs": logs.reference,
@@ -193,11 +199,14 @@ def claims(paper: str) -> str:
 
 
 def main() -> None:
+    from millrace.http.reference import verbs
+
     check = "--check" in sys.argv[1:]
     stale = []
-    for page in pages():
+    # The commands first: the pages describe them.
+    for page, made in ((VERBS, lambda _: verbs()), *((page, generated) for page in pages())):
         text = page.read_text(encoding="utf-8")
-        if (now := generated(text)) != text:
+        if (now := made(text)) != text:
             stale.append(page)
             if not check:
                 page.write_text(now, encoding="utf-8")

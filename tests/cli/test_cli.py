@@ -369,7 +369,7 @@ def test_wrong_usage_exits_2(server):
         (("sql", " -- nothing"), "it contains no statement"),
         (("operator", "insert", "q.project1"), "--where or --sample"),
         (("operator", "insert", "q.project1", "--where", "true", "--sample", "0.5"), "not both"),
-        (("operator", "insert", "q.project1", "--where", "true", "--seed", "1"), "draws at random"),
+        (("operator", "insert", "q.project1", "--where", "true", "--seed", "1"), "only --sample uses it"),
     ):
         done = server.millrace(*arguments)
         assert (done.returncode, done.stdout) == (2, ""), done

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
+from pydantic.fields import FieldInfo
 
 from millrace.changes.effects import Effect
 from millrace.changes.state import ControlState
@@ -21,6 +22,30 @@ from millrace.sql import Planned as Step
 
 Kind = Literal["stream", "query", "sink", "component", "operator"]
 
+# Fields that only records have.
+INTERNAL: Final = frozenset({"id"})
+
+
+class Verb(NamedTuple):
+    """The command that sends a route: its section in the help, its words, and an example.
+
+    done       the sentence that it prints. `{name}` is the object, the other fields are those of the request and of
+               the answer; `{skipped:tuple}` counts; `[a|b]` is a if its fields have values, else b
+    arguments  the fields that are arguments, after the object's name; the others are options
+    metavars   words for values in the help
+    one_of     options of which exactly one is given
+    needs      by option, the one without which it means nothing
+    """
+
+    section: str
+    path: str
+    example: str
+    done: str
+    arguments: tuple[str, ...] = ()
+    metavars: Mapping[str, str] = {}
+    one_of: tuple[str, ...] = ()
+    needs: Mapping[str, str] = {}
+
 
 class Route(NamedTuple):
     """An HTTP route of a change. The path has the name of the object, which is the change's field `target`; `fixed` has
@@ -29,6 +54,7 @@ class Route(NamedTuple):
     method: Literal["POST", "PUT", "DELETE"]
     path: str
     summary: str
+    verb: Verb
     statuses: tuple[int, ...] = (400, 404, 409, 412)
     fixed: Mapping[str, Any] = {}
     after: str | None = None
@@ -82,6 +108,12 @@ class Change(BaseModel):
     target: ClassVar[str] = "name"
     previews: ClassVar[bool] = False
     routes: ClassVar[tuple[Route, ...]] = ()
+
+    @classmethod
+    def body(cls, route: Route) -> dict[str, FieldInfo]:
+        """The fields that a request of this route has beside the name in its path."""
+        without = {cls.target, *route.fixed, *INTERNAL}
+        return {name: field for name, field in cls.model_fields.items() if name not in without}
 
     def step(self, state: ControlState) -> Step | None:
         """The part of the plan that needs SQL; it may take long, so it happens outside the event loop."""

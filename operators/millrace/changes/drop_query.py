@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from millrace.changes.change import Change, Kind, Planned, Route
+from millrace.changes.change import Change, Kind, Planned, Route, Verb
 from millrace.changes.effects import RemoveOutlet
 from millrace.changes.fields import QueryName
 from millrace.changes.state import ControlState
@@ -20,7 +20,14 @@ class DropQuery(Change):
     action: ClassVar[str] = "drop_query"
     label: ClassVar[str] = "drop_query"
     about: ClassVar[Kind | None] = "query"
-    routes: ClassVar[tuple[Route, ...]] = (Route("DELETE", "queries/{name}", "Drop a query that no query reads"),)
+    routes: ClassVar[tuple[Route, ...]] = (
+        Route(
+            "DELETE",
+            "queries/{name}",
+            "Drop a query that no query reads",
+            Verb("Queries", "query drop", "millrace query drop diary", "dropped query {name}"),
+        ),
+    )
 
     name: QueryName
 

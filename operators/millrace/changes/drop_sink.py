@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from millrace.changes.change import Change, Kind, Planned, Route
+from millrace.changes.change import Change, Kind, Planned, Route, Verb
 from millrace.changes.effects import CloseSink
 from millrace.changes.fields import SinkName
 from millrace.changes.state import ControlState
@@ -18,7 +18,14 @@ class DropSink(Change):
     action: ClassVar[str] = "drop_sink"
     label: ClassVar[str] = "drop_sink"
     about: ClassVar[Kind | None] = "sink"
-    routes: ClassVar[tuple[Route, ...]] = (Route("DELETE", "sinks/{name}", "Finish a sink's file and drop it"),)
+    routes: ClassVar[tuple[Route, ...]] = (
+        Route(
+            "DELETE",
+            "sinks/{name}",
+            "Finish a sink's file and drop it",
+            Verb("Data", "sink drop", "millrace sink drop alerts", "dropped sink {name}"),
+        ),
+    )
 
     name: SinkName
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from millrace.changes.change import Change, Kind, Planned, Route
+from millrace.changes.change import Change, Kind, Planned, Route, Verb
 from millrace.changes.effects import ForgetStream
 from millrace.changes.fields import StreamName
 from millrace.changes.state import ControlState
@@ -19,7 +19,14 @@ class DropStream(Change):
     action: ClassVar[str] = "drop_stream"
     label: ClassVar[str] = "drop_stream"
     about: ClassVar[Kind | None] = "stream"
-    routes: ClassVar[tuple[Route, ...]] = (Route("DELETE", "streams/{name}", "Drop a stream that no query reads"),)
+    routes: ClassVar[tuple[Route, ...]] = (
+        Route(
+            "DELETE",
+            "streams/{name}",
+            "Drop a stream that no query reads",
+            Verb("Data", "stream drop", "millrace stream drop door", "dropped stream {name}"),
+        ),
+    )
 
     name: StreamName
 

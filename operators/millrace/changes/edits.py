@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 from zlib import crc32
 
 from pydantic import Field
@@ -16,6 +16,11 @@ from millrace.operators.frame.spec import Spec
 from millrace.operators.sample.spec import SampleSpec
 from millrace.protocol import Refuse, Schema
 from millrace.sql import condition
+
+# On the command line: the options that choose rows, and words for their values.
+ROW_CHOICES: Final = ("where", "sample")
+ROW_METAVARS: Final = {"where": "CONDITION", "sample": "SHARE"}
+ROW_NEEDS: Final = {"seed": "sample"}
 
 
 class EditFacts(NamedTuple):
@@ -44,6 +49,8 @@ class RowChoice(Change):
             raise facts.schema
         if (self.where is None) == (self.sample is None):
             raise Refuse("expected either a condition (where) or a share (sample)", code="bad_edit")
+        if self.seed is not None and self.sample is None:
+            raise Refuse("seed: only a sample draws at random", code="bad_edit")
         if self.where is not None:
             return SelectSpec(condition(self.where, facts.schema, state.limits))
         assert self.sample is not None

@@ -6,8 +6,8 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from millrace.changes.change import Kind, Planned, Route
-from millrace.changes.edits import EditFacts, RowChoice, edit_facts
+from millrace.changes.change import Kind, Planned, Route, Verb
+from millrace.changes.edits import ROW_CHOICES, ROW_METAVARS, ROW_NEEDS, EditFacts, RowChoice, edit_facts
 from millrace.changes.fields import InputNumber, OperatorName
 from millrace.changes.remove_operator import RemoveOperator
 from millrace.changes.state import ControlState
@@ -33,6 +33,15 @@ class InsertOperator(RowChoice):
             "POST",
             "operators/{name}/insert",
             "Insert an operator before an operator's input, until the query is replaced",
+            Verb(
+                "Tune",
+                "operator insert",
+                "millrace operator insert pairs.join1 --input 0 --where 'mod(src, 10) = 0'",
+                "inserted {operator} in front of {name}, input {input}, until its query is replaced",
+                metavars={**ROW_METAVARS, "name": "NAME"},
+                one_of=ROW_CHOICES,
+                needs=ROW_NEEDS,
+            ),
         ),
     )
 

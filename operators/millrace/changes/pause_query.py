@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from millrace.changes.change import Change, Kind, Planned, Route
+from millrace.changes.change import Change, Kind, Planned, Route, Verb
 from millrace.changes.fields import QueryName
 from millrace.changes.state import ControlState
 from millrace.engine import events
@@ -23,7 +23,17 @@ class PauseQuery(Change):
     label: ClassVar[str] = "pause"
     about: ClassVar[Kind | None] = "query"
     routes: ClassVar[tuple[Route, ...]] = (
-        Route("POST", "queries/{name}/pause", "Pause a query; it skips what arrives meanwhile"),
+        Route(
+            "POST",
+            "queries/{name}/pause",
+            "Pause a query; it skips what arrives meanwhile",
+            Verb(
+                "Queries",
+                "query pause",
+                "millrace query pause diary --reason maintenance",
+                "paused query {name}",
+            ),
+        ),
     )
 
     name: QueryName

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from millrace.changes.change import Change, Kind, Planned, Route
+from millrace.changes.change import Change, Kind, Planned, Route, Verb
 from millrace.changes.fields import OperatorName
 from millrace.changes.state import ControlState
 from millrace.engine import events
@@ -20,7 +20,18 @@ class RemoveOperator(Change):
     about: ClassVar[Kind | None] = "operator"
     previews: ClassVar[bool] = True
     routes: ClassVar[tuple[Route, ...]] = (
-        Route("DELETE", "operators/{name}", "Remove an operator that only filters rows", statuses=(404, 409, 412)),
+        Route(
+            "DELETE",
+            "operators/{name}",
+            "Remove an operator that only filters rows",
+            Verb(
+                "Tune",
+                "operator remove",
+                "millrace operator remove pairs.filter2",
+                "removed {name} until its query is replaced",
+            ),
+            statuses=(404, 409, 412),
+        ),
     )
 
     name: OperatorName

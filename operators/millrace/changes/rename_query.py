@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from millrace.changes.change import Change, Kind, Planned, Route
+from millrace.changes.change import Change, Kind, Planned, Route, Verb
 from millrace.changes.effects import RenameOutlet, RetargetSink
 from millrace.changes.fields import QueryName
 from millrace.changes.state import ControlState
@@ -21,7 +21,20 @@ class RenameQuery(Change):
     label: ClassVar[str] = "rename_query"
     about: ClassVar[Kind | None] = "query"
     routes: ClassVar[tuple[Route, ...]] = (
-        Route("POST", "queries/{name}/rename", "Rename a query; its sequence numbers continue", after="to"),
+        Route(
+            "POST",
+            "queries/{name}/rename",
+            "Rename a query; its sequence numbers continue",
+            Verb(
+                "Queries",
+                "query rename",
+                "millrace query rename diary journal",
+                "renamed query {name} to {to}",
+                arguments=("to",),
+                metavars={"to": "NEW_NAME"},
+            ),
+            after="to",
+        ),
     )
 
     name: QueryName

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from millrace.changes.change import Kind, Planned, Route
-from millrace.changes.edits import EditFacts, RowChoice, edit_facts
+from millrace.changes.change import Kind, Planned, Route, Verb
+from millrace.changes.edits import ROW_CHOICES, ROW_METAVARS, ROW_NEEDS, EditFacts, RowChoice, edit_facts
 from millrace.changes.fields import OperatorName
 from millrace.changes.state import ControlState
 from millrace.engine import events
@@ -22,7 +22,20 @@ class ReplaceOperator(RowChoice):
     about: ClassVar[Kind | None] = "operator"
     previews: ClassVar[bool] = True
     routes: ClassVar[tuple[Route, ...]] = (
-        Route("PUT", "operators/{name}", "Change the condition or sample of a filtering operator"),
+        Route(
+            "PUT",
+            "operators/{name}",
+            "Change the condition or sample of a filtering operator",
+            Verb(
+                "Tune",
+                "operator replace",
+                "millrace operator replace pairs.filter2 --sample 0.1",
+                "replaced {name} until its query is replaced[; it dropped {forgotten:tuple} of state|]",
+                metavars=ROW_METAVARS,
+                one_of=ROW_CHOICES,
+                needs=ROW_NEEDS,
+            ),
+        ),
     )
 
     name: OperatorName

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from millrace.changes.change import Change, Kind, Planned, Route
+from millrace.changes.change import Change, Kind, Planned, Route, Verb
 from millrace.changes.fields import QueryName
 from millrace.changes.pause_query import PauseQuery
 from millrace.changes.state import ControlState
@@ -14,7 +14,7 @@ from millrace.sql import Planned as Step
 
 
 class ResumeQuery(Change):
-    """Resume a paused query at the current end of its input."""
+    """Resume a paused query at the current end of its input. A failed query starts again."""
 
     action: ClassVar[str] = "resume_query"
     label: ClassVar[str] = "resume"
@@ -23,7 +23,13 @@ class ResumeQuery(Change):
         Route(
             "POST",
             "queries/{name}/resume",
-            "Resume a query at the present end of its streams",
+            "Resume a query at the current end of its streams",
+            Verb(
+                "Queries",
+                "query resume",
+                "millrace query resume diary",
+                "resumed query {name}; it skipped {skipped:tuple}",
+            ),
             statuses=(404, 409, 412),
         ),
     )

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from millrace.changes.change import Change, Kind, Planned, Route
+from millrace.changes.change import Change, Kind, Planned, Route, Verb
 from millrace.changes.fields import OperatorName
 from millrace.changes.state import ControlState
 from millrace.engine import events
@@ -25,6 +25,12 @@ class SetBreak(Change):
             "PUT",
             "operators/{name}/break",
             "Set a break point at an operator's output",
+            Verb(
+                "Tune",
+                "break set",
+                "millrace break set diary.filter1",
+                "set a break point at {name}",
+            ),
             statuses=(404, 409, 412),
             fixed={"on": True},
         ),
@@ -32,6 +38,12 @@ class SetBreak(Change):
             "DELETE",
             "operators/{name}/break",
             "Unset a break point",
+            Verb(
+                "Tune",
+                "break unset",
+                "millrace break unset diary.filter1",
+                "removed the break point at {name}",
+            ),
             statuses=(404, 409, 412),
             fixed={"on": False},
         ),

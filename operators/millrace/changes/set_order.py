@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from millrace.changes.change import Change, Kind, Planned, Route
+from millrace.changes.change import Change, Kind, Planned, Route, Verb
 from millrace.changes.fields import QueryName
 from millrace.changes.state import ControlState
 from millrace.engine import events
@@ -24,7 +24,19 @@ class SetOrder(Change):
     label: ClassVar[str] = "order"
     about: ClassVar[Kind | None] = "query"
     routes: ClassVar[tuple[Route, ...]] = (
-        Route("PUT", "queries/{name}/order", "Change the order mode of a query's joins while they run"),
+        Route(
+            "PUT",
+            "queries/{name}/order",
+            "Change the order mode of a query's joins while they run",
+            Verb(
+                "Tune",
+                "query order",
+                "millrace query order pairs sync",
+                "joins of {name} now use order {join}",
+                arguments=("join",),
+                metavars={"join": "ORDER", "alpha": "A"},
+            ),
+        ),
     )
 
     name: QueryName
@@ -37,7 +49,12 @@ class SetOrder(Change):
     ] = None
     alpha: Annotated[
         float | None,
-        Field(ge=0, lt=1, allow_inf_nan=False, description="adaptive uses filter if c |w| l1 l2 >= alpha."),
+        Field(
+            ge=0,
+            lt=1,
+            allow_inf_nan=False,
+            description="adaptive uses filter if c |w| l1 l2 >= alpha; from 0 to below 1.",
+        ),
     ] = None
 
     def facts(self, engine: Engine) -> Any:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from millrace.changes.change import Change, Kind, Planned, Route
+from millrace.changes.change import Change, Kind, Planned, Route, Verb
 from millrace.changes.fields import InputNumber, OperatorName
 from millrace.changes.state import ControlState
 from millrace.engine import events
@@ -22,7 +22,18 @@ class SetQueue(Change):
     label: ClassVar[str] = "queue"
     about: ClassVar[Kind | None] = "operator"
     routes: ClassVar[tuple[Route, ...]] = (
-        Route("PUT", "operators/{name}/queue", "Change the queue of an operator's input while it runs"),
+        Route(
+            "PUT",
+            "operators/{name}/queue",
+            "Change the queue of an operator's input while it runs",
+            Verb(
+                "Tune",
+                "operator queue",
+                "millrace operator queue prices.filter1 inplace",
+                "input {input} of {name} now has a queue of kind {kind}[; it superseded {superseded:tuple}|]",
+                arguments=("kind",),
+            ),
+        ),
     )
 
     name: OperatorName

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from millrace.changes.change import Change, ChangeLabel, Kind, Planned, Route
+from millrace.changes.change import Change, ChangeLabel, Kind, Planned, Route, Verb
 from millrace.changes.decisions import ComponentDecisions, decided
 from millrace.changes.fields import ComponentName, StrategyText
 from millrace.changes.state import ControlState
@@ -22,7 +22,19 @@ class SetStrategy(Change):
     label: ClassVar[str] = "strategy"
     about: ClassVar[Kind | None] = "component"
     routes: ClassVar[tuple[Route, ...]] = (
-        Route("PUT", "components/{name}/strategy", "Set the strategy of a component or of one operator"),
+        Route(
+            "PUT",
+            "components/{name}/strategy",
+            "Set the strategy of a component or of one operator",
+            Verb(
+                "Tune",
+                "strategy set",
+                "millrace strategy set door bfs",
+                "[{operator}|{name}] now runs {strategy}",
+                arguments=("strategy",),
+                metavars={"operator": "OPERATOR"},
+            ),
+        ),
     )
 
     name: ComponentName

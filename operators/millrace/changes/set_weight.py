@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from millrace.changes.change import Change, Kind, Planned, Route
+from millrace.changes.change import Change, Kind, Planned, Route, Verb
 from millrace.changes.fields import ComponentName
 from millrace.changes.state import ControlState
 from millrace.engine import events
@@ -21,7 +21,18 @@ class SetWeight(Change):
     label: ClassVar[str] = "weight"
     about: ClassVar[Kind | None] = "component"
     routes: ClassVar[tuple[Route, ...]] = (
-        Route("PUT", "components/{name}/weight", "Set a component's share of the processor"),
+        Route(
+            "PUT",
+            "components/{name}/weight",
+            "Set a component's share of the processor",
+            Verb(
+                "Tune",
+                "component weight",
+                "millrace component weight door 2",
+                "{name} now weighs {weight}",
+                arguments=("weight",),
+            ),
+        ),
     )
 
     name: ComponentName

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from millrace.changes.change import Change, Kind, Planned, Route
+from millrace.changes.change import Change, Kind, Planned, Route, Verb
 from millrace.changes.fields import QueryName
 from millrace.changes.state import ControlState
 from millrace.engine import events
@@ -25,6 +25,13 @@ class UnshareQuery(Change):
             "POST",
             "queries/{name}/unshare",
             "Create separate copies of shared operators for a query, with their state",
+            Verb(
+                "Queries",
+                "query unshare",
+                "millrace query unshare diary",
+                "query {name} [has separate copies of: {operators}|shared nothing]",
+                arguments=("operators",),
+            ),
         ),
     )
 

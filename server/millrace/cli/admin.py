@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from millrace.cli import planned, show, statements
+from millrace.cli import show, statements
 from millrace.cli.link import Link, segment
 from millrace.cli.names import PLURALS, Kind, request
 from millrace.observe import chained
@@ -19,7 +19,6 @@ from millrace.protocol.words import counted
 
 Query = Annotated[str, typer.Argument(metavar="QUERY")]
 Stream = Annotated[str, typer.Argument(metavar="STREAM")]
-Operator = Annotated[str, typer.Argument(metavar="OPERATOR")]
 Component = Annotated[
     str, typer.Argument(metavar="COMPONENT", help="A component, or a stream, query or operator in it.")
 ]
@@ -73,16 +72,6 @@ def _shower(kind: Kind) -> Callable[..., None]:
     return _named(show_item, kind, everything=ShowAll)
 
 
-def _dropper(kind: Kind) -> Callable[..., None]:
-    """The `drop` command of a kind."""
-
-    def drop(link: Link, name: str) -> None:
-        answer, _ = request(link, "DELETE", kind, name)
-        _report(link, answer, f"dropped {kind} {name}")
-
-    return _named(drop, kind)
-
-
 def _named(command: Callable[..., None], kind: Kind, **options: object) -> Callable[..., None]:
     """The command with its argument called after the kind in the help."""
     command.__annotations__.update(name=Annotated[str, typer.Argument(metavar=kind.upper())], **options)
@@ -96,13 +85,6 @@ def _print(link: Link, kind: Kind, item: Mapping[str, Any], everything: bool) ->
         show.as_json(item)
     else:
         show.out("\n".join(details.lines(kind, item, everything=everything)))
-
-
-def _report(link: Link, answer: object, text: str) -> None:
-    if link.as_json:
-        show.as_json(answer)
-    else:
-        show.tell(text)
 
 
 # -- SQL ---------------------------------------------------------------------------------------------------------------
@@ -245,189 +227,6 @@ def why(link: Link, query: Query) -> None:
         show.tell(f"try: {answer['try']}")
 
 
-# -- queries -----------------------------------------------------------------------------------------------------------
-
-
-def query_pause(
-    link: Link,
-    name: Query,
-    reason: Annotated[str | None, typer.Option(help="The reason; `query show` and the log show it.")] = None,
-) -> None:
-    """Pause a query. Until it is resumed it skips its input and counts the skipped tuples."""
-    answer, _ = request(link, "POST", "query", name, "/pause", None if reason is None else {"reason": reason})
-    _report(link, answer, f"paused query {name}")
-
-
-def query_resume(link: Link, name: Query) -> None:
-    """Resume a paused query at the current end of its input."""
-    answer, _ = request(link, "POST", "query", name, "/resume")
-    _report(link, answer, f"resumed query {name}; it skipped {counted(answer['skipped'], 'tuple')}")
-
-
-def query_rename(
-    link: Link, name: Query, to: Annotated[str, typer.Argument(metavar="NEW_NAME", help="The new name.")]
-) -> None:
-    """Rename a query. Sequence numbers continue, and subscribers stay connected."""
-    answer, _ = request(link, "POST", "query", name, "/rename", {"to": to})
-    _report(link, answer, f"renamed query {name} to {to}")
-
-
-def query_unshare(
-    link: Link,
-    name: Query,
-    operators: Annotated[
-        list[str] | None, typer.Argument(help="Operators by their names in the query's plan; all by default.")
-    ] = None,
-) -> None:
-    """Make separate copies of the operators that a query shares with others. No row is lost or repeated. They stay
-    separate until the query is replaced."""
-    answer, _ = request(link, "POST", "query", name, "/unshare", {"operators": operators or []})
-    copies = ", ".join(answer["operators"])
-    _report(
-        link, answer, f"query {name} has separate copies of: {copies}" if copies else f"query {name} shared nothing"
-    )
-
-
-class JoinMode(StrEnum):
-    ARRIVAL = "arrival"
-    SYNC = "sync"
-    FILTER = "filter"
-    ADAPTIVE = "adaptive"
-
-
-def query_order(
-    link: Link,
-    name: Query,
-    order: Annotated[
-        JoinMode,
-        typer.Argument(help="arrival: no order; sync: order the input; filter: order the result; adaptive: choose."),
-    ],
-    alpha: Annotated[
-        float | None,
-        typer.Option(
-            min=0, metavar="A", help="Switch adaptive joins to filter where c |w| l1 l2 >= A; from 0 to below 1."
-        ),
-    ] = None,
-) -> None:
-    """Change how a running query's joins order their rows. No pair is lost or repeated."""
-    if alpha is not None and not alpha < 1:
-        raise typer.BadParameter(f"expected a number from 0 to below 1, got {alpha:g}", param_hint="--alpha")
-    answer, _ = request(link, "PUT", "query", name, "/order", {"join": order.value, "alpha": alpha})
-    _report(link, answer, f"joins of {name} now use order {order.value}")
-
-
-# -- update queues -----------------------------------------------------------------------------------------------------
-
-
-class QueueKind(StrEnum):
-    APPEND = "append"
-    AUTO = "auto"
-    FIFO = "fifo"
-    INPLACE = "inplace"
-    LINECUTTING = "linecutting"
-    DEADLINE = "deadline"
-
-
-def operator_queue(
-    link: Link,
-    name: Operator,
-    kind: Annotated[
-        QueueKind,
-        typer.Argument(
-            help="append keeps every tuple; the others keep the newest of each key, auto only under overload."
-        ),
-    ],
-    position: Annotated[int, typer.Option("--input", min=0, help="The number of the input, from 0.")] = 0,
-) -> None:
-    """Change the queue of an operator's input while it runs."""
-    answer, _ = request(link, "PUT", "operator", name, "/queue", {"kind": kind.value, "input": position})
-    superseded = answer["superseded"]
-    lost = f"; it superseded {counted(superseded, 'tuple')}" if superseded else ""
-    _report(link, answer, f"input {position} of {name} now has a queue of kind {kind.value}{lost}")
-
-
-# -- inserted operators ------------------------------------------------------------------------------------------------
-
-Where = Annotated[str | None, typer.Option(metavar="CONDITION", help="Keep rows for which this condition is true.")]
-Share = Annotated[
-    float | None, typer.Option("--sample", metavar="SHARE", help="Keep this share of the rows, drawn at random.")
-]
-Seed = Annotated[int | None, typer.Option(min=0, help="The seed of the random draw, with --sample.")]
-PlanOnly = Annotated[bool, typer.Option("--plan", help="Show the changed graph without changing it.")]
-
-
-def operator_insert(
-    link: Link,
-    name: Operator,
-    position: Annotated[int, typer.Option("--input", min=0, help="The number of the input, from 0.")] = 0,
-    where: Where = None,
-    sample: Share = None,
-    seed: Seed = None,
-    new_name: Annotated[
-        str | None,
-        typer.Option(
-            "--name", metavar="NAME", help="The new operator's name, QUERY.filterN; N is the next by default."
-        ),
-    ] = None,
-    plan: PlanOnly = False,
-) -> None:
-    """Insert a filter or a sample in front of an operator's input, until its query is replaced.
-
-    Tuples that are queued at the input stay there. Later tuples go through the new operator.
-    """
-    body = {**_row_choice(where, sample, seed, plan), "input": position, "name": new_name}
-    answer, _ = request(link, "POST", "operator", name, "/insert", body)
-    _report_edit(
-        link,
-        answer,
-        lambda: f"inserted {answer['operator']} in front of {name}, input {position}, until its query is replaced",
-    )
-
-
-def operator_remove(link: Link, name: Operator, plan: PlanOnly = False) -> None:
-    """Remove an inserted operator or a select, until its query is replaced. Its queued tuples pass."""
-    answer, _ = request(link, "DELETE", "operator", name, "?dry_run=true" if plan else "")
-    _report_edit(link, answer, lambda: f"removed {name} until its query is replaced")
-
-
-def operator_replace(
-    link: Link, name: Operator, where: Where = None, sample: Share = None, seed: Seed = None, plan: PlanOnly = False
-) -> None:
-    """Change which rows a filter or a sample keeps, until its query is replaced."""
-    answer, _ = request(link, "PUT", "operator", name, "", _row_choice(where, sample, seed, plan))
-    _report_edit(
-        link,
-        answer,
-        lambda: (
-            f"replaced {name} until its query is replaced"
-            + (f"; it dropped {counted(answer['forgotten'], 'tuple')} of state" if answer["forgotten"] else "")
-        ),
-    )
-
-
-def _row_choice(where: str | None, sample: float | None, seed: int | None, plan: bool) -> dict[str, Any]:
-    """The body of a request that says which rows an operator keeps."""
-    if where is None and sample is None:
-        raise typer.BadParameter("choose the rows to keep with --where or --sample", param_hint="--where")
-    if where is not None and sample is not None:
-        raise typer.BadParameter(
-            "use --where or --sample, not both; insert two operators for both", param_hint="--sample"
-        )
-    if seed is not None and sample is None:
-        raise typer.BadParameter("only --sample draws at random", param_hint="--seed")
-    if sample is not None and not 0 < sample < 1:
-        raise typer.BadParameter(f"expected a share between 0 and 1, got {sample:g}", param_hint="--sample")
-    return {"where": where, "sample": sample, "seed": seed, "dry_run": plan}
-
-
-def _report_edit(link: Link, answer: Mapping[str, Any], text: Callable[[], str]) -> None:
-    """Print what changed, or the plan."""
-    if answer["dry_run"] and not link.as_json:
-        planned.show_plan(answer["plan"])
-    else:
-        _report(link, answer, "" if answer["dry_run"] else text())
-
-
 # -- streams -----------------------------------------------------------------------------------------------------------
 
 
@@ -552,16 +351,6 @@ def _row_lines(row: Mapping[str, Any]) -> Iterator[list[str]]:
         state = transition = ""
 
 
-def component_weight(
-    link: Link,
-    name: Component,
-    weight: Annotated[int, typer.Argument(min=1, help="The share, relative to the other components' weights.")],
-) -> None:
-    """Set a component's share of the processor relative to the other components."""
-    answer, component = request(link, "PUT", "component", name, "/weight", {"weight": weight})
-    _report(link, answer, f"{component} now weighs {weight}")
-
-
 def strategy_show(link: Link, component: Component) -> None:
     """Show the strategy of a component and of its operators."""
     answer, name = request(link, "GET", "component", component, "/strategy")
@@ -572,30 +361,5 @@ def strategy_show(link: Link, component: Component) -> None:
     show.table(("operator", "strategy"), list(answer["operators"].items()))
 
 
-def strategy_set(
-    link: Link,
-    component: Component,
-    strategy: Annotated[str, typer.Argument(help="dfs, bfs, rr or chain, each also with (k), as in dfs(1).")],
-    operator: Annotated[
-        str | None, typer.Option(metavar="OPERATOR", help="Set the strategy of this operator only.")
-    ] = None,
-) -> None:
-    """Set the strategy of a component, or of one of its operators, while it runs."""
-    body = {"strategy": strategy, "operator": operator}
-    answer, name = request(link, "PUT", "component", component, "/strategy", body)
-    _report(link, answer, f"{operator or name} now runs {answer['strategy']}")
-
-
-def break_set(link: Link, operator: Operator) -> None:
-    """Set a break point at an operator's output."""
-    _report(link, request(link, "PUT", "operator", operator, "/break")[0], f"set a break point at {operator}")
-
-
-def break_unset(link: Link, operator: Operator) -> None:
-    """Remove a break point."""
-    _report(link, request(link, "DELETE", "operator", operator, "/break")[0], f"removed the break point at {operator}")
-
-
 stream_list, query_list, sink_list, component_list, operator_list = (_lister(kind) for kind in COLUMNS)
 query_show, sink_show, operator_show = _shower("query"), _shower("sink"), _shower("operator")
-query_drop, stream_drop, sink_drop = _dropper("query"), _dropper("stream"), _dropper("sink")

@@ -9,7 +9,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from millrace.cli.commands import GROUPS, CommandInfo
+from millrace.cli import verbs
+from millrace.cli.commands import GROUPS, VERB, CommandInfo
 from millrace.cli.options import linked
 
 
@@ -52,6 +53,8 @@ def assemble(commands: Iterable[CommandInfo]) -> typer.Typer:
 
 def load(command: CommandInfo) -> Any:
     """The command's function, with the options that lead to a server."""
+    if command.code == VERB:
+        return linked(verbs.function(command.path))
     module, _, name = command.code.partition(":")
     function = getattr(importlib.import_module(f"millrace.cli.{module}"), name)
     if command.options == "own":

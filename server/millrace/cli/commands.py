@@ -1,18 +1,21 @@
 """Every command of `millrace`: its path, its section of the help, a line about it, an example, and where its code is.
 
 Rule: plain data, so that the overview prints without importing a command. A new command is a row here, a function with
-a docstring, and a line in `docs/cli.md`.
+a docstring, and a line in `docs/cli.md`. The commands of changes are made from the table of changes (`verbs.py`).
 """
 
 from __future__ import annotations
 
 from typing import Final, Literal, NamedTuple
 
+from millrace.cli.change_verbs import VERBS
+
 Options = Literal["own", "http", "tcp"]
 
 
 class CommandInfo(NamedTuple):
-    """`code` is MODULE:FUNCTION below `millrace.cli`; `options` says which connection options the command takes."""
+    """`code` is MODULE:FUNCTION below `millrace.cli`, or VERB for the command of a change; `options` says which
+    connection options the command takes."""
 
     section: str
     path: str
@@ -27,6 +30,9 @@ class GroupInfo(NamedTuple):
     name: str
     summary: str
 
+
+# The code of all commands of changes.
+VERB: Final = "verbs"
 
 SECTIONS: Final = ("Server", "Data", "Queries", "Inspect", "Tune", "Offline", "History")
 
@@ -106,7 +112,6 @@ COMMANDS: Final = (
     ),
     CommandInfo("Data", "stream list", "admin:stream_list", "List all streams", "millrace stream list"),
     CommandInfo("Data", "stream show", "admin:stream_show", "Show one stream", "millrace stream show door"),
-    CommandInfo("Data", "stream drop", "admin:stream_drop", "Drop a stream", "millrace stream drop door"),
     CommandInfo(
         "Data",
         "stream archive",
@@ -116,7 +121,6 @@ COMMANDS: Final = (
     ),
     CommandInfo("Data", "sink list", "admin:sink_list", "List all sinks", "millrace sink list"),
     CommandInfo("Data", "sink show", "admin:sink_show", "Show one sink", "millrace sink show alerts"),
-    CommandInfo("Data", "sink drop", "admin:sink_drop", "Drop a sink", "millrace sink drop alerts"),
     CommandInfo(
         "Queries",
         "apply",
@@ -136,35 +140,6 @@ COMMANDS: Final = (
     CommandInfo("Queries", "export", "admin:export", "Print all definitions as SQL", "millrace export > backup.sql"),
     CommandInfo("Queries", "query list", "admin:query_list", "List all queries", "millrace query list"),
     CommandInfo("Queries", "query show", "admin:query_show", "Show one query", "millrace query show diary"),
-    CommandInfo("Queries", "query drop", "admin:query_drop", "Drop a query", "millrace query drop diary"),
-    CommandInfo(
-        "Queries",
-        "query pause",
-        "admin:query_pause",
-        "Pause a query; skipped tuples are counted",
-        "millrace query pause diary --reason maintenance",
-    ),
-    CommandInfo(
-        "Queries",
-        "query resume",
-        "admin:query_resume",
-        "Resume a paused query at the current end of its input",
-        "millrace query resume diary",
-    ),
-    CommandInfo(
-        "Queries",
-        "query rename",
-        "admin:query_rename",
-        "Rename a query; readers and sequence numbers continue",
-        "millrace query rename diary journal",
-    ),
-    CommandInfo(
-        "Queries",
-        "query unshare",
-        "admin:query_unshare",
-        "Make separate copies of a query's shared operators",
-        "millrace query unshare diary",
-    ),
     CommandInfo("Queries", "changes", "ledger:changes", "List the applied changes", "millrace changes --last 5"),
     CommandInfo("Queries", "undo", "ledger:undo", "Undo an applied change", "millrace undo 7 --plan"),
     CommandInfo("Inspect", "why", "admin:why", "Say what a query waits for", "millrace why diary"),
@@ -198,13 +173,6 @@ COMMANDS: Final = (
     ),
     CommandInfo(
         "Tune",
-        "strategy set",
-        "admin:strategy_set",
-        "Set the strategy of a component or one operator",
-        "millrace strategy set door bfs",
-    ),
-    CommandInfo(
-        "Tune",
         "strategy try",
         "trial:strategy_try",
         "Try a strategy for a while, then revert or keep it",
@@ -216,58 +184,6 @@ COMMANDS: Final = (
         "trial:strategy_trial",
         "Show a running or finished trial",
         "millrace strategy trial door",
-    ),
-    CommandInfo(
-        "Tune",
-        "break set",
-        "admin:break_set",
-        "Set a break point at an operator's output",
-        "millrace break set diary.filter1",
-    ),
-    CommandInfo(
-        "Tune", "break unset", "admin:break_unset", "Unset a break point", "millrace break unset diary.filter1"
-    ),
-    CommandInfo(
-        "Tune",
-        "component weight",
-        "admin:component_weight",
-        "Set a component's share of the processor",
-        "millrace component weight door 2",
-    ),
-    CommandInfo(
-        "Tune",
-        "query order",
-        "admin:query_order",
-        "Change how a query's joins order their rows",
-        "millrace query order pairs sync",
-    ),
-    CommandInfo(
-        "Tune",
-        "operator queue",
-        "admin:operator_queue",
-        "Change the queue of an operator's input",
-        "millrace operator queue prices.filter1 inplace",
-    ),
-    CommandInfo(
-        "Tune",
-        "operator insert",
-        "admin:operator_insert",
-        "Insert a filter or a sample in front of an operator",
-        "millrace operator insert pairs.join1 --input 0 --where 'mod(src, 10) = 0'",
-    ),
-    CommandInfo(
-        "Tune",
-        "operator remove",
-        "admin:operator_remove",
-        "Remove a filter or a sample",
-        "millrace operator remove pairs.filter2",
-    ),
-    CommandInfo(
-        "Tune",
-        "operator replace",
-        "admin:operator_replace",
-        "Replace a filter or a sample",
-        "millrace operator replace pairs.filter2 --sample 0.1",
     ),
     CommandInfo(
         "Offline",
@@ -294,4 +210,5 @@ COMMANDS: Final = (
         "Compare a backfill's rows with the server's",
         "millrace backfill verify talkers --against rows",
     ),
+    *(CommandInfo(verb["section"], verb["path"], VERB, verb["summary"], verb["example"]) for verb in VERBS),
 )

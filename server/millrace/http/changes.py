@@ -9,7 +9,7 @@ from fastapi import Body, FastAPI, Header, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.fields import FieldInfo
 
-from millrace.changes.change import Change, Route
+from millrace.changes.change import INTERNAL, Change, Route
 from millrace.changes.table import CHANGES, read
 from millrace.http.openapi import refusals, tagged
 from millrace.protocol import Refuse
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from millrace.http.lookup import ResourceLookup
     from millrace.run.daemon import Daemon
 
-# Fields that only records have.
-INTERNAL: Final = frozenset({"id"})
 MOST_CHANGES: Final = 1_000
 
 Name = Annotated[str, Path(max_length=1_000)]
@@ -64,11 +62,7 @@ def add_changes(app: FastAPI, daemon: Daemon, look: ResourceLookup) -> None:
 
 def _add_route(app: FastAPI, daemon: Daemon, look: ResourceLookup, change: type[Change], route: Route) -> None:
     """A route: its path has the object's name, its body the other fields."""
-    fields = {
-        name: info
-        for name, info in change.model_fields.items()
-        if name != change.target and name not in route.fixed and name not in INTERNAL
-    }
+    fields = change.body(route)
     optional = all(not info.is_required() for info in fields.values())
     goes = route.method == "DELETE" and not route.fixed
     kind = change.about
