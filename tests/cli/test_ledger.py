@@ -1,9 +1,12 @@
 """`millrace changes` and `millrace undo`: what was applied, what an undo restores, and what it refuses."""
 
+import http.client
 import json
+import re
 
 import pytest
 
+from millrace.cli.link import Link
 from tests.cli.conftest import Server
 
 FILE = """CREATE STREAM s (ts TIMESTAMP, k BIGINT) WITH (time = 'ts');
@@ -97,3 +100,33 @@ def test_a_server_without_changes(tmp_path):
         assert states(server) == []
         assert server.json("changes") == []
         assert refused(server) == "millrace: there is no change to undo\n"
+
+
+def test_an_entry_and_the_log_name_the_client(server):
+    assert server.millrace("query", "pause", "q").returncode == 0
+    authors = [entry["author"] for entry in server.json("changes")]
+    assert [re.fullmatch(r"admin 127\.0\.0\.1:\d+ \((.*)\)", author)[1] for author in authors] == [
+        "millrace apply", "millrace query pause",
+    ]  # fmt: skip
+    assert authors[-1] in server.millrace("changes").stdout
+    assert [line["client"] for line in Link(server.admin).get("log") if line["event"] == "changed"][-1] == authors[-1]
+
+
+@pytest.mark.parametrize(
+    ("agent", "named"),
+    [
+        (None, ""),
+        ("  ", ""),
+        ("deploy/7 (night)", " (deploy/7 (night))"),
+        ("a\tb\x1bc", " (a\\u0009b\\u001bc)"),
+        ("x" * 4_000, f" ({'x' * 100})"),
+    ],
+)
+def test_the_name_of_any_client_is_safe_and_short(server, agent, named):
+    connection = http.client.HTTPConnection(server.admin)
+    headers = {} if agent is None else {"user-agent": agent}
+    connection.request("POST", "/api/v1/queries/q/pause", headers=headers)
+    assert connection.getresponse().status == 200
+    address, port = connection.sock.getsockname()
+    connection.close()
+    assert server.json("changes", "--last", "1")[0]["author"] == f"admin {address}:{port}{named}"

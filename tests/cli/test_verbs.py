@@ -22,9 +22,9 @@ SPOKEN = (
     ("query order pairs sync", "joins of pairs now use order sync"),
     ("query rename p2 p3", "renamed query p2 to p3"),
     ("operator queue latest.filter1 fifo", "input 0 of latest.filter1 now has a queue of kind fifo"),
-    ("operator insert pairs.join1 --sample 0.5", "inserted pairs.filter1 in front of pairs.join1, input 0, until its"
-     " query is replaced"),
-    ("operator replace pairs.filter1 --where true", "replaced pairs.filter1 until its query is replaced"),
+    ("operator insert pairs.join1 --where true",
+     "inserted pairs.filter1 in front of pairs.join1, input 0, until its query is replaced"),
+    ("operator replace pairs.filter1 --sample 0.5", "replaced pairs.filter1 until its query is replaced"),
     ("operator remove pairs.filter1", "removed pairs.filter1 until its query is replaced"),
     ("strategy set t bfs", "t now runs bfs"),
     ("strategy set t dfs(2) --operator p.filter1", "p.filter1 now runs dfs(2)"),

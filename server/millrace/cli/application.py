@@ -54,12 +54,12 @@ def assemble(commands: Iterable[CommandInfo]) -> typer.Typer:
 def load(command: CommandInfo) -> Any:
     """The command's function, with the options that lead to a server."""
     if command.code == VERB:
-        return linked(verbs.function(command.path))
+        return linked(verbs.function(command.path), command.path)
     module, _, name = command.code.partition(":")
     function = getattr(importlib.import_module(f"millrace.cli.{module}"), name)
     if command.options == "own":
         return function
-    return linked(function, streaming=command.options == "tcp")
+    return linked(function, command.path, streaming=command.options == "tcp")
 
 
 def _no_options() -> None:

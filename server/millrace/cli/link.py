@@ -34,7 +34,8 @@ class ServerError(MillraceError):
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The address of the server, the credentials for it, and the form of the output."""
+    """The address of the server, the credentials for it, and the form of the output. `command` is the command that
+    uses it, under which the server's log and its list of changes name the client."""
 
     admin: str
     server: str | None = None
@@ -43,6 +44,7 @@ class Link:
     feed_token_file: Path | None = None
     as_json: bool = False
     timeout_seconds: float = TIMEOUT_SECONDS
+    command: str = ""
 
     @classmethod
     def from_environment(cls) -> Link:
@@ -145,7 +147,11 @@ class Link:
         import ssl
 
         connection = self._connect()
-        headers = {"accept": "application/json", "content-type": "application/json"}
+        headers = {
+            "accept": "application/json",
+            "content-type": "application/json",
+            "user-agent": f"millrace {self.command}".strip(),
+        }
         if token := self.token:
             headers["authorization"] = f"Bearer {token}"
         try:

@@ -84,13 +84,13 @@ _STREAMING: Final[dict[str, tuple[Any, Any]]] = {
 }
 
 
-def linked(command: Callable[..., None], *, streaming: bool = False) -> Callable[..., None]:
-    """The command with the options of a Link in place of its first parameter."""
+def linked(command: Callable[..., None], path: str, *, streaming: bool = False) -> Callable[..., None]:
+    """The command of this path, with the options of a Link in place of its first parameter."""
     options = {**_STREAMING, **_OPTIONS} if streaming else _OPTIONS
 
     @functools.wraps(command)
     def with_link(**values: Any) -> None:
-        link = Link(**{name: values.pop(name) for name in options})
+        link = Link(**{name: values.pop(name) for name in options}, command=path)
         command(link, **values)
 
     own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]

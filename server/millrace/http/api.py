@@ -35,7 +35,7 @@ from millrace.observe.metrics import version
 from millrace.observe.trial import Wish
 from millrace.protocol import MillraceError, Refuse
 from millrace.protocol.session import same_token
-from millrace.protocol.words import spelt
+from millrace.protocol.words import printable, spelt
 from millrace.run.threads import in_thread
 from millrace.run.timers import sleep
 from millrace.sql.errors import SqlError
@@ -50,6 +50,8 @@ BODY_BYTES: Final = 16 * 2**20
 # When to send again what found too many others being planned: each of them takes a second at the most.
 RETRY_SECONDS: Final = 1
 # The paths that a load balancer may read without a token.
+# The most characters of a client's name in the log: a browser's names fill lines.
+AGENT_CHARACTERS: Final = 100
 OPEN_PATHS: Final = ("/-/healthy", "/-/ready")
 
 # The HTTP status of each code that does not mean a conflict with an existing object.
@@ -270,13 +272,20 @@ def _add_guards(app: FastAPI, daemon: Daemon) -> None:
 
     @app.middleware("http")
     async def guard(request: Request, proceed: Callable[[Request], Awaitable[Response]]) -> Response:
-        logs.client.set(f"admin {request.client.host}:{request.client.port}" if request.client else "admin")
+        logs.client.set(_client_of(request))
         logs.request.set(f"{request.method} {request.scope['path']}")
         refused = await _refuse(request, daemon)
         if refused is not None and REFUSED not in request.scope:
             host = request.client.host if request.client else ""
             logs.sparing.warning("refused an admin request", host, status=refused.status_code)
         return refused or await proceed(request)
+
+
+def _client_of(request: Request) -> str:
+    """The client of a request in the log and in the ledger: its address, and the name that it sends."""
+    address = f"admin {request.client.host}:{request.client.port}" if request.client else "admin"
+    agent = printable(request.headers.get("user-agent", "").strip())[:AGENT_CHARACTERS]
+    return f"{address} ({agent})" if agent else address
 
 
 async def _refuse(request: Request, daemon: Daemon) -> Response | None:
