@@ -36,6 +36,7 @@ SELECTS = (
     "SELECT k FROM a.late",
     "SELECT k, count(*) AS n FROM b GROUP BY k",
     "SELECT x.k FROM a [RANGE '1 second'] x JOIN b [RANGE '1 second'] y ON x.k = y.k",
+    "SELECT * FROM a",
 )
 OPERATORS = tuple(f"{query}.{kind}1" for query in QUERIES for kind in ("filter", "union", "join", "aggregate"))
 START = (
@@ -64,6 +65,8 @@ FIELDS: dict[str, dict[str, Any]] = {
         stream.map("ALTER STREAM {} ADD COLUMN extra TEXT".format),
         stream.map("CREATE OR REPLACE STREAM {} (ts TIMESTAMP, k BIGINT) WITH (time = 'ts', grace = '1 s')".format),
     )},
+    "rename_column": {"name": stream, "column": st.sampled_from(["k", "k", "j", "ts", "extra", ""]),
+                      "to": st.sampled_from(["j", "j", "k", "n", "feed", "two words", "\x00"])},
     "drop_stream": {"name": stream},
     "create_query": {"sql": st.builds("CREATE {}QUERY {} AS {}".format, st.sampled_from(["", "OR REPLACE "]), query,
                                       select)},

@@ -23,7 +23,7 @@ from millrace.sql import Planned as Step
 Kind = Literal["stream", "query", "sink", "component", "operator"]
 
 # Fields that only records have.
-INTERNAL: Final = frozenset({"id"})
+INTERNAL: Final = frozenset({"id", "texts"})
 
 
 class Verb(NamedTuple):

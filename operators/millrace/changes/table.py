@@ -18,6 +18,7 @@ from millrace.changes.drop_stream import DropStream
 from millrace.changes.insert_operator import InsertOperator
 from millrace.changes.pause_query import PauseQuery
 from millrace.changes.remove_operator import RemoveOperator
+from millrace.changes.rename_column import RenameColumn
 from millrace.changes.rename_query import RenameQuery
 from millrace.changes.replace_operator import ReplaceOperator
 from millrace.changes.resume_query import ResumeQuery
@@ -42,6 +43,7 @@ from millrace.sql.temporary import CreateTemporary
 CHANGES: Final[tuple[type[Change], ...]] = (
     CreateStream,
     AlterStream,
+    RenameColumn,
     DropStream,
     CreateQuery,
     Select,
@@ -85,6 +87,8 @@ def change_of(step: Planned, text: str) -> Change | None:
     match step:
         case NewStream(stream):
             return CreateStream(sql=text).of(stream.name)
+        case AlterStatement(name, renamed=(column, to)):
+            return RenameColumn(name=name, column=column, to=to)
         case AlterStatement(name):
             return AlterStream(sql=text).of(name)
         case CreateTemporary(query):

@@ -147,10 +147,11 @@ class AddStream:
 
 @dataclass(frozen=True, slots=True)
 class AlterStream:
-    """Change policies of a stream (POLICIES of plan.py), or add fields, while feeds are connected.
+    """Change policies of a stream (POLICIES of plan.py), add fields, or rename one, while feeds are connected.
 
     `sql` is the statement that would have created it so; without it the stream keeps the one that it has. `fields` are
-    nullable. `texts` are the statements of queries that read the stream, which still read the same fields.
+    nullable. `texts` are the statements of queries that read the stream, which still read the same fields. `renamed` is
+    a field and its new name.
     """
 
     name: str
@@ -158,6 +159,7 @@ class AlterStream:
     sql: str | None = None
     fields: tuple[Field, ...] = ()
     texts: tuple[tuple[str, str], ...] = ()
+    renamed: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

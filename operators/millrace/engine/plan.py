@@ -117,6 +117,20 @@ class StreamDefinition(Definition):
         """The stream with more fields after its own."""
         return replace(self, schema=Schema((*self.schema, *fields)))
 
+    def with_renamed(self, field: str, to: str) -> StreamDefinition:
+        """The stream with another name of a field; the options that name the field follow."""
+
+        def name(known: str) -> str:
+            return to if known == field else known
+
+        return replace(
+            self,
+            schema=Schema(tuple(replace(one, name=name(one.name)) for one in self.schema)),
+            time=None if self.time is None else name(self.time),
+            update_key=tuple(map(name, self.update_key)),
+            punctuation_key=tuple(map(name, self.punctuation_key)),
+        )
+
     @property
     def source(self) -> str:
         return f"{self.name}.source"
@@ -193,8 +207,9 @@ class Node(Definition):
 
     def with_edge(self, position: int, edge: EdgeSpec) -> Node:
         """The same with another edge at one of its inputs."""
-        edges = [edge if at == position else self.edge(at) for at in range(len(self.inputs))]
-        return replace(self, edges=tuple(edges))
+        edges = tuple(edge if at == position else self.edge(at) for at in range(len(self.inputs)))
+        plain = all(one == APPEND and not (one.queued or one.keyed) for one in edges)
+        return replace(self, edges=() if plain else edges)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +281,8 @@ class QueryPlan(Definition):
         return replace(self, nodes=nodes)
 
     def reading_of(self, operator: str, before: Schema, after: Schema) -> QueryPlan:
-        """The same plan, reading the same fields of an operator outside of it that has more fields now."""
+        """The same plan, reading the same fields of an operator outside of it that has more fields now, or other names
+        for them."""
         nodes = list(self.nodes)
         for number, node in enumerate(nodes):
             for position, name in enumerate(node.inputs):

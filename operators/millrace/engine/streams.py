@@ -240,8 +240,12 @@ def alter(engine: Engine, command: AlterStream) -> dict[str, Any]:
         raise Refuse(f"stream {name}: {names(unknown)} cannot be changed while it runs", code="not_a_policy")
     widening.check(stream.definition, command.fields)
     text = stream.definition.sql if command.sql is None else command.sql
-    if command.fields:
-        widening.widen(engine, stream, command.fields, dict(command.texts))
+    after = stream.definition.with_fields(command.fields)
+    if command.renamed is not None:
+        widening.check_renamed(stream.definition, *command.renamed)
+        after = after.with_renamed(*command.renamed)
+    if after != stream.definition:
+        widening.widen(engine, stream, after, dict(command.texts))
         engine.queries_changed()
     before_us = stream.definition.disorder_us
     stream.definition = definition = replace(stream.definition, **changes, sql=text)

@@ -23,7 +23,7 @@ from millrace.sql.planned import (
     SinkDefinition,
     Unchanged,
 )
-from millrace.sql.planner import drop, plan, plan_all, rename
+from millrace.sql.planner import drop, plan, plan_all, rename, rename_column
 from millrace.sql.syntax import Statement
 
 __all__ = [
@@ -54,4 +54,5 @@ __all__ = [
     "plan",
     "plan_all",
     "rename",
+    "rename_column",
 ]

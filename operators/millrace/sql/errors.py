@@ -11,6 +11,7 @@ from millrace.protocol import Refuse
 class SqlError(Refuse):
     """A statement that cannot be parsed or cannot run. The text shows the line with a caret under the place.
 
+    at             the place in the text
     line, column   counted from 1
     source         the line that contains the place
     message        the sentence without the place
@@ -19,7 +20,7 @@ class SqlError(Refuse):
     code = "sql"
 
     def __init__(self, sql: str, at: int, message: str) -> None:
-        at = max(0, min(at, len(sql)))
+        self.at = at = max(0, min(at, len(sql)))
         begin = sql.rfind("\n", 0, at) + 1
         end = sql.find("\n", at)
         self.message = message

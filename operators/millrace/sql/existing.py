@@ -53,7 +53,7 @@ def _narrow(node: Node) -> Node:
     first = [edge.columns is not None and edge.columns == tuple(range(len(edge.columns))) for edge in edges]
     return replace(
         node,
-        edges=tuple(replace(edge, columns=None) if all_ else edge for edge, all_ in zip(edges, first, strict=True)),
+        edges=tuple(edge.unnarrowed if all_ else edge for edge, all_ in zip(edges, first, strict=True)),
     )
 
 

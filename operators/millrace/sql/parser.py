@@ -183,6 +183,10 @@ class Reader:
         name, field = self.read(_need(tree, "name")), self.read(_need(tree, "field"))
         return s.AddColumnStatement(_span(tree), name, field, self._maybe(tree.children[-1]))
 
+    def read_rename_column(self, tree: Branch) -> s.RenameColumnStatement:
+        name, column, to = (self.read(child) for child in tree.children if _is(child, "name"))
+        return s.RenameColumnStatement(_span(tree), name, column, to)
+
     def read_alter_query(self, tree: Branch) -> s.AlterQueryStatement:
         name, to = (self.read(child) for child in tree.children if _is(child, "name"))
         return s.AlterQueryStatement(_span(tree), name, to)

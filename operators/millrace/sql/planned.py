@@ -53,19 +53,20 @@ class CreateStream:
 
 @dataclass(frozen=True, slots=True)
 class AlterStatement:
-    """Other policies, or more fields, for a running stream: the changed attributes, the resulting definition, the added
-    fields, and the rewritten queries that read the stream."""
+    """Other policies, more fields, or another name of a field, for a running stream: the changed attributes, the
+    resulting definition, the added fields, the rewritten queries that read the stream, the field and its new name."""
 
     name: str
     changes: tuple[tuple[str, Any], ...]
     stream: StreamDefinition
     fields: tuple[Field, ...] = ()
     queries: Mapping[str, QueryPlan] = field(default_factory=dict)
+    renamed: tuple[str, str] | None = None
 
     @property
     def command(self) -> AlterStream:
         texts = tuple((name, plan.sql) for name, plan in self.queries.items())
-        return AlterStream(self.name, self.changes, self.stream.sql, self.fields, texts)
+        return AlterStream(self.name, self.changes, self.stream.sql, self.fields, texts, self.renamed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final, Literal
 
-from millrace.engine.plan import LATE, QueryOptions, QueryPlan, StreamDefinition
+from millrace.engine.plan import LATE, LATE_FIELDS, QueryOptions, QueryPlan, StreamDefinition
 from millrace.protocol import TOMBSTONE_NAMES, Field, Refuse, Schema, Type
 from millrace.sql import syntax as s
 from millrace.sql.binder import TIME_NAME, Binder
@@ -58,6 +58,8 @@ from millrace.sql.planned import (
     Unchanged,
 )
 from millrace.sql.queries import QueryPlanner, upstream
+from millrace.sql.renamed_column import rename_in_readers as rename_column_in_readers
+from millrace.sql.renamed_column import renamed_reader, renamed_stream
 from millrace.sql.rewriting import (
     rename_in_readers,
     renamed_input,
@@ -72,6 +74,9 @@ from millrace.values.functions import LIBRARY, Library
 _NAME: Final = re.compile(r"[^\W\d][\w-]{0,127}")
 # The number of names that an error lists if no known name is similar.
 _NAMES_SHOWN: Final = 5
+
+# The statements that alter a stream.
+_ALTERS: Final = (s.AlterStreamStatement, s.AddColumnStatement, s.RenameColumnStatement)
 
 Kind = Literal["stream", "query", "sink"]
 
@@ -103,6 +108,9 @@ def plan(
             return _alter_stream(statement, body, catalog)
         case s.AddColumnStatement():
             return _add_column(statement, body, catalog, library)
+        case s.RenameColumnStatement():
+            with _located(statement, {"name": body.name, "column": body.column, "to": body.to}):
+                return rename_column(body.name.text, (body.column.text, body.to.text), catalog, library)
         case s.AlterQueryStatement():
             with _located(statement, {"name": body.name, "to": body.to}):
                 return rename(body.name.text, body.to.text, catalog, library)
@@ -147,11 +155,11 @@ def _applied(statements: Sequence[s.Statement], catalog: Catalog, library: Libra
     """The statements that define objects as they already are, by way of ALTER STREAM.
 
     These are a CREATE STREAM and the ALTERs of the stream that follow, and the queries between them: ADD COLUMN has
-    replaced their * by the columns of that time.
+    replaced their * by the columns of that time, and RENAME COLUMN their names of columns.
     """
     unchanged: dict[int, Unchanged] = {}
     bodies = [statement.body for statement in statements]
-    altered = {body.name.text for body in bodies if isinstance(body, s.AlterStreamStatement | s.AddColumnStatement)}
+    altered = {body.name.text for body in bodies if isinstance(body, _ALTERS)}
     versions: dict[int, StreamDefinition] = {}
     for position, body in enumerate(bodies):
         if isinstance(body, s.CreateStreamStatement) and body.name.text in altered & catalog.streams.keys():
@@ -161,11 +169,25 @@ def _applied(statements: Sequence[s.Statement], catalog: Catalog, library: Libra
         version = versions.get(position)
         if version is not None:
             unchanged[position] = _unchanged_stream(body, version.name)
-            then = replace(catalog.streams[version.name], schema=version.schema)
-            past = replace(past, streams={**past.streams, version.name: then})
-        elif isinstance(body, s.CreateQueryStatement) and _is_widened(statement, body, catalog, past, library):
-            unchanged[position] = _exists("query", body.name.text, same=True)
+            past = _with_columns(past, catalog, version)
+        elif isinstance(body, s.CreateQueryStatement):
+            later = [(statements[at].body, versions[at]) for at in sorted(versions) if at > position]
+            if _is_altered(statement, body, catalog, past, later, library):
+                unchanged[position] = _exists("query", body.name.text, same=True)
     return unchanged
+
+
+def _with_columns(past: Catalog, catalog: Catalog, version: StreamDefinition) -> Catalog:
+    """The catalog in which a stream is as it is, with the columns of an earlier version."""
+    now = catalog.streams[version.name]
+    then = replace(
+        now,
+        schema=version.schema,
+        time=version.time,
+        update_key=version.update_key,
+        punctuation_key=version.punctuation_key,
+    )
+    return replace(past, streams={**past.streams, version.name: then})
 
 
 def _unchanged_stream(body: s.Body, name: str) -> Unchanged:
@@ -185,7 +207,7 @@ def _versions(
         body = statements[position].body
         if isinstance(body, s.DropStatementNode) and body.name.text == name:
             return {}
-        alters = isinstance(body, s.AlterStreamStatement | s.AddColumnStatement) and body.name.text == name
+        alters = isinstance(body, _ALTERS) and body.name.text == name
         if position > created and not alters:
             continue
         try:
@@ -199,10 +221,16 @@ def _versions(
     return dict(list(versions.items())[:matching]) if matching > 1 else {}
 
 
-def _is_widened(
-    statement: s.Statement, body: s.CreateQueryStatement, catalog: Catalog, past: Catalog, library: Library
+def _is_altered(
+    statement: s.Statement,
+    body: s.CreateQueryStatement,
+    catalog: Catalog,
+    past: Catalog,
+    later: Sequence[tuple[s.Body, StreamDefinition]],
+    library: Library,
 ) -> bool:
-    """Whether a query of this text, with each * as in the `past` catalog, is the query as it is."""
+    """Whether a query of this text, created in the `past` catalog and rewritten by the `later` versions of streams, is
+    the query as it is."""
     before = catalog.queries.get(body.name.text)
     if before is None or past is catalog:
         return False
@@ -210,12 +238,33 @@ def _is_widened(
         options = QueryOptions(**read_options(statement.text, body.options, QUERY_OPTIONS, "a query")[0])
     except SqlError:
         return False
-    text = without_stars(replace(before, sql=definition(statement, body, "QUERY")), past, library)
-    if text is None:
+    query: QueryPlan | None = replace(before, sql=definition(statement, body, "QUERY"))
+    for alter, version in later:
+        after = _with_columns(past, catalog, version)
+        if query is not None:
+            query = _rewritten(query, alter, past, after, library)
+        past = after
+    if query is None:
         return False
-    written_out = parse(text, KNOWN)[0].body
-    assert isinstance(written_out, s.CreateQueryStatement)
-    return same_query(before, options, written_out.query)
+    text = without_stars(query, past, library)
+    return any(_defines(sql, before, options) for sql in (query.sql, text) if sql is not None)
+
+
+def _rewritten(query: QueryPlan, alter: s.Body, past: Catalog, after: Catalog, library: Library) -> QueryPlan | None:
+    """The query after a stream was altered; its plan in the `past` catalog has the schema to keep."""
+    if isinstance(alter, s.AddColumnStatement):
+        sql = without_stars(query, past, library)
+    elif isinstance(alter, s.RenameColumnStatement):
+        sql = renamed_reader(query, (alter.column.text, alter.to.text), past, after, library)
+    else:
+        sql = query.sql
+    return None if sql is None else replace(query, sql=sql)
+
+
+def _defines(sql: str, before: QueryPlan, options: QueryOptions) -> bool:
+    body = parse(sql, KNOWN)[0].body
+    assert isinstance(body, s.CreateQueryStatement)
+    return same_query(before, options, body.query)
 
 
 def bare_name(catalog: Catalog) -> str:
@@ -758,6 +807,63 @@ def rename(name: str, to: str, catalog: Catalog, library: Library = LIBRARY) -> 
         if sink.query == name
     }
     return RenameStatement(name, to, queries, sinks)
+
+
+def rename_column(
+    name: str,
+    renamed: tuple[str, str],
+    catalog: Catalog,
+    library: Library = LIBRARY,
+    texts: Mapping[str, str] | None = None,
+) -> AlterStatement:
+    """ALTER STREAM ... RENAME COLUMN, with the rewritten texts of the queries that read the stream. `texts` are texts
+    that these had before, for an undo."""
+    column, to = renamed
+    before = catalog.streams.get(name)
+    if before is None:
+        why = f"{name} is a query, not a stream" if name in catalog.queries else f"the stream {name} does not exist"
+        raise WrongField("name", f"{why}{did_you_mean(name, catalog.streams)}")
+    _refuse_column(before, column, to)
+    after = before.with_renamed(column, to)
+    after = replace(after, sql=renamed_stream(before.sql, after, column))
+    if not same_stream(_as_written(after), _as_written(before).with_renamed(column, to)):
+        raise WrongField("to", f"expected the name of a column, got {to!r:.60}")
+    queries, stuck = rename_column_in_readers(before, after, renamed, catalog, library, texts or {})
+    if stuck:
+        raise WrongField(
+            "column",
+            f"{column} is read by {', '.join(stuck)}, whose text cannot refer to {to} without changing its meaning or "
+            "the names of its columns: drop that first, or replace it with a text that does not name the column",
+        )
+    return AlterStatement(name, (), after, queries=queries, renamed=renamed)
+
+
+def _refuse_column(stream: StreamDefinition, column: str, to: str) -> None:
+    """Refuse a column that cannot be renamed, or a new name that it cannot have."""
+    name, names = stream.name, stream.schema.names
+    if column not in names:
+        hint = did_you_mean(column, names) or f"; the columns are {', '.join(names)}"
+        raise WrongField("column", f"the column {column} does not exist in {name}{hint}")
+    if stream.history:
+        raise WrongField(
+            "column",
+            f"{name} has history, whose files call the column {column}: their values would be lost under another name. "
+            "Create a stream with the new name, or end the history first with SET (history = false)",
+        )
+    if column in (own for own, _ in LATE_FIELDS):
+        raise WrongField(
+            "column", f"{name}.late calls a column of its own late_{column} because of it, so it keeps its name"
+        )
+    if to in TOMBSTONE_NAMES:
+        raise WrongField("to", f"{to} marks deleted rows: choose another name")
+    if to in names:
+        raise WrongField("to", f"{name} already has a column {to}")
+    if to in stream.late.schema.names:
+        raise WrongField(
+            "to", f"{name}.late already has a column {to}, which describes each late tuple: choose another name"
+        )
+    if to == TIME_NAME and stream.timestamps != "external":
+        raise WrongField("to", f"{name} already has a column {TIME_NAME}, the time that the server sets")
 
 
 def _streams_of(plan: QueryPlan, catalog: Catalog) -> set[str]:

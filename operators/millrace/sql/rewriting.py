@@ -60,15 +60,18 @@ def rewrite_reader(query: QueryPlan, before: str, after: str, catalog: Catalog, 
 def _plan_again(query: QueryPlan, catalog: Catalog, library: Library) -> tuple[QueryPlan, QueryPlanner] | None:
     """The plan of a query's text in this catalog, with the query's options; None if it is refused."""
     try:
-        statement = parse(query.sql, KNOWN)[0]
-        assert isinstance(statement.body, s.CreateQueryStatement | s.SelectStatement)
-        others = {name: plan for name, plan in catalog.queries.items() if name != query.name}
-        planner = QueryPlanner(
-            statement, replace(catalog, queries=others, facts={}), query.name, query.options, library
-        )
-        return planner.run(statement.body.query), planner
+        return plan_again(query, catalog, library)
     except MillraceError:
         return None
+
+
+def plan_again(query: QueryPlan, catalog: Catalog, library: Library) -> tuple[QueryPlan, QueryPlanner]:
+    """The plan of a query's text in this catalog, with the query's options. Raises SqlError."""
+    statement = parse(query.sql, KNOWN)[0]
+    assert isinstance(statement.body, s.CreateQueryStatement | s.SelectStatement)
+    others = {name: plan for name, plan in catalog.queries.items() if name != query.name}
+    planner = QueryPlanner(statement, replace(catalog, queries=others, facts={}), query.name, query.options, library)
+    return planner.run(statement.body.query), planner
 
 
 def _equivalent(planned: QueryPlan, expected: QueryPlan) -> bool:
@@ -209,10 +212,12 @@ def _keep_plan(
 
 def _mentions(sql: str, column: str) -> bool:
     """Whether a text uses this column name anywhere."""
-    return any(isinstance(node, s.ColumnRef) and node.name.text == column for node in _nodes(parse(sql, KNOWN)[0].body))
+    return any(
+        isinstance(node, s.ColumnRef) and node.name.text == column for node in nodes_of(parse(sql, KNOWN)[0].body)
+    )
 
 
-def _nodes(node: s.Node) -> Iterator[s.Node]:
+def nodes_of(node: s.Node) -> Iterator[s.Node]:
     yield node
     for child in s.children(node):
-        yield from _nodes(child)
+        yield from nodes_of(child)

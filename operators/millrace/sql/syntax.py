@@ -375,6 +375,15 @@ class AddColumnStatement(Node):
 
 
 @dataclass(frozen=True, slots=True)
+class RenameColumnStatement(Node):
+    """ALTER STREAM ... RENAME COLUMN ... TO."""
+
+    name: Name
+    column: Name
+    to: Name
+
+
+@dataclass(frozen=True, slots=True)
 class AlterQueryStatement(Node):
     """RENAME TO."""
 

@@ -58,16 +58,23 @@ class _Stream:
     narrower: dict[str, StreamDecoder] = field(default_factory=dict)
     early: bool = False
 
-    def alter(self, definition: StreamDefinition) -> None:
+    def alter(self, definition: StreamDefinition) -> str | None:
         """Another definition. Feeds that are open continue with the fields that they were opened with; with another
-        unit none stays open."""
+        unit, or another name of a field, none stays open: returns why."""
+        ended = None
+        names = definition.schema.names
         if definition.time_unit != self.source.unit.name:
+            ended = f"its time_unit is {definition.time_unit!r} now"
             self.source, self.narrower, self.early = StreamDecoder(definition), {}, False
+        elif renamed := [pair for pair in zip(self.source.schema.names, names, strict=False) if pair[0] != pair[1]]:
+            ended = ", ".join(f"its column {before} is called {after} now" for before, after in renamed)
+            self.source, self.narrower = StreamDecoder(definition), {}
         elif definition.schema != self.source.schema:
             self.narrower[self.source.schema.fingerprint()] = self.source
             self.source = StreamDecoder(definition)
         for source in (self.source, *self.narrower.values()):
             source.stream = replace(definition, schema=source.schema)
+        return ended
 
     def by(self, fingerprint: str | None) -> StreamDecoder:
         """The wrapper for a feed of this schema: the stream's own, or one that lacks nullable columns at its end."""
@@ -173,21 +180,19 @@ class Feeds:
         self._changed()
 
     def alter_stream(self, definition: StreamDefinition) -> None:
-        stream = self._streams[definition.name]
-        before = stream.source.unit
-        stream.alter(definition)
-        if stream.source.unit is not before:
-            self._end_feeds(definition.name, stream.source.unit)
+        ended = self._streams[definition.name].alter(definition)
+        if ended is not None:
+            self._end_feeds(definition.name, ended)
         if definition.timestamps == "external":
             self._runner.replace_side_outlet(definition.late)
         self._changed()
 
-    def _end_feeds(self, name: str, unit: TimeUnit) -> None:
-        """End the feeds of a stream whose unit has changed, as if their connections were lost.
+    def _end_feeds(self, name: str, why: str) -> None:
+        """End the feeds of a stream whose unit or names have changed, as if their connections were lost.
 
         A feed that was opened for one unit must not have its numbers read in another without noticing it.
         """
-        text = f"stream {name} was altered: its time_unit is {unit.name!r} now; open the feed again"
+        text = f"stream {name} was altered: {why}; open the feed again"
         for stream, producer in [key for key in self._owners if key[0] == name]:
             owner = self._owners[stream, producer]
             self.hold(stream, producer, owner, False)

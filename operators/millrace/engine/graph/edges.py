@@ -50,7 +50,7 @@ def inlet(engine: Engine, node: Node, position: int, output: Buffer, since_us: i
     """The inlet of a new operator, which its arc does not know yet."""
     edge = node.edge(position)
     if edge.plain:
-        return Inlet(output, since_us, edge.columns)
+        return Inlet(output, since_us, edge.columns, edge.names)
     # Two edges must not draw the same lots; the same edge draws the same ones in every run.
     seed = zlib.crc32(f"{node.name}:{position}".encode())
     return QueueInlet(output, edge, engine.clock, since_us, timed=engine.stopwatch is not None, seed=seed)

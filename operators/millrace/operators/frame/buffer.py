@@ -128,9 +128,14 @@ class Buffer:
 
     # -- readers -------------------------------------------------------------------------------------------------------
 
-    def attach(self, since_us: int | None = None, columns: tuple[int, ...] | None = None) -> Inlet:
+    def attach(
+        self,
+        since_us: int | None = None,
+        columns: tuple[int, ...] | None = None,
+        names: tuple[str, ...] | None = None,
+    ) -> Inlet:
         """A new reader, at the end."""
-        reader = Inlet(self, since_us, columns)
+        reader = Inlet(self, since_us, columns, names)
         self.admit(reader)
         return reader
 
@@ -177,8 +182,9 @@ class Buffer:
         self.release()
 
     def widen(self, schema: Schema) -> None:
-        """Add fields, which are null in the queued tuples."""
-        self.segments = deque(batch.widened(schema) for batch in self.segments)
+        """Add fields, which are null in the queued tuples, or give the fields other names."""
+        renamed = len(schema) == len(self.schema)
+        self.segments = deque(batch.renamed(schema) if renamed else batch.widened(schema) for batch in self.segments)
         queued = sum(map(len, self.segments))
         self.gauge.add(-queued, self.width)
         self.schema, self.width, self.texts = schema, tuple_width(len(schema)), has_texts(schema)

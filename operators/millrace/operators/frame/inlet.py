@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from millrace.operators.frame.clause import Clause
@@ -19,6 +20,16 @@ from millrace.values.eventtime import LATENT, MIN_TIME
 if TYPE_CHECKING:
     from millrace.operators.frame.buffer import Buffer
     from millrace.operators.frame.operator import Operator
+
+
+def picked(schema: Schema, columns: tuple[int, ...] | None, names: tuple[str, ...] | None) -> Schema:
+    """These fields of a schema, under these names; None: all, under their own."""
+    if columns is None:
+        return schema
+    fields = tuple(schema.fields[at] for at in columns)
+    if names is not None:
+        fields = tuple(replace(field, name=name) for field, name in zip(fields, names, strict=True))
+    return Schema(fields)
 
 
 class Inlet:
@@ -48,6 +59,7 @@ class Inlet:
         "consumer",
         "grain",
         "ignored",
+        "names",
         "peak",
         "place",
         "position",
@@ -64,14 +76,16 @@ class Inlet:
 
     absorbs: ClassVar[bool] = False
 
-    def __init__(self, buffer: Buffer, since_us: int | None = None, columns: tuple[int, ...] | None = None) -> None:
+    def __init__(
+        self,
+        buffer: Buffer,
+        since_us: int | None = None,
+        columns: tuple[int, ...] | None = None,
+        names: tuple[str, ...] | None = None,
+    ) -> None:
         self.arc = buffer
         self.buffer = buffer
-        self.schema = buffer.schema
-        self.width = tuple_width(len(self.schema))
-        self.columns: tuple[int, ...] | None = None
-        if columns is not None:
-            self.narrow(columns)
+        self.narrow(columns, names)
         self.consumer: Operator | None = None
         self.grain = EVERY
         self.punctuation_us = self.register = MIN_TIME
@@ -80,11 +94,10 @@ class Inlet:
         self.since_us = since_us
         self.move_to_end()
 
-    def narrow(self, columns: tuple[int, ...]) -> None:
-        """Read only these fields of the arc."""
-        fields = self.arc.schema.fields
-        self.columns = columns
-        self.schema = Schema(tuple(fields[at] for at in columns))
+    def narrow(self, columns: tuple[int, ...] | None, names: tuple[str, ...] | None = None) -> None:
+        """Read only these fields of the arc, under these names; None: all, under their own."""
+        self.columns, self.names = columns, names
+        self.schema = picked(self.arc.schema, columns, names)
         self.width = tuple_width(len(self.schema))
 
     def move_to_end(self) -> None:

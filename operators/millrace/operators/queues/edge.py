@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
+from millrace.operators.frame.inlet import picked
 from millrace.operators.frame.windows import TimeWindow
 from millrace.operators.queues.appending import AppendQueue, SheddingQueue
 from millrace.operators.queues.auto import AutoQueue
@@ -33,6 +34,7 @@ class EdgeSpec(Definition):
              of it was removed; it keeps everything like any other
     keyed    it was an update queue before, and can return to its key
     columns  positions of the fields that the input reads, if its arc has got more since; else it reads all
+    names    the names under which it reads them, if its arc has renamed one since
     """
 
     kind: QueueKind = "append"
@@ -43,20 +45,32 @@ class EdgeSpec(Definition):
     queued: bool = field(default=False, compare=False)
     keyed: bool = field(default=False, compare=False)
     columns: tuple[int, ...] | None = None
+    names: tuple[str, ...] | None = None
 
     @property
     def plain(self) -> bool:
         """Whether the arc's head pointer suffices."""
-        return self is APPEND or (replace(self, columns=None) == APPEND and not self.queued)
+        return self is APPEND or (self.unnarrowed == APPEND and not self.queued)
+
+    @property
+    def unnarrowed(self) -> EdgeSpec:
+        """The same edge to a reader of all fields."""
+        return replace(self, columns=None, names=None)
 
     def reads(self, schema: Schema) -> Schema:
         """The fields that it reads."""
-        return schema if self.columns is None else Schema(tuple(schema.fields[at] for at in self.columns))
+        return picked(schema, self.columns, self.names)
 
     def within(self, before: Schema, after: Schema) -> EdgeSpec:
-        """The same fields of a wider schema."""
-        names = [field.name for field in self.reads(before)]
-        return replace(self, columns=tuple(after.names.index(name) for name in names))
+        """The same fields, under the same names, of a wider schema, or of one with other names."""
+        renamed = len(before) == len(after)
+        places = [at if renamed else after.names.index(name) for at, name in enumerate(before.names)]
+        columns = tuple(places if self.columns is None else [places[at] for at in self.columns])
+        names: tuple[str, ...] | None = tuple(self.reads(before).names)
+        if names == tuple(after.names[at] for at in columns):
+            names = None
+        whole = names is None and columns == tuple(range(len(after)))
+        return replace(self, columns=None if whole else columns, names=names)
 
     @property
     def updates(self) -> bool:

@@ -53,7 +53,7 @@ class QueueInlet(Inlet):
         self.seed = seed
         self._gone_superseded = self._gone_shed = 0
         self.queue = self._build(edge, buffer, since_us)
-        super().__init__(buffer, since_us, edge.columns)
+        super().__init__(buffer, since_us, edge.columns, edge.names)
 
     def _build(self, edge: EdgeSpec, buffer: Buffer, since_us: int | None) -> Queue:
         queue = build_queue(edge, edge.reads(buffer.schema), begin_us=since_us, seed=self.seed)
@@ -118,9 +118,9 @@ class QueueInlet(Inlet):
         if waiting > self.peak:
             self.peak = waiting
 
-    def narrow(self, columns: tuple[int, ...]) -> None:
-        super().narrow(columns)
-        self.edge = replace(self.edge, columns=columns)
+    def narrow(self, columns: tuple[int, ...] | None, names: tuple[str, ...] | None = None) -> None:
+        super().narrow(columns, names)
+        self.edge = replace(self.edge, columns=columns, names=names)
 
     def take(self, limit: int) -> Batch | None:
         self.took = 0
@@ -231,12 +231,18 @@ class QueueInlet(Inlet):
         self._leave_for_good()
         self.move(arc, self.since_us, None)
 
-    def move(self, buffer: Buffer, since_us: int | None, columns: tuple[int, ...] | None) -> None:
+    def move(
+        self,
+        buffer: Buffer,
+        since_us: int | None,
+        columns: tuple[int, ...] | None,
+        names: tuple[str, ...] | None = None,
+    ) -> None:
         """Continue at another arc, of which its fields are these columns. Queued tuples stay."""
         self.arc = self.buffer = buffer
         self.since_us = since_us
         if columns is not None:
-            self.narrow(columns)
+            self.narrow(columns, names)
         self.punctuations.clear()
         buffer.admit(self)
         self.position = buffer.end - self.queue.waiting

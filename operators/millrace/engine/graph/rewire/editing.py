@@ -197,7 +197,7 @@ def remove(engine: Engine, command: RemoveOperator) -> dict[str, Any]:
             code="not_removable",
         )
     own = operator.inputs[0]
-    if replace(node.edge(0), columns=None) != APPEND:
+    if node.edge(0).unnarrowed != APPEND:
         raise Refuse(
             f"the input of {name} drops tuples ({_edge(node)}), and removing the operator would end that; change "
             f"the queue first: millrace operator queue {name} append",
@@ -223,9 +223,14 @@ def _reading(node: Node, gone: str, instead: str, operator: Operator) -> Node:
         if name == gone:
             node = replace(node, inputs=_with(node.inputs, position, instead))
             reader = operator.inputs[position]
-            edge = reader.edge if isinstance(reader, QueueInlet) else EdgeSpec(columns=reader.columns)
+            edge = reader.edge if isinstance(reader, QueueInlet) else _plain(reader)
             node = node.with_edge(position, edge)
     return node
+
+
+def _plain(reader: Inlet) -> EdgeSpec:
+    """The edge of a reader that keeps everything."""
+    return EdgeSpec(columns=reader.columns, names=reader.names)
 
 
 def _edge(node: Node) -> str:
@@ -237,21 +242,22 @@ def _move(engine: Engine, reader: Inlet, own: Inlet, waiting: Batch | None) -> I
     """A reader of an operator's output continues where the operator has read, after the tuples queued for both."""
     before, after, promise = reader.arc, own.arc, reader.promise
     columns = _through(own.columns, reader.columns)
+    names = tuple(reader.schema.names) if own.names or reader.names else None
     if not reader.waiting and waiting is None and not isinstance(reader, QueueInlet):
         before.detach(reader)
-        moved = after.attach(own.since_us, columns)
+        moved = after.attach(own.since_us, columns, names)
         moved.consumer, moved.peak, moved.skipped = reader.consumer, reader.peak, reader.skipped + own.skipped
         moved.ignored = reader.ignored + own.ignored
     else:
         if isinstance(reader, QueueInlet):
             moved = reader
         else:
-            edge = EdgeSpec(queued=True, columns=reader.columns)
+            edge = replace(_plain(reader), queued=True)
             moved = QueueInlet.instead_of(reader, edge, engine.clock, timed=engine.stopwatch is not None)
         if waiting is not None:
             moved.absorb(waiting)
         before.part_from(moved)
-        moved.move(after, own.since_us, columns)
+        moved.move(after, own.since_us, columns, names)
         moved.skipped += own.skipped
         moved.ignored += own.ignored
     if promise != LATENT:

@@ -77,7 +77,7 @@ def _definition(node: Node, indifferent: bool) -> Node:
 def _keeps(edge: EdgeSpec) -> EdgeSpec:
     """An edge without the number of its fields, if it reads the first ones."""
     first = edge.columns is not None and edge.columns == tuple(range(len(edge.columns)))
-    return replace(edge, columns=None) if first else edge
+    return edge.unnarrowed if first else edge
 
 
 def _continued(plan: QueryPlan, before: QueryPlan, same: Mapping[str, str]) -> QueryPlan:

@@ -246,7 +246,7 @@ def _and_readers(query: Query, nodes: Sequence[str]) -> dict[str, None]:
 
 def _twin(engine: Engine, node: Node, operator: Operator, remembering: bool) -> Operator:
     """The same operator once more, with an inlet at each place where the first one reads."""
-    inlets = [Inlet(inlet.arc, inlet.since_us, inlet.columns) for inlet in operator.inputs]
+    inlets = [Inlet(inlet.arc, inlet.since_us, inlet.columns, inlet.names) for inlet in operator.inputs]
     for inlet, first in zip(inlets, operator.inputs, strict=True):
         inlet.restore(unpack(pack(first.save())))
     twin = build(node.name, node.spec, inlets, engine.gauge, engine.clock)

@@ -1,7 +1,8 @@
-"""More fields for a stream while feeds are connected and queries run.
+"""More fields for a stream, or another name for one, while feeds are connected and queries run.
 
-Queued tuples get them too, with nulls. Present readers of the stream still read the fields that they were built for:
-their edges name them (`EdgeSpec.columns`), so that a restored engine does the same.
+Queued tuples get the fields too, with nulls. Present readers of the stream still read the fields that they were built
+for, under the names that these had: their edges name them (`EdgeSpec.columns`, `names`), so that a restored engine does
+the same.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from millrace.engine.plan import StreamDefinition
+from millrace.engine.plan import LATE_FIELDS, StreamDefinition
 from millrace.protocol import Field, Refuse
 
 if TYPE_CHECKING:
@@ -35,10 +36,23 @@ def check(stream: StreamDefinition, fields: Sequence[Field]) -> None:
         used.add(field.name)
 
 
-def widen(engine: Engine, stream: Stream, fields: Sequence[Field], texts: Mapping[str, str]) -> None:
-    """Add fields to a stream, and to its side stream if that runs."""
+def check_renamed(stream: StreamDefinition, field: str, to: str) -> None:
+    """Refuse a new name of a field. The side stream's own fields must keep their names, too."""
+    if field not in stream.schema.names:
+        raise Refuse(f"stream {stream.name} has no field {field}", code="unknown_field")
+    if to in stream.late.schema.names:
+        where = f"a field {to}" if to in stream.schema.names else f"a side stream whose late tuples have a {to}"
+        raise Refuse(f"stream {stream.name} already has {where}", code="exists")
+    if field in (own for own, _ in LATE_FIELDS):
+        raise Refuse(
+            f"stream {stream.name}: its side stream calls a field of its own late_{field} because of {field}",
+            code="in_use",
+        )
+
+
+def widen(engine: Engine, stream: Stream, after: StreamDefinition, texts: Mapping[str, str]) -> None:
+    """Give a stream the fields of another definition, and its side stream if that runs."""
     readers = [(engine.query(name), sql) for name, sql in texts.items()]
-    after = stream.definition.with_fields(fields)
     aside = engine.streams_by_name.get(after.late.name)
     _widen(engine, stream, after)
     if aside is not None:
@@ -57,6 +71,6 @@ def _widen(engine: Engine, stream: Stream, after: StreamDefinition) -> None:
         query.plan = query.plan.reading_of(after.source, before, after.schema)
         for node, operator in zip(query.plan.nodes, query.operators, strict=True):
             for position, reader in enumerate(operator.inputs):
-                columns = node.edge(position).columns
-                if reader.arc is output and columns is not None:
-                    reader.narrow(columns)
+                if reader.arc is output:
+                    edge = node.edge(position)
+                    reader.narrow(edge.columns, edge.names)

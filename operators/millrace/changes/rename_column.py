@@ -1,0 +1,70 @@
+"""ALTER STREAM ... RENAME COLUMN."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from millrace.changes.change import Change, Kind, Planned, Route, Verb
+from millrace.changes.effects import AlterFeeds
+from millrace.changes.fields import StreamName
+from millrace.changes.state import ControlState
+from millrace.sql import AlterStatement, rename_column
+from millrace.sql import Planned as Step
+
+
+class RenameColumn(Change):
+    """Rename a column of a stream. Queries keep the names of their columns; open feeds end and can open again."""
+
+    action: ClassVar[str] = "rename_column"
+    label: ClassVar[str] = "rename_column"
+    about: ClassVar[Kind | None] = "stream"
+    routes: ClassVar[tuple[Route, ...]] = (
+        Route(
+            "POST",
+            "streams/{name}/rename-column",
+            "Rename a column of a stream; queries keep the names of their columns",
+            Verb(
+                "Data",
+                "stream rename-column",
+                "millrace stream rename-column door k visitors",
+                "column {previous} of stream {name} is called {column} now",
+                arguments=("column", "to"),
+                metavars={"to": "NEW_NAME"},
+            ),
+        ),
+    )
+
+    name: StreamName
+    column: Annotated[str, Field(description="The column.", max_length=1_000)]
+    to: Annotated[str, Field(description="Its new name, which no column of the stream may have.", max_length=1_000)]
+    texts: Annotated[
+        dict[str, str], Field(default_factory=dict, description="Of an undo: the texts of queries from before.")
+    ]
+
+    def step(self, state: ControlState) -> Step:
+        state.must_know("stream", self.name)
+        return rename_column(self.name, (self.column, self.to), state.definitions, texts=self.texts)
+
+    def planned(self, state: ControlState, step: Step | None, facts: Any) -> Planned:
+        assert isinstance(step, AlterStatement)
+        before = {name: state.definitions.queries[name].sql for name in step.queries}
+        rewritten = [name for name, plan in step.queries.items() if plan.sql != before[name]]
+        return Planned(
+            self,
+            state.definitions.with_(step),
+            {"kind": "alter_stream", "name": self.name, "renamed": {self.column: self.to}, "rewritten": rewritten},
+            (step.command,),
+            (AlterFeeds(step.stream),),
+            (
+                RenameColumn(
+                    name=self.name,
+                    column=self.to,
+                    to=self.column,
+                    texts={name: before[name] for name in rewritten},
+                ),
+            ),
+            reply={"stream": self.name, "column": self.to, "previous": self.column, "rewritten": rewritten},
+            sentence=f"renamed column {self.column} of stream {self.name} to {self.to}",
+        )
