@@ -36,6 +36,7 @@ def parts() -> Mapping[str, Callable[[], str]]:
     papers = {f"claims-{paper}": _claims(paper) for paper in ("ets", "eqg", "ups", "nile", "oop")}
     return {
         "cli": cli,
+        "changes": changes.labels,
         "cli-changes": changes.commands,
         "http-changes": changes.routes,
         "configuration": lambda: reference().strip() + "\n",

@@ -31,6 +31,7 @@ SPOKEN = (
     ("component weight t 7", "t now weighs 7"),
     ("break set p.filter1", "set a break point at p.filter1"),
     ("break unset p.filter1", "removed the break point at p.filter1"),
+    ("stream rename-column t k key", "column k of stream t is called key now"),
     ("query drop pairs", "dropped query pairs"),
     ("query drop latest", "dropped query latest"),
     ("stream drop u", "dropped stream u"),

@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 
 from millrace.changes.change import Change, Route, Verb
 from millrace.changes.table import CHANGES
+from millrace.observe.metrics import RECONFIGURATIONS
 
 HEAD: Final = '''"""The commands of changes, which `verbs.py` reads. `make docs` writes this file."""
 
@@ -114,6 +115,14 @@ def _usage(field: dict[str, Any]) -> str:
     else:
         word = f"--{field['name']} {field['metavar'] or VALUES[field['type']]}"
     return word if field["required"] else f"[{word}]"
+
+
+# -- metrics -----------------------------------------------------------------------------------------------------------
+
+
+def labels() -> str:
+    """The kinds of changes in metrics."""
+    return ", ".join(f"`{kind}`" for kind in RECONFIGURATIONS) + "\n"
 
 
 # -- the HTTP API ------------------------------------------------------------------------------------------------------
