@@ -105,8 +105,8 @@ def test_a_server_without_changes(tmp_path):
 def test_an_entry_and_the_log_name_the_client(server):
     assert server.millrace("query", "pause", "q").returncode == 0
     authors = [entry["author"] for entry in server.json("changes")]
-    assert [re.fullmatch(r"admin 127\.0\.0\.1:\d+ \((.*)\)", author)[1] for author in authors] == [
-        "millrace apply", "millrace query pause",
+    assert [re.sub(r"^admin 127\.0\.0\.1:\d+ ", "", author) for author in authors] == [
+        "(millrace apply)", "(millrace query pause)",
     ]  # fmt: skip
     assert authors[-1] in server.millrace("changes").stdout
     assert [line["client"] for line in Link(server.admin).get("log") if line["event"] == "changed"][-1] == authors[-1]

@@ -15,8 +15,6 @@ from millrace.sql import Planned as Step
 class AlterStream(TextChange):
     """Change policies of a stream, or add columns, while feeds are connected."""
 
-    action: ClassVar[str] = "alter_stream"
-    label: ClassVar[str] = "alter_stream"
     steps: ClassVar[tuple[type, ...]] = (AlterStatement,)
 
     def planned(self, state: ControlState, step: Step | None, facts: Any) -> Planned:

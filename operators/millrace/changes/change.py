@@ -6,6 +6,7 @@ the control state, and either raises Refuse or lists commands and effects; it pe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Literal, NamedTuple
@@ -21,6 +22,15 @@ from millrace.sql import Catalog as Definitions
 from millrace.sql import Planned as Step
 
 Kind = Literal["stream", "query", "sink", "component", "operator"]
+
+# By the first part of a path.
+KINDS: Final[Mapping[str, Kind]] = {
+    "streams": "stream",
+    "queries": "query",
+    "sinks": "sink",
+    "components": "component",
+    "operators": "operator",
+}
 
 # Fields that only records have.
 INTERNAL: Final = frozenset({"id", "texts"})
@@ -94,9 +104,9 @@ class Planned:
 class Change(BaseModel):
     """A change of a server.
 
-    action    its name in records and in the API
-    label     its name in metrics and in the log
-    about     the kind of the object that it changes, and `target` the field with the object's name
+    action    its name in records and in the API: that of its class
+    label     its name in metrics and in the log: the action, unless the class has a shorter one
+    about     the kind of the object that it changes, as its routes say; `target` is the field with the object's name
     previews  whether its reply has `dry_run`
     """
 
@@ -104,10 +114,16 @@ class Change(BaseModel):
 
     action: ClassVar[str]
     label: ClassVar[str]
-    about: ClassVar[Kind | None] = None
+    about: ClassVar[Kind | None]
     target: ClassVar[str] = "name"
     previews: ClassVar[bool] = False
     routes: ClassVar[tuple[Route, ...]] = ()
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        cls.action = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
+        cls.label = vars(cls).get("label", cls.action)
+        cls.about = KINDS[cls.routes[0].path.partition("/")[0]] if cls.routes else None
 
     @classmethod
     def body(cls, route: Route) -> dict[str, FieldInfo]:

@@ -34,8 +34,6 @@ class _Facts(NamedTuple):
 class CreateQuery(TextChange):
     """Create a query, or replace one: equal operators keep their state."""
 
-    action: ClassVar[str] = "create_query"
-    label: ClassVar[str] = "create_query"
     steps: ClassVar[tuple[type, ...]] = (NewQuery, CreateTemporary)
 
     def facts(self, engine: Engine) -> Any:
@@ -88,9 +86,6 @@ class CreateQuery(TextChange):
 
 class Select(CreateQuery):
     """Read a SELECT: a query that ends with its reader."""
-
-    action: ClassVar[str] = "select"
-    label: ClassVar[str] = "select"
 
 
 def check_sinks_fit(before: QueryPlan, after: QueryPlan, sinks: Mapping[str, SinkDefinition]) -> None:

@@ -16,8 +16,6 @@ from millrace.sql import Planned as Step
 class CreateSink(TextChange):
     """Write the rows of a query into files."""
 
-    action: ClassVar[str] = "create_sink"
-    label: ClassVar[str] = "create_sink"
     steps: ClassVar[tuple[type, ...]] = (NewSink,)
 
     def planned(self, state: ControlState, step: Step | None, facts: Any) -> Planned:

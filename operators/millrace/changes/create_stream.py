@@ -17,8 +17,6 @@ from millrace.sql import Planned as Step
 class CreateStream(TextChange):
     """Create a stream."""
 
-    action: ClassVar[str] = "create_stream"
-    label: ClassVar[str] = "create_stream"
     steps: ClassVar[tuple[type, ...]] = (NewStream,)
 
     def planned(self, state: ControlState, step: Step | None, facts: Any) -> Planned:

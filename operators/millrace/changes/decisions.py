@@ -11,10 +11,10 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from shlex import quote
 from typing import Any, Final, Literal
-from zlib import crc32
 
 from pydantic import BaseModel, ConfigDict
 
+from millrace.changes.edits import row_spec
 from millrace.engine import views
 from millrace.engine.engine import Engine
 from millrace.engine.events import (
@@ -33,12 +33,11 @@ from millrace.engine.events import (
 from millrace.engine.graph import edges
 from millrace.engine.graph.rewire import editing, sharing
 from millrace.engine.plan import QueryPlan, current_name
-from millrace.operators.filter.spec import SelectSpec
 from millrace.operators.frame.spec import Spec
 from millrace.operators.join.join import Order as JoinOrder
 from millrace.operators.queues.edge import QueueKind
 from millrace.operators.sample.spec import SampleSpec
-from millrace.protocol import Refuse, Schema
+from millrace.protocol import Schema
 from millrace.sql import condition
 from millrace.sql.limits import KNOWN
 from millrace.values.expression import Expression
@@ -152,14 +151,12 @@ class OperatorEdit(DecisionModel):
 
     def _spec(self, engine: Engine, at: str, predicate: Expression | None) -> Spec:
         schema = self._columns(engine, at)
-        if (self.where is None) == (self.sample is None):
-            raise Refuse("expected either a condition (where) or a share (sample)", code="bad_edit")
-        if self.where is not None:
-            return SelectSpec(condition(self.where, schema, KNOWN) if predicate is None else predicate)
-        assert self.sample is not None
-        # Two samples must not draw the same lots; the same one draws the same ones wherever it is put.
-        seed = crc32(f"{at}:{self.input}".encode()) if self.seed is None else self.seed
-        return SampleSpec(self.sample, seed)
+        place = f"{at}:{self.input}"
+
+        def bind(where: str) -> Expression:
+            return condition(where, schema, KNOWN) if predicate is None else predicate
+
+        return row_spec(self.where, self.sample, self.seed, place, bind)
 
     def shell(self) -> str:
         if self.change == "remove":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from millrace.changes.change import Change, Kind, Planned, Route, Verb
+from millrace.changes.change import Change, Planned, Route, Verb
 from millrace.changes.effects import RemoveOutlet
 from millrace.changes.fields import QueryName
 from millrace.changes.state import ControlState
@@ -17,9 +17,6 @@ from millrace.sql import Planned as Step
 class DropQuery(Change):
     """Drop a query that no query or sink reads."""
 
-    action: ClassVar[str] = "drop_query"
-    label: ClassVar[str] = "drop_query"
-    about: ClassVar[Kind | None] = "query"
     routes: ClassVar[tuple[Route, ...]] = (
         Route(
             "DELETE",

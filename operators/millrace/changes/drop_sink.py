@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from millrace.changes.change import Change, Kind, Planned, Route, Verb
+from millrace.changes.change import Change, Planned, Route, Verb
 from millrace.changes.effects import CloseSink
 from millrace.changes.fields import SinkName
 from millrace.changes.state import ControlState
@@ -15,9 +15,6 @@ from millrace.sql import Planned as Step
 class DropSink(Change):
     """Finish a sink's file and drop the sink."""
 
-    action: ClassVar[str] = "drop_sink"
-    label: ClassVar[str] = "drop_sink"
-    about: ClassVar[Kind | None] = "sink"
     routes: ClassVar[tuple[Route, ...]] = (
         Route(
             "DELETE",

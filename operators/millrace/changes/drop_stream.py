@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from millrace.changes.change import Change, Kind, Planned, Route, Verb
+from millrace.changes.change import Change, Planned, Route, Verb
 from millrace.changes.effects import ForgetStream
 from millrace.changes.fields import StreamName
 from millrace.changes.state import ControlState
@@ -16,9 +16,6 @@ from millrace.sql import Planned as Step
 class DropStream(Change):
     """Drop a stream that no query reads."""
 
-    action: ClassVar[str] = "drop_stream"
-    label: ClassVar[str] = "drop_stream"
-    about: ClassVar[Kind | None] = "stream"
     routes: ClassVar[tuple[Route, ...]] = (
         Route(
             "DELETE",

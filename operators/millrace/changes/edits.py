@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Final, NamedTuple
 from zlib import crc32
 
@@ -16,6 +17,7 @@ from millrace.operators.frame.spec import Spec
 from millrace.operators.sample.spec import SampleSpec
 from millrace.protocol import Refuse, Schema
 from millrace.sql import condition
+from millrace.values.expression import Expression
 
 # On the command line: the options that choose rows, and words for their values.
 ROW_CHOICES: Final = ("where", "sample")
@@ -44,17 +46,26 @@ class RowChoice(Change):
     seed: Annotated[int | None, Field(ge=0, lt=2**32, description="The seed of the random numbers.")] = None
 
     def spec(self, state: ControlState, facts: EditFacts, place: str) -> Spec:
-        """The operator. Two samples must not draw the same lots; the same one draws the same ones wherever it is."""
+        """The operator."""
         if isinstance(facts.schema, Refuse):
             raise facts.schema
-        if (self.where is None) == (self.sample is None):
-            raise Refuse("expected either a condition (where) or a share (sample)", code="bad_edit")
+        schema = facts.schema
         if self.seed is not None and self.sample is None:
             raise Refuse("seed: only a sample draws at random", code="bad_edit")
-        if self.where is not None:
-            return SelectSpec(condition(self.where, facts.schema, state.limits))
-        assert self.sample is not None
-        return SampleSpec(self.sample, crc32(place.encode()) if self.seed is None else self.seed)
+        return row_spec(self.where, self.sample, self.seed, place, lambda where: condition(where, schema, state.limits))
+
+
+def row_spec(
+    where: str | None, sample: float | None, seed: int | None, place: str, bind: Callable[[str], Expression]
+) -> Spec:
+    """The operator that keeps these rows; `bind` plans a condition. Two samples must not draw the same lots; the same
+    one draws the same ones wherever it is."""
+    if (where is None) == (sample is None):
+        raise Refuse("expected either a condition (where) or a share (sample)", code="bad_edit")
+    if where is not None:
+        return SelectSpec(bind(where))
+    assert sample is not None
+    return SampleSpec(sample, crc32(place.encode()) if seed is None else seed)
 
 
 def edit_facts(engine: Engine, operator: str, schema: Any) -> EditFacts:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from millrace.changes.change import Kind, Planned, Route, Verb
+from millrace.changes.change import Planned, Route, Verb
 from millrace.changes.edits import ROW_CHOICES, ROW_METAVARS, ROW_NEEDS, EditFacts, RowChoice, edit_facts
 from millrace.changes.fields import InputNumber, OperatorName
 from millrace.changes.remove_operator import RemoveOperator
@@ -23,9 +23,6 @@ class InsertOperator(RowChoice):
     Tuples that are queued at the input stay there. Later tuples go through the new operator.
     """
 
-    action: ClassVar[str] = "insert_operator"
-    label: ClassVar[str] = "insert_operator"
-    about: ClassVar[Kind | None] = "operator"
     previews: ClassVar[bool] = True
     target: ClassVar[str] = "before"
     routes: ClassVar[tuple[Route, ...]] = (

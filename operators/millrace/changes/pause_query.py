@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from millrace.changes.change import Change, Kind, Planned, Route, Verb
+from millrace.changes.change import Change, Planned, Route, Verb
 from millrace.changes.fields import QueryName
 from millrace.changes.state import ControlState
 from millrace.engine import events
@@ -19,9 +19,7 @@ REASON = "paused by an admin"
 class PauseQuery(Change):
     """Pause a query. Until it is resumed it skips its input and counts the skipped tuples."""
 
-    action: ClassVar[str] = "pause_query"
     label: ClassVar[str] = "pause"
-    about: ClassVar[Kind | None] = "query"
     routes: ClassVar[tuple[Route, ...]] = (
         Route(
             "POST",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from millrace.changes.change import Change, Kind, Planned, Route, Verb
+from millrace.changes.change import Change, Planned, Route, Verb
 from millrace.changes.fields import OperatorName
 from millrace.changes.state import ControlState
 from millrace.engine import events
@@ -15,9 +15,6 @@ from millrace.sql import Planned as Step
 class RemoveOperator(Change):
     """Remove an inserted operator or a select, until its query is replaced. Its queued tuples pass."""
 
-    action: ClassVar[str] = "remove_operator"
-    label: ClassVar[str] = "remove_operator"
-    about: ClassVar[Kind | None] = "operator"
     previews: ClassVar[bool] = True
     routes: ClassVar[tuple[Route, ...]] = (
         Route(

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from millrace.changes.change import Change, Kind, Planned, Route, Verb
+from millrace.changes.change import Change, Planned, Route, Verb
 from millrace.changes.effects import AlterFeeds
 from millrace.changes.fields import StreamName
 from millrace.changes.state import ControlState
@@ -17,9 +17,6 @@ from millrace.sql import Planned as Step
 class RenameColumn(Change):
     """Rename a column of a stream. Queries keep the names of their columns; open feeds end and can open again."""
 
-    action: ClassVar[str] = "rename_column"
-    label: ClassVar[str] = "rename_column"
-    about: ClassVar[Kind | None] = "stream"
     routes: ClassVar[tuple[Route, ...]] = (
         Route(
             "POST",
@@ -39,9 +36,7 @@ class RenameColumn(Change):
     name: StreamName
     column: Annotated[str, Field(description="The column.", max_length=1_000)]
     to: Annotated[str, Field(description="Its new name, which no column of the stream may have.", max_length=1_000)]
-    texts: Annotated[
-        dict[str, str], Field(default_factory=dict, description="Of an undo: the texts of queries from before.")
-    ]
+    texts: dict[str, str] = Field(default_factory=dict, description="Of an undo: the texts of queries from before.")
 
     def step(self, state: ControlState) -> Step:
         state.must_know("stream", self.name)

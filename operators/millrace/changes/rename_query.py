@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from millrace.changes.change import Change, Kind, Planned, Route, Verb
+from millrace.changes.change import Change, Planned, Route, Verb
 from millrace.changes.effects import RenameOutlet, RetargetSink
 from millrace.changes.fields import QueryName
 from millrace.changes.state import ControlState
@@ -17,9 +17,6 @@ from millrace.sql import RenameStatement, rename
 class RenameQuery(Change):
     """Rename a query. Sequence numbers continue, and subscribers stay connected."""
 
-    action: ClassVar[str] = "rename_query"
-    label: ClassVar[str] = "rename_query"
-    about: ClassVar[Kind | None] = "query"
     routes: ClassVar[tuple[Route, ...]] = (
         Route(
             "POST",

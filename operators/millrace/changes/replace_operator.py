@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from millrace.changes.change import Kind, Planned, Route, Verb
+from millrace.changes.change import Planned, Route, Verb
 from millrace.changes.edits import ROW_CHOICES, ROW_METAVARS, ROW_NEEDS, EditFacts, RowChoice, edit_facts
 from millrace.changes.fields import OperatorName
 from millrace.changes.state import ControlState
@@ -17,9 +17,6 @@ from millrace.sql import Planned as Step
 class ReplaceOperator(RowChoice):
     """Change which rows a filter or a sample keeps, until its query is replaced."""
 
-    action: ClassVar[str] = "replace_operator"
-    label: ClassVar[str] = "replace_operator"
-    about: ClassVar[Kind | None] = "operator"
     previews: ClassVar[bool] = True
     routes: ClassVar[tuple[Route, ...]] = (
         Route(

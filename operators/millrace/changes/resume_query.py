@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from millrace.changes.change import Change, Kind, Planned, Route, Verb
+from millrace.changes.change import Change, Planned, Route, Verb
 from millrace.changes.fields import QueryName
 from millrace.changes.pause_query import PauseQuery
 from millrace.changes.state import ControlState
@@ -16,9 +16,7 @@ from millrace.sql import Planned as Step
 class ResumeQuery(Change):
     """Resume a paused query at the current end of its input. A failed query starts again."""
 
-    action: ClassVar[str] = "resume_query"
     label: ClassVar[str] = "resume"
-    about: ClassVar[Kind | None] = "query"
     routes: ClassVar[tuple[Route, ...]] = (
         Route(
             "POST",

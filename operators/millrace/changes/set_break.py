@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from millrace.changes.change import Change, Kind, Planned, Route, Verb
+from millrace.changes.change import Change, Planned, Route, Verb
 from millrace.changes.fields import OperatorName
 from millrace.changes.state import ControlState
 from millrace.engine import events
@@ -17,9 +17,7 @@ from millrace.sql import Planned as Step
 class SetBreak(Change):
     """Set or remove a break point at an operator's output."""
 
-    action: ClassVar[str] = "set_break"
     label: ClassVar[str] = "break"
-    about: ClassVar[Kind | None] = "operator"
     routes: ClassVar[tuple[Route, ...]] = (
         Route(
             "PUT",

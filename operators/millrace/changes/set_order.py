@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from millrace.changes.change import Change, Kind, Planned, Route, Verb
+from millrace.changes.change import Change, Planned, Route, Verb
 from millrace.changes.fields import QueryName
 from millrace.changes.state import ControlState
 from millrace.engine import events
@@ -20,9 +20,7 @@ class SetOrder(Change):
     """Change how a running query's joins order their rows. No pair is lost or repeated. Omitted settings do not
     change."""
 
-    action: ClassVar[str] = "set_order"
     label: ClassVar[str] = "order"
-    about: ClassVar[Kind | None] = "query"
     routes: ClassVar[tuple[Route, ...]] = (
         Route(
             "PUT",

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from millrace.changes.change import Change, Kind, Planned, Route, Verb
+from millrace.changes.change import Change, Planned, Route, Verb
 from millrace.changes.fields import InputNumber, OperatorName
 from millrace.changes.state import ControlState
 from millrace.engine import events
@@ -18,9 +18,7 @@ from millrace.sql import Planned as Step
 class SetQueue(Change):
     """Change the queue of an operator's input while it runs."""
 
-    action: ClassVar[str] = "set_queue"
     label: ClassVar[str] = "queue"
-    about: ClassVar[Kind | None] = "operator"
     routes: ClassVar[tuple[Route, ...]] = (
         Route(
             "PUT",
@@ -40,9 +38,9 @@ class SetQueue(Change):
     kind: Annotated[
         QueueKind,
         Field(
-            description="append: all rows. The others keep the newest row of each key: fifo at the end, inplace in "
-            "the old row's place, linecutting with rare keys first, deadline with those that readers look at next, "
-            "auto only under overload.",
+            description="append keeps all rows, the others the newest row of each key. fifo puts it at the end, inplace "
+            "in the old row's place. linecutting prefers rare keys, deadline the keys that readers look at next. auto "
+            "supersedes rows only under overload.",
         ),
     ]
     input: InputNumber = 0

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from millrace.changes.change import Change, ChangeLabel, Kind, Planned, Route, Verb
+from millrace.changes.change import Change, ChangeLabel, Planned, Route, Verb
 from millrace.changes.decisions import ComponentDecisions, decided
 from millrace.changes.fields import ComponentName, StrategyText
 from millrace.changes.state import ControlState
@@ -18,9 +18,7 @@ from millrace.sql import Planned as Step
 class SetStrategy(Change):
     """Set the strategy of a component, or of one of its operators, while it runs."""
 
-    action: ClassVar[str] = "set_strategy"
     label: ClassVar[str] = "strategy"
-    about: ClassVar[Kind | None] = "component"
     routes: ClassVar[tuple[Route, ...]] = (
         Route(
             "PUT",

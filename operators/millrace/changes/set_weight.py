@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from millrace.changes.change import Change, Kind, Planned, Route, Verb
+from millrace.changes.change import Change, Planned, Route, Verb
 from millrace.changes.fields import ComponentName
 from millrace.changes.state import ControlState
 from millrace.engine import events
@@ -17,9 +17,7 @@ from millrace.sql import Planned as Step
 class SetWeight(Change):
     """Set a component's share of the processor relative to the other components."""
 
-    action: ClassVar[str] = "set_weight"
     label: ClassVar[str] = "weight"
-    about: ClassVar[Kind | None] = "component"
     routes: ClassVar[tuple[Route, ...]] = (
         Route(
             "PUT",

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from millrace.changes.change import Change, Kind, Planned, Route, Verb
+from millrace.changes.change import Change, Planned, Route, Verb
 from millrace.changes.fields import QueryName
 from millrace.changes.state import ControlState
 from millrace.engine import events
@@ -17,9 +17,7 @@ class UnshareQuery(Change):
     """Make separate copies of the operators that a query shares with others. No row is lost or repeated. They stay
     separate until the query is replaced."""
 
-    action: ClassVar[str] = "unshare_query"
     label: ClassVar[str] = "unshare"
-    about: ClassVar[Kind | None] = "query"
     routes: ClassVar[tuple[Route, ...]] = (
         Route(
             "POST",

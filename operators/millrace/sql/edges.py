@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, get_args
 
+from millrace.engine.plan import Node
 from millrace.operators.frame.windows import TimeWindow
 from millrace.operators.project.spec import MapSpec
 from millrace.operators.queues.edge import WINDOW_SCHEDULERS, EdgeSpec, QueueKind
@@ -58,6 +59,14 @@ def pass_rows(planner: QueryPlanner, relation: Relation) -> Relation:
     ]
     passed = planner.add(MapSpec(tuple(columns)), [relation])
     return replace(passed, alias=relation.alias, time_name=relation.time_name, update_key=relation.update_key)
+
+
+def only_names(node: Node, width: int) -> bool:
+    """Whether an operator copies each of so many columns, and gives them names at most."""
+    spec = node.spec
+    if not isinstance(spec, MapSpec) or len(spec.columns) != width or not node.edge(0).plain:
+        return False
+    return all(isinstance(one, e.Column) and one.position == at for at, (_, one) in enumerate(spec.columns))
 
 
 def _latest(planner: QueryPlanner, latest: s.Latest, relation: Relation) -> Relation:

@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 
-from millrace.engine.plan import Node, QueryPlan, StreamDefinition
-from millrace.operators.project.spec import MapSpec
+from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.protocol import MillraceError
 from millrace.sql import syntax as s
+from millrace.sql.edges import only_names
 from millrace.sql.errors import SqlError
 from millrace.sql.limits import KNOWN
 from millrace.sql.parser import parse, written
 from millrace.sql.planned import Catalog, schemas_of
 from millrace.sql.rewriting import Change, nodes_of, plan_again, replace_places, without_stars
-from millrace.values.expression import Column, Constant
+from millrace.values.expression import Constant
 from millrace.values.functions import Library
 
 # Options of a stream that name columns, by the attribute that has the names.
@@ -168,21 +168,13 @@ def _plan_shape(plan: QueryPlan, catalog: Catalog, renamed: tuple[str, str]) -> 
     kept = 0
     for node in plan.nodes:
         inputs = [numbers.get(name, name) for name in node.inputs]
-        if _only_names(node, len(schemas[node.inputs[0]])):
+        if only_names(node, len(schemas[node.inputs[0]])):
             numbers[node.name] = inputs[0]
             continue
         numbers[node.name], kept = kept, kept + 1
         yield inputs
         yield from _shape((node.spec, node.edges), renamed)
     yield numbers.get(plan.output, plan.output)
-
-
-def _only_names(node: Node, width: int) -> bool:
-    """Whether an operator copies each column of its input."""
-    spec = node.spec
-    if not isinstance(spec, MapSpec) or len(spec.columns) != width or not node.edge(0).plain:
-        return False
-    return all(isinstance(one, Column) and one.position == at for at, (_, one) in enumerate(spec.columns))
 
 
 def _shape(value: object, renamed: tuple[str, str]) -> Iterator[object]:

@@ -459,6 +459,7 @@ Body = (
     | CreateSinkStatement
     | AlterStreamStatement
     | AddColumnStatement
+    | RenameColumnStatement
     | AlterQueryStatement
     | DropStatementNode
     | InsertStatement

@@ -81,10 +81,15 @@ def _named(command: Callable[..., None], kind: Kind, **options: object) -> Calla
 def _print(link: Link, kind: Kind, item: Mapping[str, Any], everything: bool) -> None:
     from millrace.cli import details
 
+    _answer(link, item, lambda: "\n".join(details.lines(kind, item, everything=everything)))
+
+
+def _answer(link: Link, answer: Any, text: Callable[[], str]) -> None:
+    """Print an answer as data, or as text."""
     if link.as_json:
-        show.as_json(item)
+        show.as_json(answer)
     else:
-        show.out("\n".join(details.lines(kind, item, everything=everything)))
+        show.out(text())
 
 
 # -- SQL ---------------------------------------------------------------------------------------------------------------
@@ -149,10 +154,7 @@ def run_statements(link: Link, text: str) -> None:
 def export(link: Link) -> None:
     """Print the catalog as SQL that another server can apply; decisions beyond SQL are comments."""
     answer = link.get("catalog")
-    if link.as_json:
-        show.as_json(answer)
-    else:
-        show.out(answer["sql"].rstrip())
+    _answer(link, answer, lambda: answer["sql"].rstrip())
 
 
 def explain(
@@ -170,10 +172,7 @@ def explain(
         _explain_order(link, query)
         return
     answer, _ = request(link, "GET", "query", query, "/explain" + ("?analyze=true" if analyze else ""))
-    if link.as_json:
-        show.as_json(answer)
-    else:
-        show.out(answer["text"])
+    _answer(link, answer, lambda: answer["text"])
 
 
 def _explain_order(link: Link, query: str) -> None:
@@ -275,10 +274,7 @@ def stream_archive(link: Link, name: Stream) -> None:
     from millrace.cli import details
 
     answer, _ = request(link, "POST", "stream", name, "/archive", {})
-    if link.as_json:
-        show.as_json(answer)
-    else:
-        show.out("\n".join(details.lines("archive", answer["archive"], everything=True)))
+    _answer(link, answer, lambda: "\n".join(details.lines("archive", answer["archive"], everything=True)))
 
 
 def _key_words(key: Mapping[str, Any]) -> str:

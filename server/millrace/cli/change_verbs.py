@@ -261,9 +261,9 @@ VERBS: Final[tuple[dict[str, Any], ...]] = ({'section': 'Data',
               'type': 'text',
               'choices': ['append', 'auto', 'fifo', 'inplace', 'linecutting', 'deadline'],
               'metavar': None,
-              'help': 'append: all rows. The others keep the newest row of each key: fifo at the end, inplace in the '
-                      "old row's place, linecutting with rare keys first, deadline with those that readers look at "
-                      'next, auto only under overload.',
+              'help': 'append keeps all rows, the others the newest row of each key. fifo puts it at the end, '
+                      "inplace in the old row's place. linecutting prefers rare keys, deadline the keys that readers "
+                      'look at next. auto supersedes rows only under overload.',
               'required': True,
               'default': None,
               'bounds': {}},

@@ -6,6 +6,7 @@ The table itself takes most of a second to import, so `make docs` writes the par
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
@@ -101,7 +102,7 @@ def _perform(link: Link, verb: Mapping[str, Any], name: str, body: Mapping[str, 
 
 
 def _check_number(name: str, value: float, bounds: Mapping[str, float]) -> None:
-    low, high = bounds.get("ge", bounds.get("gt")), bounds.get("lt")
+    low, high = bounds.get("ge", bounds.get("gt", -math.inf)), bounds.get("lt", math.inf)
     above = value > low if "gt" in bounds else value >= low
     if not (above and value < high):
         first = "above" if "gt" in bounds else "from"

@@ -132,9 +132,9 @@ def routes() -> str:
     """A row for each route of a change."""
     lines = ["| method | path | what it does | body |", "|---|---|---|---|"]
     for change, route in _routes():
-        body = "; ".join(_explained(name, field) for name, field in change.body(route).items())
+        body = " ".join(_explained(name, field) for name, field in change.body(route).items())
         if one_of := " and ".join(f"`{name}`" for name in route.verb.one_of):
-            body = f"exactly one of {one_of}; {body}"
+            body = f"Exactly one of {one_of}. {body}"
         lines.append(f"| {route.method} | `/api/v1/{route.path}` | {_cell(_help(change, route))} | {body} |")
     return "\n".join(lines) + "\n"
 
@@ -142,7 +142,7 @@ def routes() -> str:
 def _explained(name: str, field: FieldInfo) -> str:
     default = "" if field.is_required() or not field.default or field.default_factory else f" (`{field.default}`)"
     optional = "" if field.is_required() or default else " (optional)"
-    return f"`{name}`{optional}{default}: {_cell(field.description or '').rstrip('.')}"
+    return f"`{name}`{optional}{default}: {_cell(field.description or '')}"
 
 
 def _cell(text: str) -> str:
