@@ -38,9 +38,9 @@ class SetQueue(Change):
     kind: Annotated[
         QueueKind,
         Field(
-            description="append keeps all rows, the others the newest row of each key. fifo puts it at the end, inplace "
-            "in the old row's place. linecutting prefers rare keys, deadline the keys that readers look at next. auto "
-            "supersedes rows only under overload.",
+            description="append keeps all rows, the others the newest row of each key. fifo puts it at the end, "
+            "inplace in the old row's place. linecutting prefers rare keys, deadline the keys that readers look at "
+            "next. auto supersedes rows only under overload.",
         ),
     ]
     input: InputNumber = 0
