@@ -94,6 +94,7 @@ async def test_what_is_wrong_is_refused_and_changes_nothing(daemon):
         ("POST", "pairs.join1/insert", {"where": "k"}, 400, "expected boolean"),
         ("POST", "pairs.join1/insert", {}, 400, "expected either"),
         ("POST", "pairs.join1/insert", {"where": "true", "sample": 0.5}, 400, "expected either"),
+        ("POST", "pairs.join1/insert", {"where": "true", "seed": 1}, 400, "only a sample draws at random"),
         ("POST", "pairs.join1/insert", {"sample": 1.5}, 422, "sample"),
         ("POST", "pairs.join1/insert", {"where": "true", "input": 2}, 409, "from 0 to 1, got 2"),
         ("POST", "pairs.join1/insert", {"where": "true", "name": "some.filter1"}, 409, "already"),
