@@ -299,14 +299,15 @@ def test_other_columns_continue_the_numbers(tmp_path):
     results, log = made(tmp_path)
     log.append(0, rows_of(0, 10))
     results.work()
-    log.adopt(WIDER)
+    log.adopt(WIDER, 10)
     assert (log.oldest, log.next) == (10, 10)
     log.append(10, rows_of(10, 5, WIDER))
     results.work(final=True)
     again, log = made(tmp_path)
     assert (log.oldest, log.next, log.schema) == (10, 15, WIDER)
-    log.append(0, rows_of(0, 10))  # a replay from before the replacement
-    log.adopt(WIDER)
+    log.append(0, rows_of(0, 10))  # a replay from before two replacements
+    log.adopt(Schema.of(other="text"), 5)
+    log.adopt(WIDER, 10)
     assert numbers(all_of(log)) == [(k, k) for k in range(10, 15)]
     again.work(final=True)
     assert len(list((tmp_path / "results" / HISTORY).iterdir())) == 1
@@ -530,6 +531,57 @@ def test_feeds_wait_once_a_reader_lags_by_what_is_retained(tmp_path, monkeypatch
         assert query.outlet.slowest == slow
         await query.results.sync()
         assert query.log.oldest <= query.following - 2_000
+        hand.left = 10**9
+        slow.pump()
+        await until(lambda: slow.held == 0)
+        assert query.pressed[-1] is Backpressure.NONE
+        assert hand.rows == list(range(query.following))
+        await query.results.close()
+
+    asyncio.run(play())
+
+
+def test_a_reader_of_rows_that_are_gone_is_notified(tmp_path, monkeypatch):
+    monkeypatch.setattr("millrace.net.sink.PIECE_BYTES", 1_000)
+
+    async def play():
+        for policy, code in (("wait", "not_retained"), ("disconnect", "too_slow"), ("drop_oldest", None)):
+            query = Query(tmp_path / policy)
+            for _ in range(50):
+                query.emit(10)
+            hand, reader = query.subscribe(policy, start=0)
+            await until(lambda reader=reader: reader.held_bytes > 0)
+            query.log._clear()
+            hand.left = 10**9
+            reader.pump()
+            if code is None:
+                await until(lambda reader=reader: reader.held == 0)
+                query.emit(5)
+                assert hand.rows[-5:] == list(range(500, 505))
+                assert len(hand.rows) + reader.dropped == 505
+            else:
+                await until(lambda hand=hand: hand.why is not None)
+                assert hand.why[0] == code
+                assert len(hand.rows) + reader.dropped == 500
+            await query.results.close()
+
+    asyncio.run(play())
+
+
+def test_feeds_wait_when_readers_hold_more_than_all_queries_may(tmp_path, monkeypatch):
+    monkeypatch.setattr("millrace.net.sink.LIVE_BYTES", 2_000)
+    monkeypatch.setattr("millrace.net.sink.PIECE_BYTES", 1_000)
+
+    async def play():
+        query = Query(tmp_path, most_bytes=30_000)
+        other = opened(query.results, "1 GB", history="c" * 16)
+        hand, slow = query.subscribe(limit=10)
+        while not query.pressed:
+            query.emit(10)
+            other.append(other.next, rows_of(other.next, 10))
+            await query.results.sync()
+        assert query.following > 200
+        assert query.log.oldest == 0
         hand.left = 10**9
         slow.pump()
         await until(lambda: slow.held == 0)

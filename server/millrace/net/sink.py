@@ -195,8 +195,8 @@ class Consumer:
         fill = max(self.held / self.slow.limit, (self.held_bytes + unread) / self.slow.most_bytes)
         if fill <= 1 / 2 or self.log is None or self._newest is not None:
             return fill
-        first = self._queue[0][0] if self._queue else self._behind
-        return fill if first is None or first < self.log.oldest else min(fill, self.log.fill(first))
+        first = self.log.next - self.held
+        return fill if first < self.log.oldest else min(fill, self.log.fill(first))
 
     @property
     def too_slow(self) -> bool:
@@ -301,6 +301,9 @@ class Consumer:
             self.held -= len(batch)
             self._accept(first, batch)
             self._behind = first + len(batch)
+        missing = 0 if found else min(log.oldest, self._log_end) - self._behind
+        if missing and not self._miss(missing):
+            return
         if self._behind >= self._log_end:
             self._behind = None
             log.release(self)
@@ -892,8 +895,8 @@ class WriterSink(Consumer):
         self._now_us = now_us
         self._noticed: str | None = None
         self._noticed_us = 0
-        # Rows that newer positions need after a kill: of the last two, because the newest may not have been stored.
-        self._needed: deque[int | None] = deque(maxlen=2)
+        # The first rows that positions need after a kill, of the last two checkpoints: the newest may be incomplete.
+        self._needed: deque[int | None] = deque(maxlen=4)
         self.failed: str | None = None
         self.trouble: Trouble | None = None
         self.retries = 0
@@ -1011,11 +1014,11 @@ class WriterSink(Consumer):
                 return self.position
             if position is not None:
                 self.position = position
-        self._need_position()
+        self.need_position()
         return self.position
 
-    def _need_position(self) -> None:
-        """Rows that precede the checkpoint and follow the position must stay until a later position."""
+    def need_position(self) -> None:
+        """Rows that precede a checkpoint and follow its position must stay until a later checkpoint."""
         log, position = self.log, self.position
         if log is not None and position is not None:
             self._needed.append(position.next if position.next < log.next else None)

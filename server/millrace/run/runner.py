@@ -411,7 +411,7 @@ class Runner:
     def _continue_outlet(self, before: Outlet, schema: Schema, key: Sequence[int] | None = None) -> Outlet:
         """Replace an outlet by one whose rows have other columns: the same history, without the rows before."""
         if before.log is not None:
-            before.log.adopt(schema)
+            before.log.adopt(schema, before.next_sequence)
         return self._make_outlet(before.query, schema, before.history, before.next_sequence, before.log, key)
 
     def add_side_outlet(self, late: StreamDefinition, count: Count | None = None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from millrace.changes.effects import CloseSink, Effect, OpenSink
 from millrace.engine.engine import Engine
@@ -18,6 +18,9 @@ from millrace.sql import SinkDefinition
 from millrace.store.openings import NO_PLACE, NewSink, Opened, Openings, SinkPlace, Taken, abandon
 from millrace.store.places import SinkFolders
 from millrace.store.sinkfiles import SinkPosition
+
+# How long a checkpoint waits for the disks of sinks.
+SYNC_SECONDS: Final = 5.0
 
 
 @dataclass(slots=True)
@@ -113,16 +116,18 @@ class Sinks:
     # -- positions ---------------------------------------------------------------------------------
 
     async def sync(self) -> None:
-        """Make durable what the sinks have written, as far as it can be now."""
-        await asyncio.gather(*(sink.consumer.commit() for sink in self._sinks.values()))
+        """Make durable what the sinks have written. A sink that hangs keeps its earlier position."""
+        commits = [asyncio.ensure_future(sink.consumer.commit()) for sink in self._sinks.values()]
+        if commits:
+            await asyncio.wait(commits, timeout=SYNC_SECONDS)
 
     def positions(self) -> dict[str, dict[str, Any]]:
         """How far each sink was at the last `sync`, or when all were closed: for a checkpoint, and then for `add`."""
-        found = {
-            name: sink.consumer.position.to_data()
-            for name, sink in self._sinks.items()
-            if sink.consumer.position is not None
-        }
+        found = {}
+        for name, sink in self._sinks.items():
+            if sink.consumer.position is not None:
+                sink.consumer.need_position()
+                found[name] = sink.consumer.position.to_data()
         return {**self._last, **found}
 
     # -- views -------------------------------------------------------------------------------------

@@ -135,7 +135,7 @@ class ResultLog:
         """The rows from this one on, as a part of those that may be retained: above 1, trimming would remove some."""
         retain = self._retain
         unread = self.bytes_from(sequence)
-        share = unread / self._results.limits.most_bytes
+        share = max(unread / self._results.limits.most_bytes, self._results.excess)
         if retain.rows is not None:
             return max((self.next - sequence) / retain.rows, share)
         if retain.age_us is not None:
@@ -174,10 +174,11 @@ class ResultLog:
             self._add_waiting(batch.weight)
             results.changed_log(self)
 
-    def adopt(self, schema: Schema) -> None:
-        """Rows have other columns from now on: those before are removed, and the numbers continue."""
+    def adopt(self, schema: Schema, sequence: int) -> None:
+        """Rows have other columns from this number on: those before are removed, and the numbers continue. A replay of
+        steps from before that changes nothing."""
         with self._results.lock:
-            if schema != self.schema:
+            if sequence >= self.next and schema != self.schema:
                 self._clear()
                 self.schema = schema
 

@@ -42,6 +42,8 @@ WRITE_SECONDS: Final = 0.5
 WAITING_BYTES: Final = 1 << 25
 # Age is looked at this often, although no row arrives.
 TRIM_SECONDS: Final = 30.0
+# Trimming follows writing, so that all logs together exceed their limit by a little.
+EXCESS: Final = 1.1
 # Files that stay open between two writes.
 MOST_OPEN: Final = 128
 LEAST_PAUSE_SECONDS: Final = 0.1
@@ -174,12 +176,17 @@ class Results:
             await asyncio.get_running_loop().run_in_executor(self._readers, thread.join)
         elif self._logs:
             self.work(final=True)
-        self._readers.shutdown(wait=False)
 
     @property
     def pressure(self) -> float:
         """How full the buffers are; 1 if feeds have to wait."""
         return self.waiting_bytes / self.limits.waiting_bytes
+
+    @property
+    def excess(self) -> float:
+        """How far all logs together exceed their limit because readers hold rows; 0 if they hardly do."""
+        share = self.disk_bytes / self.limits.most_bytes
+        return share if share > EXCESS else 0.0
 
     def problems(self) -> list[str]:
         """The problems, for the server's health."""
