@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from millrace.client import AsyncClient, ServerError
+from millrace.client.subscription import RowBatch
 from millrace.net.sink import Backpressure, Outlet, Retention, Sender, Slow, Subscription
 from millrace.protocol import Refuse, Schema
 from millrace.run.config import ConfigError, load
@@ -687,10 +688,10 @@ def test_subscribers_of_a_server_with_a_folder_can_start_at_the_first_row(tmp_pa
                 assert view["retained_bytes"] == daemon.results.disk_bytes > 40_000
                 assert daemon.query("none")["retained_tuples"] == 0
                 subscription = await client.subscribe("q", from_sequence=5)
-                found = []
+                found: list[object] = []
                 while len(found) < 39_995:
                     part = await subscription.next_batch()
-                    assert part is not None
+                    assert isinstance(part, RowBatch)
                     found += [row[0] for row in part.rows]
                 assert found == list(range(5, 40_000))
                 with pytest.raises(ServerError, match="retains no rows"):

@@ -24,6 +24,11 @@ def kill(server, data):
     (data / "addresses.json").unlink()
 
 
+def emitted(server, rows):
+    wait_until(lambda: server.json("query", "show", "q")["next_sequence"] == rows)
+    wait_until(lambda: server.json("sink", "show", "f")["held"] == 0)
+
+
 def test_tail_reaches_back_over_kills(tmp_path):
     data, fed, histories = tmp_path / "data", 0, set()
     data.mkdir()
@@ -62,10 +67,8 @@ def test_sinks_have_every_row_once_over_kills(tmp_path, ending):
             if life < 4:
                 kill(server, data)
             else:
-                rows = (fed + 1) // 2
-                wait_until(lambda rows=rows: server.json("query", "show", "q")["next_sequence"] == rows)
-                wait_until(lambda: server.json("sink", "show", "f")["held"] == 0)
-                assert server.end()[0] == 0  # which completes the last file
+                emitted(server, (fed + 1) // 2)
+                assert server.end()[0] == 0
     path = data / f"sinks/out.{ending}"
     if ending == "parquet":
         found = [k for file in sorted(path.glob("*.parquet")) for k in pq.read_table(file)["k"].to_pylist()]
