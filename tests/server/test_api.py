@@ -226,7 +226,7 @@ async def test_parquet_sinks_appear_whole(daemon, tmp_path):
         await daemon.catalog.execute("DROP SINK f")
     assert sorted(row["k"] for row in pq.read_table(path).to_pylist()) == [1, 2]
     assert (path / f"f-{0:019d}-{0:019d}.parquet").exists()
-    assert len(list(path.iterdir())) == 2
+    assert len(list(path.glob("*.parquet"))) == 2
 
 
 @served()
