@@ -95,9 +95,6 @@ class Recovery:
         await self._perform(effects, _counts(control), control["positions"])
         for name, outlet in daemon.runner.outlets.items():
             outlet.since_us = control["since_us"].get(name)
-        for name, stream in daemon.engine.streams_by_name.items():
-            if name in known.streams:
-                daemon.feeds.continue_from(name, stream.sequences)
 
     async def _perform(
         self, effects: Sequence[Effect], counts: Mapping[str, Count], positions: Mapping[str, Mapping[str, Any]]
@@ -132,6 +129,9 @@ class Recovery:
         finally:
             worker.close()
             daemon.archive.replays_no_more()
+        for outlet in daemon.runner.outlets.values():
+            if outlet.log is not None:  # a power cut may have left rows of steps that are lost
+                outlet.log.cut(outlet.next_sequence)
         for name, stream in daemon.engine.streams_by_name.items():
             if name in daemon.catalog.known.streams:
                 daemon.feeds.continue_from(name, stream.sequences)
