@@ -27,6 +27,11 @@ VIEWS = f"""
 CREATE QUERY renamed AS SELECT v, k AS g, ts FROM s WHERE v > 1;
 CREATE QUERY mixed AS SELECT ts, k FROM s UNION ALL SELECT ts, k FROM plain;
 CREATE QUERY in_order WITH (order = 'event') AS SELECT g, ts FROM renamed;
+CREATE QUERY joined AS
+  SELECT a.ts AS t, a.k, b.k AS j, a.x FROM s a [RANGE '1 s'] JOIN plain b [RANGE '1 s'] ON a.k = b.k;
+CREATE QUERY left_joined AS SELECT a.ts AS t, a.k, b.k AS j
+  FROM s a LEFT JOIN plain b ON a.k = b.k AND b.ts BETWEEN a.ts AND a.ts + INTERVAL '1 s';
+CREATE QUERY joined_by_x AS SELECT a.ts AS t, a.k FROM s a [RANGE '1 s'] JOIN two b [RANGE '1 s'] ON a.x = b.x;
 CREATE QUERY per_second AS {PER_SECOND};
 CREATE QUERY per_second_in_order WITH (order = 'event') AS {PER_SECOND};
 """
@@ -64,6 +69,12 @@ def early(select: str, options: str = "") -> list[bool]:
         ("SELECT g, count(*) FROM TUMBLE(in_order, ts, '1 s') GROUP BY g", [True]),
         ("SELECT k, max(n) FROM TUMBLE(per_second, at, '1 m') GROUP BY k", [True]),
         ("SELECT k, max(n) FROM TUMBLE(per_second_in_order, at, '1 m') GROUP BY k", [False]),
+        ("SELECT k, count(*) FROM TUMBLE(joined, t, '1 s') GROUP BY k", [True]),
+        ("SELECT j, count(*) FROM TUMBLE(joined, t, '1 s') GROUP BY j", [True]),
+        ("SELECT x, count(*) FROM TUMBLE(joined, t, '1 s') GROUP BY x", [False]),
+        ("SELECT k, count(*) FROM TUMBLE(left_joined, t, '1 s') GROUP BY k", [True]),
+        ("SELECT j, count(*) FROM TUMBLE(left_joined, t, '1 s') GROUP BY j", [False]),
+        ("SELECT k, count(*) FROM TUMBLE(joined_by_x, t, '1 s') GROUP BY k", [True]),
         ("SELECT k, count(*) FROM s GROUP BY k", [False]),
         ("SELECT k, count(*) FROM s [ROWS 3 SLIDE 3] GROUP BY k", [False]),
         ("SELECT k, count(*) FROM TUMBLE(plain, ts, '1 s') GROUP BY k", [False]),
@@ -129,7 +140,10 @@ def test_an_aggregate_passes_promises_on_to_the_next_one(tmp_path: Path) -> None
         ("SELECT g FROM (SELECT ts, k AS g FROM s UNION ALL SELECT ts, k FROM s)", None),
         ("SELECT x, count(*) AS n FROM TUMBLE(s, ts, '1 s') GROUP BY x", "q.aggregate1"),
         ("SELECT v FROM s", "q.project1"),
-        ("SELECT a.k FROM s a [RANGE '1 s'] JOIN plain b [RANGE '1 s'] ON a.k = b.k", "q.join1"),
+        ("SELECT a.k FROM s a [RANGE '1 s'] JOIN plain b [RANGE '1 s'] ON a.k = b.k", None),
+        ("SELECT b.k FROM s a [RANGE '1 s'] JOIN plain b [RANGE '1 s'] ON a.k = b.k", None),
+        ("SELECT a.x FROM s a [RANGE '1 s'] JOIN plain b [RANGE '1 s'] ON a.k = b.k", "q.join1"),
+        ("SELECT a.k FROM s a FOLLOWED BY plain b WITHIN '1 s' ON a.k = b.k", "q.followed_by1"),
     ],
 )
 def test_why_names_the_operator_that_drops_promises(select: str, drops: str | None) -> None:

@@ -121,13 +121,13 @@ def _drops(engine: Engine, query: Query, source: Source) -> Operator | None:
     """The first operator of the query that passes no promise about the source's groups on."""
     keys: dict[Operator, set[int]] = {source: set(source.clocking.key)}
     for operator in _below(engine, query, source):
-        for reader in operator.inputs:
+        for side, reader in enumerate(operator.inputs):
             key = keys.get(engine.graph.producer(reader))
             if key is None:
                 continue
             read = reader.columns or range(len(reader.schema))
             own = {at for at, column in enumerate(read) if column in key and not reader.drops_clauses}
-            passed = {at: operator.copied_from(at) for at in range(len(operator.output.schema))}
+            passed = {at: operator.copied_from(at, side) for at in range(len(operator.output.schema))}
             if len(own.intersection(passed.values())) < len(key):
                 return operator
             keys[operator] = {at for at, column in passed.items() if column in own}
@@ -215,7 +215,10 @@ def _waiting(engine: Engine, query: Query, now_us: int) -> Why | None:
         held = sum(waiter.queue_tuples(at) for at in range(len(waiter.inputs)))
         since = waiter.idle_since[position]
         holders = engine.time.holders(waiter, need, waiter.holding())
-        holder = next((source for source in holders if isinstance(source, Source)), None)
+        sources = [source for source in holders if isinstance(source, Source)]
+        # One that has promised the group enough does not hold it back.
+        owing = [source for source in sources if source.holding(*holders[source])]
+        holder = next(iter(owing or sources), None)
         blocked = "Blocked" if since is None else f"Blocked since {_time(since)}"
         where = f"{blocked}: {waiter.name} {_holds(waiter, held)}"
         if holder is None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from millrace.engine.plan import Node
 from millrace.operators.aggregate.spec import AggregateSpec
+from millrace.operators.join.spec import JoinSpec
 from millrace.operators.union.spec import UnionSpec
 from millrace.protocol import Schema
 from millrace.sql.planned import Catalog, schemas_of
@@ -41,7 +42,7 @@ def _promised(
             return set()
         nodes, schemas = {node.name: node for node in query.nodes}, schemas_of(query, catalog)
     node = nodes[name]
-    stops = len(node.inputs) > 1 and not isinstance(node.spec, UnionSpec)
+    stops = len(node.inputs) > 1 and not isinstance(node.spec, UnionSpec | JoinSpec)
     if stops or (isinstance(node.spec, AggregateSpec) and not node.spec.early):
         return set()
     inputs = [schemas[one] for one in node.inputs]
@@ -56,4 +57,5 @@ def _promised(
         }
         found = _promised(catalog, nodes, schemas, producer, above)
         sides.append({frozenset(above[at] for at in key) for key in found})
-    return set.intersection(*sides)
+    # A join's other inputs promise a group by their own times.
+    return set.union(*sides) if isinstance(node.spec, JoinSpec) else set.intersection(*sides)

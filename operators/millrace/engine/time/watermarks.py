@@ -218,9 +218,11 @@ class WatermarkCoordinator:
             graph = self._engine.graph
             needs: dict[Source | IdleWaiting, tuple[int, Group]] = {}
             # An answer to another need may have met this one meanwhile.
-            owing = [reader for position in holding if (reader := waiter.inputs[position]).promise < need_us]
-            group = waiter.blocked_group() if waiter.by_group else ()
-            todo = [(graph.producer(reader), need_us, group and _read(reader, group)) for reader in owing]
+            owing = [at for at in holding if waiter.inputs[at].promise < need_us]
+            todo = []
+            for at in owing:
+                reader, group = waiter.inputs[at], waiter.blocked_group(at) if waiter.by_group else ()
+                todo.append((graph.producer(reader), need_us, group and _read(reader, group)))
             while todo:
                 operator, need, group = todo.pop(0)
                 if isinstance(operator, Source):
@@ -229,10 +231,10 @@ class WatermarkCoordinator:
                     needs[operator] = (need, own) if before is None else _both(before, (need, own))
                     continue
                 enough = operator.demand(need)
-                if group:
-                    group = tuple((at, value) for own, value in group if (at := operator.copied_from(own)) is not None)
-                lacking = operator.lacking(enough)
-                above = [(graph.producer(reader), enough, group and _read(reader, group)) for reader in lacking]
+                above = []
+                for reader in operator.lacking(enough):
+                    behind = group and operator.behind(group, operator.inputs.index(reader))
+                    above.append((graph.producer(reader), enough, behind and _read(reader, behind)))
                 if not above and isinstance(operator, IdleWaiting):
                     needs[operator] = max(need, enough, needs.get(operator, (need, ()))[0]), ()
                 todo.extend(above)

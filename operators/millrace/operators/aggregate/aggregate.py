@@ -208,11 +208,18 @@ class WindowAggregate(WindowWaiting):
         self.windows.restore(windows)
 
 
+def _early_of_version_1(operator: Operator, state: Any) -> Any:
+    """Version 1 knew no promises about groups of several times."""
+    assert isinstance(operator, EarlyAggregate)
+    *own, windows = state
+    return [*own, [*windows, [], []]] if isinstance(operator.windows, JointPanes) else state
+
+
 class EarlyAggregate(WindowAggregate):
     """Groups per window; promises about groups close their windows alone. The output is in no order."""
 
     windows: EarlyPanes | EarlySessions
-    layout: ClassVar[Layout] = Layout(1)
+    layout: ClassVar[Layout] = Layout(2, _early_of_version_1)
     by_group = True
 
     def __init__(self, site: Site, spec: AggregateSpec) -> None:
@@ -234,13 +241,13 @@ class EarlyAggregate(WindowAggregate):
             self._blocked = [self.windows.blocked()]
         return self._blocked[0]
 
-    def blocked_group(self) -> Equal:
+    def blocked_group(self, position: int) -> Equal:
         found = self._first_blocked()
         if found is None:
             return ()
         return tuple((at, value) for at, value in zip(self._keys, found[1], strict=True) if at is not None)
 
-    def copied_from(self, position: int) -> int | None:
+    def copied_from(self, position: int, side: int = 0) -> int | None:
         return self._keys[position] if position < len(self._keys) else None
 
     def heed(self, reader: Inlet, clause: Clause) -> None:

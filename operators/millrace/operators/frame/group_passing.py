@@ -1,4 +1,4 @@
-"""Promises about groups at an operator that emits the rows of its inputs unchanged (OOP, figure A-1).
+"""Promises about groups at an operator that emits the rows of its inputs (OOP, figure A-1).
 
 The operator may promise of a group what each of its inputs has promised of it, by a promise about the group or by its
 own time. A latent input promises nothing: its rows get their times downstream.
@@ -6,9 +6,9 @@ own time. A latent input promises nothing: its rows get their times downstream.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -16,9 +16,9 @@ from millrace.operators.frame.clause import Clause
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import Operator
 from millrace.operators.source.groups import Group, GroupMarks
-from millrace.operators.updates.key_index import KeyIndex
-from millrace.protocol import Schema
-from millrace.values.batch import Batch
+from millrace.operators.updates.key_index import Column, KeyIndex
+from millrace.protocol import Field, Schema
+from millrace.values.batch import Batch, Int64s
 from millrace.values.eventtime import MAX_TIME, MIN_TIME
 from millrace.values.expression import TIME
 
@@ -26,10 +26,27 @@ from millrace.values.expression import TIME
 NOTHING: Final[list[list[Any]]] = [[], []]
 
 
+class Held(NamedTuple):
+    """Tuples that an operator has taken and not emitted. Rows that follow from them have their times, or later ones up
+    to `through_us`. Without key columns they may belong to any group."""
+
+    ts: Int64s
+    keys: Sequence[Column] | None
+    through_us: int = MIN_TIME
+
+
+# By key columns, what the operator holds.
+Holds = Callable[[Sequence[int]], Iterable[Held]]
+
+
+def nothing_held(keys: Sequence[int]) -> Iterable[Held]:
+    return ()
+
+
 class GroupPassing:
     """By key columns, the groups that are ahead of the operator's own promise.
 
-    later   promises that wait until the operator has emitted its tuples up to a time: their rows were queued in it
+    later   promises that wait until the operator has emitted its rows up to a time: their tuples were held in it
     """
 
     def __init__(self, operator: Operator) -> None:
@@ -45,61 +62,78 @@ class GroupPassing:
         if not clause.equal or [at for at, _ in clause.below] != [TIME] or any(one.latent for one in inputs):
             return
         keys, group = zip(*sorted(clause.equal, key=itemgetter(0)), strict=True)
+        self._of(keys).promise(inputs.index(reader), group, clause.below[0][1])
+
+    def _of(self, keys: tuple[int, ...]) -> GroupMarks:
         if keys not in self._marks:
-            self._marks[keys] = self._empty(keys)
-        self._marks[keys].promise(inputs.index(reader), group, clause.below[0][1])
+            self._marks[keys] = GroupMarks(self._fields(keys))
+        return self._marks[keys]
 
-    def _empty(self, keys: Sequence[int]) -> GroupMarks:
-        return GroupMarks([self._operator.output.schema.fields[at] for at in keys])
+    def _fields(self, keys: Sequence[int]) -> list[Field]:
+        return [self._operator.output.schema.fields[at] for at in keys]
 
-    def pass_on(self, queued: Callable[[], Iterable[Batch]] = tuple, emitted_us: int = MAX_TIME) -> None:
-        """Put the promises that follow now. `queued`: tuples that the operator has taken and not emitted; it has
-        emitted those below `emitted_us`."""
+    def _clauses(self, keys: Sequence[int], group: Group, below: tuple[tuple[int, int], ...]) -> Iterator[Clause]:
+        """The promise in columns of the output."""
+        yield Clause(tuple(zip(keys, group, strict=True)), below)
+
+    def pass_on(self, holds: Holds = nothing_held, emitted_us: int = MAX_TIME) -> None:
+        """Put the promises that follow now. The operator has emitted its rows below `emitted_us`."""
         for keys, marks in list(self._marks.items()):
-            risen = marks.rise(self._sides)
+            risen = self._risen(keys, marks)
             if risen:
-                self._plan(keys, risen, queued())
+                self._plan(keys, risen, holds(keys))
             if not marks:
                 del self._marks[keys]
+        emitted_us = max(emitted_us, MIN_TIME + 1)  # what waits for nothing is due
         due = [clause for until_us, clause in self.later if until_us < emitted_us]
         if due:
             self.later = [item for item in self.later if item[0] >= emitted_us]
         for clause in due:
             self._operator.output.put_clause(clause)
 
+    def _risen(self, keys: tuple[int, ...], marks: GroupMarks) -> list[tuple[Group, int, int]]:
+        return marks.rise(self._sides)
+
     def _sides(self, sides: Collection[Hashable]) -> tuple[Mapping[Hashable, int], int]:
-        lows = [reader.low_water() for reader in self._operator.inputs]
+        lows = self._lows()
         own: dict[Hashable, int] = {side: low for side, low in enumerate(lows) if side in sides}
         return own, min((low for side, low in enumerate(lows) if side not in sides), default=MAX_TIME)
 
-    def _plan(self, keys: Sequence[int], risen: Sequence[tuple[Group, int, int]], pieces: Iterable[Batch]) -> None:
-        """Add what may be promised of these groups: the time of a group's first queued tuple, as soon as that one is
-        emitted the time of the next, and in the end the group's mark."""
-        groups = [group for group, _, _ in risen]
-        times = self._times(keys, groups, pieces)
+    def _lows(self) -> Sequence[int]:
+        return [reader.low_water() for reader in self._operator.inputs]
+
+    def _plan(self, keys: Sequence[int], risen: Sequence[tuple[Group, int, int]], held: Iterable[Held]) -> None:
+        """Add what may be promised of these groups: the time of a group's first held tuple, as soon as the rows that
+        follow from it are emitted the time of the next, and in the end the group's mark."""
+        spans = self._spans(keys, [group for group, _, _ in risen], held)
         above = self._operator.output.grain.above
         for number, (group, before, now) in enumerate(risen):
-            equal = tuple(zip(keys, group, strict=True))
             last_us = MIN_TIME
-            for time_us in [*sorted(time for time in times.get(number, ()) if time < now), now]:
-                if time_us >= above(before):
-                    self.later.append((last_us, Clause(equal, ((TIME, time_us),))))
+            for begin_us, through_us in [*sorted(spans.get(number, ())), (now, now)]:
+                if begin_us > last_us and above(before) <= (time_us := min(begin_us, now)):
+                    self.later += [(last_us, one) for one in self._clauses(keys, group, ((TIME, time_us),))]
                     before = time_us
-                last_us = time_us
+                last_us = max(last_us, through_us)
 
-    def _times(self, keys: Sequence[int], groups: Sequence[Group], pieces: Iterable[Batch]) -> dict[int, set[int]]:
-        """By the number of a group, the times of its tuples."""
-        fields = [self._operator.output.schema.fields[at] for at in keys]
+    def _spans(
+        self, keys: Sequence[int], groups: Sequence[Group], held: Iterable[Held]
+    ) -> dict[int, set[tuple[int, int]]]:
+        """By the number of a group, between which times rows may follow from its tuples."""
+        fields = self._fields(keys)
         made = Batch.from_rows(Schema(tuple(fields)), groups, [0] * len(groups))
-        times: dict[int, set[int]] = {}
-        for piece in pieces:
+        spans: dict[int, set[tuple[int, int]]] = {}
+        for piece in held:
+            times = [(ts, max(ts, piece.through_us)) for ts in piece.ts.tolist()]
+            if piece.keys is None:
+                for number in range(len(groups)):
+                    spans.setdefault(number, set()).update(times)
+                continue
             index = KeyIndex(fields)
             index.find(made.columns, made.valid, len(groups))
-            slots = index.find([piece.columns[at] for at in keys], [piece.valid[at] for at in keys], len(piece))
-            known = np.flatnonzero(slots < len(groups))
-            for slot, time_us in zip(slots[known].tolist(), piece.ts[known].tolist(), strict=True):
-                times.setdefault(slot, set()).add(time_us)
-        return times
+            slots = index.find([column for column, _ in piece.keys], [mask for _, mask in piece.keys], len(times))
+            for row in np.flatnonzero(slots < len(groups)).tolist():
+                spans.setdefault(int(slots[row]), set()).add(times[row])
+        return spans
 
     def save(self) -> Any:
         marks = [[list(keys), marks.save()] for keys, marks in self._marks.items()]
@@ -107,7 +141,7 @@ class GroupPassing:
 
     def restore(self, data: Any) -> None:
         marks, later = data
-        self._marks = {tuple(keys): self._empty(keys) for keys, _ in marks}
+        self._marks = {}
         for keys, saved in marks:
-            self._marks[tuple(keys)].restore(saved)
+            self._of(tuple(keys)).restore(saved)
         self.later = [(until_us, Clause.restore(clause)) for until_us, clause in later]

@@ -67,9 +67,9 @@ class IdleWaiting(Operator):
         need = self.need()
         return [] if need is None else [(need, self.holding())]
 
-    def blocked_group(self) -> Equal:
-        """The group that waits the longest for this promise, as columns of its input and their values: a promise about
-        it alone would let the operator act. Nothing if only a promise about all rows would."""
+    def blocked_group(self, position: int) -> Equal:
+        """The group that waits the longest for this promise of an input, as columns of that input and their values: a
+        promise about it alone would let the operator act. Nothing if only a promise about all rows would."""
         return ()
 
     def past_its_tuples(self) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from millrace.operators.frame.buffer import Buffer
-from millrace.operators.frame.clause import Clause
+from millrace.operators.frame.clause import Clause, Equal
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.punctuation_grain import PunctuationGrain
@@ -215,10 +215,14 @@ class Operator(ABC):
     def heed(self, reader: Inlet, clause: Clause) -> None:
         """Take note of a promise about certain rows of an input. What an operator does not pass on is dropped."""
 
-    def copied_from(self, position: int) -> int | None:
-        """The column of its inputs that a column of its rows is copied from, if it passes promises about groups by
-        that column; None if it drops them."""
+    def copied_from(self, position: int, side: int = 0) -> int | None:
+        """The column of an input that a column of its rows is copied from, if it passes promises about groups by that
+        column; None if it drops them."""
         return None
+
+    def behind(self, group: Equal, side: int) -> Equal:
+        """The columns of an input, and their values, by which its rows for a group of its output are promised."""
+        return tuple([(at, value) for own, value in group if (at := self.copied_from(own, side)) is not None])
 
     def demand(self, need_us: int) -> int:
         """The least that its inputs must promise for it to promise this."""
@@ -265,7 +269,7 @@ class RowWise(Operator):
         """A promise about its input's rows as one about its own; None if nothing follows."""
         return clause
 
-    def copied_from(self, position: int) -> int | None:
+    def copied_from(self, position: int, side: int = 0) -> int | None:
         return position
 
     def more(self) -> bool:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from operator import attrgetter
 from typing import Any, Final
@@ -167,6 +167,11 @@ class Reorder:
             return None
         run = self._heads[0][2]
         return run.batches[0].slice(run.offset, run.offset + 1)
+
+    def batches(self) -> Iterator[Batch]:
+        """All tuples, in no order; they stay."""
+        for run in self.runs:
+            yield from run.prefix(MAX_TIME, run.count)
 
     def release(self, through_us: int, limit: int) -> list[Run]:
         """The runs that have the least times, up to one and at most `limit` of them, by age.

@@ -15,11 +15,11 @@ earlier.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from millrace.operators.frame.clause import Clause
-from millrace.operators.frame.group_passing import NOTHING, GroupPassing
+from millrace.operators.frame.group_passing import NOTHING, GroupPassing, Held
 from millrace.operators.frame.idle_waiting import IdleWaiting
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import Operator, Site
@@ -155,19 +155,19 @@ class Merging(TimeOrdered):
     def heed(self, reader: Inlet, clause: Clause) -> None:
         self.groups.heed(reader, clause)
 
-    def copied_from(self, position: int) -> int | None:
+    def copied_from(self, position: int, side: int = 0) -> int | None:
         return position
 
     def announce(self, low_us: int | None = None) -> bool:
         useful = super().announce(low_us)
         if self.groups:
-            self.groups.pass_on(self._queued, min(self._heads(), default=MAX_TIME))
+            self.groups.pass_on(self._held, min(self._heads(), default=MAX_TIME))
         return useful
 
-    def _queued(self) -> Iterator[Batch]:
-        for reorder in self.waiting:
-            for run in reorder.runs:
-                yield from run.prefix(MAX_TIME, run.count)
+    def _held(self, keys: Sequence[int]) -> Iterator[Held]:
+        for line in self.waiting:
+            for batch in line.batches():
+                yield Held(batch.ts, [(batch.columns[at], batch.valid[at]) for at in keys])
 
     def save(self) -> Any:
         return [super().save(), self.groups.save()]

@@ -16,27 +16,32 @@ Rows below their floor are dropped: all inputs that they could match promise to 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 
-from millrace.operators.frame.clause import Clause
+from millrace.operators.aggregate.groups import listed
+from millrace.operators.frame.clause import Clause, Equal
+from millrace.operators.frame.group_passing import Held
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
-from millrace.operators.frame.operator import Site
+from millrace.operators.frame.operator import Operator, Site
 from millrace.operators.frame.order_switching import OrderSwitching
-from millrace.operators.frame.punctuation_grain import PunctuationGrain
+from millrace.operators.frame.punctuation_grain import EVERYTHING, PunctuationGrain
 from millrace.operators.frame.reorder import Reorder, merge_by_time, shares
 from millrace.operators.frame.waiting import LinedInputs
 from millrace.operators.join.bands import close_bands
+from millrace.operators.join.groups import NO_GROUPS, Closed, JoinGroups
 from millrace.operators.join.matching import Incoming, Matcher
 from millrace.operators.join.pacing import JoinPacing
+from millrace.operators.join.segments import Segment, Strip
 from millrace.operators.join.spec import JoinSpec
 from millrace.operators.join.unmatched import Unmatched
+from millrace.operators.updates.key_index import Column
 from millrace.protocol import Refuse
-from millrace.values.batch import Batch
+from millrace.values.batch import Batch, Bools, Int64s
 from millrace.values.eventtime import LAST_WATERMARK, LATENT, MAX_TIME, MIN_TIME, UNBOUNDED_US, is_time, stamped
 
 Order = Literal["arrival", "sync", "filter", "adaptive"]
@@ -45,6 +50,13 @@ ORDERS: Final[tuple[Order, ...]] = ("arrival", "sync", "filter", "adaptive")
 
 # Combinations that an execution looks at before it leaves the rest of its rows to the next one: a few milliseconds.
 MOST_LOOKED: Final = 65_536
+
+
+def _of_version_1(operator: Operator, state: Any) -> Any:
+    """Version 1 knew no groups, and no tuples that are over before their time."""
+    lines, own, waiting, stores, tempo = state
+    stores = [[*head, 0, [[*segment, None] for segment in segments]] for *head, segments in stores]
+    return [lines, own, waiting, stores, tempo, NO_GROUPS]
 
 
 class Join(LinedInputs, OrderSwitching):
@@ -57,10 +69,12 @@ class Join(LinedInputs, OrderSwitching):
     hold      what was found and may not leave yet
     pending   per input whose rows are emitted alone if they match nothing: those that may still match
     frontier  per input, the mark that the last joint punctuation has carried
+    groups    promises about groups; `ahead` says whether there are any
     """
 
     kind: ClassVar[str] = "join"
-    layout: ClassVar[Layout] = Layout(1)
+    layout: ClassVar[Layout] = Layout(2, _of_version_1)
+    by_group = True
 
     def __init__(self, site: Site, spec: JoinSpec) -> None:
         super().__init__(site)
@@ -80,6 +94,8 @@ class Join(LinedInputs, OrderSwitching):
         self._stamps = [MIN_TIME] * len(self.inputs)
         self._grains = self._joint_grains()
         self.frontier = [MIN_TIME] * len(spec.times)
+        self.groups = JoinGroups(self, spec, self.matcher.bands, self._arc_lows)
+        self.ahead = False
 
     def _window_us(self) -> int | None:
         """|w|: how far apart rows may be, half the width of the widest band."""
@@ -102,6 +118,51 @@ class Join(LinedInputs, OrderSwitching):
         return grains
 
     # -- time ----------------------------------------------------------------------------------------------------------
+
+    def declares(self) -> PunctuationGrain | None:
+        return EVERYTHING
+
+    def heed(self, reader: Inlet, clause: Clause) -> None:
+        self.groups.heed(reader, clause)
+        if self.groups:
+            self.ahead = self.paced = True
+            self._short = False
+
+    def copied_from(self, position: int, side: int = 0) -> int | None:
+        return self.groups.copied_from(position, side)
+
+    def behind(self, group: Equal, side: int) -> Equal:
+        return self.groups.behind(group, side)
+
+    def blocked_group(self, position: int) -> Equal:
+        """The group of the row that waits for this input to be emitted alone."""
+        for pending in self.pending if self.mode == "arrival" else ():
+            first = pending.first_row() if pending.position != position else None
+            if first is not None:
+                return self._key_of(pending.position, *first)
+        return ()
+
+    def _key_of(self, position: int, segment: Segment, slots: Int64s) -> Equal:
+        """A row's columns that are compared, as columns of the other input."""
+        side = self.matcher.sides[position]
+        row = segment.strip(slots[:1])
+        group = {}
+        for at in side.keys:
+            mask = row.valid[at]
+            if mask is not None and not mask[0]:
+                return ()
+            column = side.columns[at]
+            own = self.groups.beside(position, column)
+            if own is not None:
+                ((group[own],),) = listed([(row.columns[at], None)])
+        return tuple(group.items())
+
+    def _arc_lows(self) -> list[int]:
+        """Per input the least time of rows that have still to be taken from its arc."""
+        return [
+            self._promise(position) if reader.latent else reader.low_water()
+            for position, reader in enumerate(self.inputs)
+        ]
 
     def _promise(self, position: int) -> int:
         """An input's promise; if its rows are stamped here, at most the clock."""
@@ -305,6 +366,8 @@ class Join(LinedInputs, OrderSwitching):
             if pending.count:
                 pending.give_up(lows, batches)
                 pending.forget()
+        if self.ahead:
+            self._close_groups(lows, batches)
         self._expire(lows)
         if batches or self.hold.count:
             self._release(lows, batches)
@@ -336,10 +399,118 @@ class Join(LinedInputs, OrderSwitching):
                 self.output.put_clause(Clause((), tuple(zip(columns, told, strict=True))))
 
     def traced(self) -> dict[str, int] | None:
-        """The marks of the last joint punctuation, by the column that has the input's time."""
+        """The marks of the last joint punctuation, by the column that has the input's time; how many stored tuples
+        promises about groups have closed."""
         names = self.output.schema.names
         marks = zip(self.spec.times, self.frontier, strict=True)
-        return {names[at]: us for (at, _, _), us in marks if is_time(us)} or None
+        counts = {names[at]: us for (at, _, _), us in marks if is_time(us)}
+        if self.closed_rows:
+            counts["closed"] = self.closed_rows
+        return counts or None
+
+    # -- groups --------------------------------------------------------------------------------------------------------
+
+    def announce(self, low_us: int | None = None) -> bool:
+        if low_us is None:
+            low_us = self.low_water()
+        useful = super().announce(low_us)
+        if self.ahead:
+            self._pass_groups(low_us)
+        return useful
+
+    def _pass_groups(self, low_us: int) -> None:
+        """Promise groups above the join. On arrival all that was found has left once nothing waits here."""
+        waits = bool(self.rest) or self._standing() or self.hold.count > 0
+        if self.mode == "arrival" and waits:
+            return
+        if not waits:
+            self.groups.pass_on_jointly()
+        self.groups.pass_on(self._held, low_us)
+
+    def _close_groups(self, lows: Sequence[int], batches: list[Batch]) -> None:
+        """Drop the rows that their groups let match nothing more; those that have to be emitted alone are."""
+        waits = [line.count > 0 for line in self.waiting]
+        for rows in self.rest:
+            waits[rows.position] = True
+        for closed in self.groups.close(waits):
+            floor = self.matcher.bands.floor(closed.position, lows)
+            self._drop(closed.position, self._candidates(closed, floor), floor, batches)
+        for pending in self.pending:
+            pending.forget()
+        if not self.output.punctuates:
+            self.groups.told.clear()
+        self.ahead = bool(self.groups)
+        self._short = self.matcher.takes_rows and not self.ahead
+
+    def _candidates(self, closed: Closed, floor: int) -> Iterable[tuple[Segment, Int64s]]:
+        """Stored rows among which are all those of these groups."""
+        store = self.matcher.stores[closed.position]
+        found = self.matcher.index_of(closed.position, self.groups.columns_of(closed.position, closed.keys) or ())
+        if found is None:
+            return [(segment, np.arange(segment.count)) for segment in store.segments]
+        index, order = found
+        groups = self.groups.batch(closed.keys, closed.groups)
+        keys = store.identify[index]([groups.columns[at] for at in order], len(groups))
+        high = np.array(closed.floors, np.int64) - 1
+        return store.of_keys(index, keys, np.full(len(groups), floor), high)
+
+    def _drop(
+        self, position: int, candidates: Iterable[tuple[Segment, Int64s]], floor: int, batches: list[Batch]
+    ) -> None:
+        """Drop those of an input's stored rows that are below their groups' floors, and emit those alone that have to
+        be. Rows below the input's own floor have left."""
+        store = self.matcher.stores[position]
+        for segment, slots in candidates:
+            floors = self._floors(position, segment, slots)
+            if floors is None:
+                return
+            ts = segment.ts[slots]
+            over: Bools = (ts >= floor) & (ts < floors)
+            slots = slots[over if segment.over is None else over & ~segment.over[slots]]
+            if segment.matched is not None and len(lone := slots[~segment.matched[slots]]):
+                batches.append(self.matcher.alone(position, segment.strip(lone)))
+                segment.matched[lone] = True
+            if len(slots):
+                store.drop(segment, slots)
+
+    def _floors(self, position: int, segment: Segment, slots: Int64s) -> Int64s | None:
+        """Per stored row, the time below which its groups let it match nothing more."""
+        places = self.matcher.places(position)
+
+        def columns(wanted: Sequence[int]) -> list[Column]:
+            masks = [segment.valid[places[at]] for at in wanted]
+            return [
+                (segment.columns[places[at]][slots], None if mask is None else mask[slots])
+                for at, mask in zip(wanted, masks, strict=True)
+            ]
+
+        return self.groups.floors(position, columns, len(slots))
+
+    def _held(self, keys: Sequence[int]) -> Iterator[Held]:
+        """Rows that wait here, of which others may follow, and rows that wait to leave."""
+        latest = max((one.greatest for store in self.matcher.stores for one in store.segments), default=MIN_TIME)
+        for position, line in enumerate(self.waiting):
+            own = self.groups.columns_of(position, keys)
+            for batch in line.batches():
+                of_row = None if own is None else [(batch.columns[at], batch.valid[at]) for at in own]
+                yield Held(batch.ts, of_row, latest)
+        for rows in self.rest:
+            yield Held(rows.strip.ts, self._keys_in(rows.position, keys, rows.strip), latest)
+        for pending in self.pending:
+            for segment, slots in pending.rows():
+                yield from self._held_rows(keys, self.matcher.alone(pending.position, segment.strip(slots)))
+        for batch in self.hold.batches():
+            yield from self._held_rows(keys, batch)
+
+    def _held_rows(self, keys: Sequence[int], rows: Batch) -> Iterator[Held]:
+        for columns in self.groups.outputs_of(keys):
+            yield Held(rows.ts, [(rows.columns[at], rows.valid[at]) for at in columns])
+
+    def _keys_in(self, position: int, keys: Sequence[int], rows: Strip) -> list[Column] | None:
+        own, places = self.groups.columns_of(position, keys), self.matcher.places(position)
+        if own is None or not set(own) <= places.keys():
+            return None
+        return [(rows.columns[places[at]], rows.valid[places[at]]) for at in own]
 
     def _run_row(self, position: int, reader: Inlet, other: Inlet) -> int | None:
         """`run`, for a row that comes when nothing else waits: every row of streams that are not in a hurry."""
@@ -445,6 +616,9 @@ class Join(LinedInputs, OrderSwitching):
             for pending in self.pending:
                 if pending.position == rows.position:
                     pending.watch(placed, rows.greatest)
+            if self.ahead and placed:
+                fresh = [(segment, np.arange(start, segment.count)) for segment, start in placed]
+                self._drop(rows.position, fresh, matcher.bands.floor(rows.position, lows), batches)
 
     def _expire(self, lows: Sequence[int]) -> None:
         """Drop rows that can match nothing more."""
@@ -520,6 +694,7 @@ class Join(LinedInputs, OrderSwitching):
             "mode": self.mode,
             **self.pacing.numbers(),
             "held_rows": self.hold.count,
+            "closed_rows": self.closed_rows,
             "switches": self.pacing.switches,
             "last_switches": [switch._asdict() for switch in self.pacing.last],
         }
@@ -536,6 +711,11 @@ class Join(LinedInputs, OrderSwitching):
 
     def queue_tuples(self, position: int) -> int:
         return super().queue_tuples(position) + sum(rows.count for rows in self.rest if rows.position == position)
+
+    @property
+    def closed_rows(self) -> int:
+        """Stored tuples dropped because their groups were over."""
+        return sum([store.closed for store in self.matcher.stores])
 
     @property
     def state_tuples(self) -> int:
@@ -557,10 +737,17 @@ class Join(LinedInputs, OrderSwitching):
     def save(self) -> Any:
         own = [self.order, self.mode, self._turn, self.paced, self._stamps, *([self.frontier] if self.frontier else [])]
         waiting = [self.hold.save(), [pending.save() for pending in self.pending], [rows.save() for rows in self.rest]]
-        return [super().save(), own, waiting, [store.save() for store in self.matcher.stores], self.pacing.save()]
+        return [
+            super().save(),
+            own,
+            waiting,
+            [store.save() for store in self.matcher.stores],
+            self.pacing.save(),
+            self.groups.save(),
+        ]
 
     def restore(self, data: Any) -> None:
-        lines, own, (hold, unmatched, rest), stores, tempo = data
+        lines, own, (hold, unmatched, rest), stores, tempo, groups = data
         super().restore(lines)
         self.order, self.mode, self._turn, self.paced, self._stamps, *frontier = own
         if frontier:
@@ -573,6 +760,9 @@ class Join(LinedInputs, OrderSwitching):
         for store, saved in zip(self.matcher.stores, stores, strict=True):
             store.restore(saved)
         self.pacing.restore(tempo)
+        self.groups.restore(groups)
+        self.ahead = bool(self.groups)
+        self._short = self.matcher.takes_rows and not self.ahead
 
 
 def in_turns(rows: Sequence[Incoming]) -> list[Incoming]:

@@ -334,6 +334,20 @@ class Matcher:
         key = tuple(plain[at] for at in step.own)
         return Way(step, tuple(plain), key, identify, below, above, self.stores[step.target], self.stores[position])
 
+    def places(self, position: int) -> dict[int, int]:
+        """By column of an input, where it is stored."""
+        columns = self.sides[position].columns
+        return {column.position: at for at, column in enumerate(columns) if isinstance(column, Column)}
+
+    def index_of(self, position: int, columns: Sequence[int]) -> tuple[int, list[int]] | None:
+        """The index of an input's store over exactly these columns, and which of them it has, in order."""
+        places = self.places(position)
+        wanted = [places.get(column) for column in columns]
+        for index, key in enumerate(self.sides[position].indexes):
+            if set(key) == set(wanted):
+                return index, [wanted.index(place) for place in key]
+        return None
+
     @property
     def takes_rows(self) -> bool:
         """Whether `match_row` applies."""

@@ -13,7 +13,7 @@ A store of the n newest rows has segments by number of tuples instead.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import isqrt
 from typing import Any, Final, cast
@@ -213,6 +213,7 @@ class Segment:
     least     the least time in it, `greatest` the greatest
     masked    whether there may be nulls
     unlinked  which rows can never match (they are kept for their own sake), None while there are none
+    over      which rows can match nothing more before their time, None while there are none; `dropped` counts them
     shared    the sieve that it shares with others, None if it has its own ones
     """
 
@@ -220,6 +221,7 @@ class Segment:
         "arrival",
         "columns",
         "count",
+        "dropped",
         "end",
         "finders",
         "first_row",
@@ -230,6 +232,7 @@ class Segment:
         "masked",
         "matched",
         "number",
+        "over",
         "room",
         "rows",
         "shape",
@@ -268,6 +271,8 @@ class Segment:
         self.masked = False
         self.unlinked: Values | None = None
         self.matched: Bools | None = np.zeros(0, np.bool_) if shape.watched else None
+        self.over: Bools | None = None
+        self.dropped = 0
         self.tables: list[Values] = []
         self.sieves: list[Values] = []
         self.links: list[Values] = []
@@ -289,6 +294,9 @@ class Segment:
             self.unlinked = self._longer(self.unlinked, count)
         if self.matched is not None:
             self.matched = self._longer(self.matched, count)
+        if self.over is not None:
+            self.over = self._longer(self.over, count)
+            self.over[self.count :] = False
         # At least a quarter more places than tuples: most chains have one tuple.
         places = 1 << (count + count // 4 - 1).bit_length()
         self.tables = [np.zeros(places, np.int32) for _ in self.keys]
@@ -357,9 +365,24 @@ class Segment:
         """These rows, with all columns."""
         return Strip(self.ts, self.arrival, self.columns, self.valid).take(slots, range(len(self.columns)))
 
+    def live(self, floor: int) -> Int64s:
+        """The rows that may still match, if those below the floor may not."""
+        live: Bools = self.ts[: self.count] >= floor
+        return np.flatnonzero(live if self.over is None else live & ~self.over[: self.count])
+
+    def drop(self, slots: Int64s) -> int:
+        """Count these rows as dropped, though they stay for the time being; how many of them were not."""
+        if self.over is None:
+            self.over = np.zeros(self.room, np.bool_)
+        before = self.dropped
+        self.over[slots] = True
+        self.dropped = int(np.count_nonzero(self.over))
+        return self.dropped - before
+
     def keep(self, rows: Int64s) -> None:
         """Drop all rows but these."""
         count = len(rows)
+        self.over, self.dropped = None, 0
         self.rows = self.rows[rows]
         self.columns = [
             cells_of(type, column[rows]) if place is None else column
@@ -376,7 +399,7 @@ class Segment:
         arrays = [self.rows, *self.tables, *self.links]
         arrays += [column for column, place in zip(self.columns, self.shape.places, strict=True) if place is None]
         arrays += self.sieves if self.shared is None else []
-        arrays += [array for array in (*self.valid, self.unlinked, self.matched) if array is not None]
+        arrays += [array for array in (*self.valid, self.unlinked, self.matched, self.over) if array is not None]
         return sum(array.nbytes for array in arrays)
 
     def save(self) -> list[Any]:
@@ -392,6 +415,7 @@ class Segment:
             [rows(mask) for mask in self.valid],
             rows(self.unlinked),
             rows(self.matched),
+            rows(self.over),
         ]
 
 
@@ -475,6 +499,7 @@ class SegmentStore:
 
     floor    tuples below it can match nothing more
     rows     how many rows were ever put
+    closed   how many were dropped before the floor passed them
     """
 
     def __init__(self, shape: Shape) -> None:
@@ -482,7 +507,7 @@ class SegmentStore:
         self.segments: list[Segment] = []
         self.floor = MIN_TIME
         self.tuples = 0
-        self.rows = 0
+        self.rows = self.closed = 0
         self._numbers = 0
         self._pairs = np.empty((2, FEW_PAIRS), np.int64)
         self._slots = np.empty(FEW_PAIRS, np.int64)
@@ -570,9 +595,9 @@ class SegmentStore:
     def _make_room(self, segment: Segment, count: int) -> None:
         """Room for more: a segment that came to span too much gives up what is over, if that is half of it."""
         if segment.room >= WORTH_CLEARING and segment.least < self.floor and not self._numbered:
-            live = np.flatnonzero(segment.ts[: segment.count] >= self.floor)
+            live = segment.live(self.floor)
             if 2 * len(live) <= segment.count:
-                self.tuples -= segment.count - len(live)
+                self.tuples -= segment.count - segment.dropped - len(live)
                 segment.keep(live)
                 if segment.count + count <= segment.room:
                     return
@@ -712,8 +737,20 @@ class SegmentStore:
             first = segments[0]
             if first.greatest >= floor and (newest is None or first.first_row + first.count > self.rows - newest):
                 return
-            self.tuples -= first.count
+            self.tuples -= first.count - first.dropped
             del segments[0]
+
+    def drop(self, segment: Segment, slots: Int64s) -> None:
+        """Drop tuples that can match nothing more. Their memory is free once half of a segment's are dropped, unless
+        slots are known elsewhere."""
+        dropped = segment.drop(slots)
+        self.tuples -= dropped
+        self.closed += dropped
+        if 2 * segment.dropped >= segment.count and not self._numbered:
+            if segment.dropped == segment.count:
+                self.segments.remove(segment)
+            else:
+                segment.keep(segment.live(MIN_TIME))
 
     # -- looking up ----------------------------------------------------------------------------------------------------
 
@@ -733,6 +770,14 @@ class SegmentStore:
         parts = [(segment, pairs[1, first:last]) for segment, first, last in spans]
         pieces = [pairs[0, first:last] for _, first, last in spans]
         return Found(pieces[0] if len(pieces) == 1 else np.concatenate(pieces), parts, stop)
+
+    def of_keys(self, index: int, keys: Int64s, low: Int64s, high: Int64s) -> Iterator[tuple[Segment, Int64s]]:
+        """The tuples of keys, each in [low, high]; perhaps others whose keys have the same identity."""
+        at = 0
+        while at < len(keys):
+            found = self.probe(index, keys, low, high, 0, 0, at, len(keys))
+            yield from [(segment, slots.copy()) for segment, slots in found.parts]
+            at = found.stop
 
     def probe_row(self, key: int, begin: int, end: int) -> Found | None:
         """The tuples of a key in [begin, end], by the only index, as pairs of row 0."""
@@ -812,10 +857,10 @@ class SegmentStore:
         return sum(segment.nbytes for segment in self.segments) + sum(sieve.nbytes for sieve in sieves)
 
     def save(self) -> Any:
-        return [self.floor, self.rows, self._numbers, [segment.save() for segment in self.segments]]
+        return [self.floor, self.rows, self._numbers, self.closed, [segment.save() for segment in self.segments]]
 
     def restore(self, data: Any) -> None:
-        self.floor, rows, self._numbers, segments = data
+        self.floor, rows, self._numbers, self.closed, segments = data
         self.segments = []
         self.tuples = 0
         for saved in segments:
@@ -823,7 +868,7 @@ class SegmentStore:
         self.rows = rows
 
     def _restore_segment(self, data: Any) -> None:
-        head, ts, arrival, columns, valid, unlinked, matched = data
+        head, ts, arrival, columns, valid, unlinked, matched, over = data
         number, first_row, start, end, room, shift, least, greatest = head
         shared = self._sieve_for(len(self.segments), start, room, shift)
         segment = Segment(self.shape, number, first_row, start, end, room, shift, shared)
@@ -835,3 +880,5 @@ class SegmentStore:
             for identify, index in zip(self.identify, self.shape.indexes, strict=True)
         ]
         self._append(segment, strip, least, greatest, keys, marks, matched)
+        if over is not None:
+            self.tuples -= segment.drop(np.flatnonzero(over))

@@ -6,7 +6,7 @@ its segment, so nothing is looked up when it does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -60,6 +60,18 @@ class Unmatched:
     def oldest(self) -> int | None:
         """The time of the oldest one that has not matched."""
         return self._pending.head_us()
+
+    def rows(self) -> Iterator[tuple[Segment, Int64s]]:
+        """All that have not matched, by their segments."""
+        for batch in self._pending.batches():
+            for segment, slots in self._places(batch):
+                assert segment.matched is not None
+                yield segment, slots[~segment.matched[slots]]
+
+    def first_row(self) -> tuple[Segment, Int64s] | None:
+        """The first one."""
+        first = self._pending.first()
+        return None if first is None else self._places(first)[0]
 
     def forget(self) -> None:
         """Let go of those that have matched, as far as they are older than all that have not."""

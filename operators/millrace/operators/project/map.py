@@ -35,7 +35,7 @@ class Map(RowWise):
     def passed(self, clause: Clause) -> Clause | None:
         return clause.moved(self._places)
 
-    def copied_from(self, position: int) -> int | None:
+    def copied_from(self, position: int, side: int = 0) -> int | None:
         return next((column for column, at in self._places.items() if at == position), None)
 
     def compute(self, batch: Batch) -> Batch:

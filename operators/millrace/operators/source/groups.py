@@ -90,6 +90,11 @@ class GroupMarks:
         slot = int(self._slots(batch.columns, batch.valid, 1)[0])
         return int(self.promises[side][slot])
 
+    def mark(self, group: Group) -> int:
+        """A group's mark."""
+        batch = Batch.from_rows(self._schema, [group], [0])
+        return max(int(self.of(batch.columns, batch.valid, 1)[0]), self.floor)
+
     @property
     def full(self) -> bool:
         return self.ahead >= MOST_GROUPS
@@ -142,6 +147,13 @@ class GroupMarks:
         slots = self._slots(columns, valid, rows)
         found: Int64s = self.marks[slots]
         return found
+
+    def promises_of(
+        self, columns: Sequence[Values], valid: Sequence[Bools | None], rows: int
+    ) -> dict[Hashable, Int64s]:
+        """What the sides have promised of the rows' groups, as far as it is above the floor."""
+        slots = self._slots(columns, valid, rows)
+        return {side: row[slots] for side, row in self.promises.items()}
 
     def met(
         self, side: Hashable, columns: Sequence[Values], valid: Sequence[Bools | None], own: Int64s, sides: Sides

@@ -113,7 +113,7 @@ class ArrivalUnion(Operator):
     def heed(self, reader: Inlet, clause: Clause) -> None:
         self.groups.heed(reader, clause)
 
-    def copied_from(self, position: int) -> int | None:
+    def copied_from(self, position: int, side: int = 0) -> int | None:
         return position
 
     def announce(self, low_us: int | None = None) -> bool:
