@@ -42,13 +42,13 @@ class Heard:
     """
 
     def __init__(self, spec: AggregateSpec) -> None:
-        self._places = {key.position: at for at, (_, key) in enumerate(spec.keys) if isinstance(key, ColumnOf)}
+        self.places = {key.position: at for at, (_, key) in enumerate(spec.keys) if isinstance(key, ColumnOf)}
         self.fields = [Field(name, key.type, key.nullable) for name, key in spec.keys]
         self.clauses: list[Clause] = []
         self.passed: list[Clause] = []
 
     def heed(self, clause: Clause) -> None:
-        own = clause.moved(self._places)
+        own = clause.moved(self.places)
         if own is not None and own.equal and [at for at, _ in own.below] == [TIME]:
             self.clauses.append(own)
 

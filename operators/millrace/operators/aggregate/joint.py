@@ -4,22 +4,25 @@ A row of the join that is still to come has a new row of some input, which is no
 complete when every input's mark has passed the latest time that the group's rows can have there. That time is bounded
 by the group's own span of it, and by the spans of the other times and the band between the two. The first bounds alone
 are the paper's joint punctuation, the others its individual punctuation.
+
+Promises about some groups count for these instead of the inputs' marks: they are the pairs of (key, time).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Any, Final
 
 import numpy as np
 
-from millrace.operators.aggregate.early import EarlyPanes
+from millrace.operators.aggregate.early import EarlyPanes, Work
 from millrace.operators.aggregate.groups import ComputedRows, Grouping, Table
 from millrace.operators.aggregate.panes import Column, Panes
 from millrace.operators.aggregate.spec import AggregateSpec
 from millrace.operators.frame.clause import Clause
+from millrace.operators.source.groups import Group, GroupMarks
 from millrace.protocol import Schema
 from millrace.values import expression as e
 from millrace.values.batch import Batch, Bools, Int64s
@@ -63,17 +66,10 @@ class Frontier:
             needed.append(np.minimum.reduce(bounds))
         return needed
 
-    def complete(self, keys: Sequence[Column]) -> Bools:
-        """Which of the groups with these keys are complete."""
-        found: Bools = np.logical_and.reduce(
-            [need <= low for need, low in zip(self.needed(keys), self.lows, strict=True)]
-        )
-        return found
-
-    def add(self, pane: int, start: int, keys: Sequence[Column]) -> None:
-        """Let the groups of a pane from this slot on wait, unless they are complete."""
-        for slot, needed in enumerate(zip(*(one.tolist() for one in self.needed(keys)), strict=True), start):
-            self._wait((pane, slot, needed), 0)
+    def add(self, pane: int, slots: Iterable[int], needed: Sequence[Int64s]) -> None:
+        """Let groups of a pane wait for these marks, unless they are complete."""
+        for slot, of_inputs in zip(slots, zip(*(one.tolist() for one in needed), strict=True), strict=True):
+            self._wait((pane, slot, of_inputs), 0)
 
     def _wait(self, entry: Entry, start: int) -> bool:
         """Put a group that has passed the first inputs where it waits next; say whether it waits."""
@@ -98,14 +94,16 @@ class Frontier:
                 entries = self._waiting[at].pop(heappop(bounds))
                 self.waiting -= len(entries)
                 found += [entry[:2] for entry in entries if not self._wait(entry, at + 1)]
-        return sorted(found)
+        return sorted(set(found))
 
 
 class JointPanes(EarlyPanes):
     """Windows of a join's own time, in each of which groups close one by one.
 
-    risen   marks of the inputs that have not been obeyed
-    ready   complete groups that have not been emitted, as panes and slots
+    risen      marks of the inputs that have not been obeyed
+    promises   promises about groups that have not been obeyed: keys, their values and a mark per input
+    promised   by keys, the groups of which inputs have promised more than their marks
+    ready      complete groups that have not been emitted, as panes and slots
     """
 
     def __init__(self, spec: AggregateSpec, schema: Schema, grouping: Grouping, since: int | None) -> None:
@@ -113,23 +111,47 @@ class JointPanes(EarlyPanes):
         self._columns = [next(e.columns_of(spec.keys[at][1])).position for at, _, _ in spec.joint]
         self.frontier = Frontier(spec)
         self.risen: list[int] | None = None
+        self.promises: list[tuple[tuple[int, ...], Group, list[int]]] = []
+        self.promised: dict[tuple[int, ...], GroupMarks] = {}
         self.ready: deque[tuple[int, list[int]]] = deque()
 
     def heed(self, clause: Clause) -> None:
-        if clause.equal or [at for at, _ in clause.below] != self._columns:
+        if [at for at, _ in clause.below] != self._columns:
             super().heed(clause)
-        else:
-            self.risen = [us for _, us in clause.below]
+            return
+        marks = [us for _, us in clause.below]
+        if not clause.equal:
+            self.risen = marks
+        elif (own := clause._replace(below=()).moved(self.heard.places)) is not None:
+            keys, group = zip(*own.equal, strict=True)
+            self.promises.append((keys, group, marks))
 
     def due(self) -> bool:
-        return bool(self.ready or self.risen) or super().due()
+        return bool(self.ready or self.risen or self.promises) or super().due()
 
     def _take(self, number: int, rows: ComputedRows) -> None:
         known = self._count(number)
         super()._take(number, rows)
         count = self._count(number)
         if count > known:
-            self.frontier.add(number, known, self.panes[0, number].keys(known, count))
+            self._add(number, np.arange(known, count))
+
+    def _add(self, pane: int, slots: Int64s) -> None:
+        """Let groups of a pane wait."""
+        keys = self.panes[0, pane].keys_of(slots)
+        self.frontier.add(pane, slots.tolist(), self._needed(keys, len(slots)))
+
+    def _needed(self, keys: Sequence[Column], rows: int) -> list[Int64s]:
+        """Per input, the marks from which on groups with these keys are complete; none of an input that has promised
+        the group as much."""
+        needed = self.frontier.needed(keys)
+        for at, marks in self.promised.items() if rows else ():
+            columns, valid = [keys[one][0] for one in at], [keys[one][1] for one in at]
+            promises = marks.promises_of(columns, valid, rows)
+            for side, need in enumerate(needed):
+                if side in promises:
+                    needed[side] = np.where(need <= promises[side], MIN_TIME, need)
+        return needed
 
     def _count(self, number: int) -> int:
         table = self.panes.get((0, number))
@@ -153,15 +175,63 @@ class JointPanes(EarlyPanes):
 
     def _find_complete(self) -> bool:
         """Obey the marks once no window is due; whether groups are ready."""
+        if self.promises:
+            return self._obey_promises()
         if self.risen is None:
             return False
         lows, self.risen = self.risen, None
+        before = self.frontier.lows
         found: dict[int, list[int]] = {}
         for pane, slot in self.frontier.rise(lows):
             if (0, pane) in self.panes:
                 found.setdefault(pane, []).append(slot)
+        if self.promised:
+            found = {pane: self._waiting_at(before, pane, slots) for pane, slots in found.items()}
+        for keys, marks in list(self.promised.items()):
+            marks.forget(min(self.frontier.lows))
+            if not marks:
+                del self.promised[keys]
         self.ready += found.items()
         return bool(found)
+
+    def _waiting_at(self, lows: Sequence[int], pane: int, slots: Sequence[int]) -> list[int]:
+        """Those of a pane's groups that were not complete yet at these marks, and so have not been found before."""
+        chosen = np.array(slots, np.int64)
+        waited = ~self._complete(self.panes[0, pane].keys_of(chosen), len(chosen), lows)
+        found: list[int] = chosen[waited].tolist()
+        return found
+
+    def _obey_promises(self) -> bool:
+        """Find the groups that are complete by promises about them."""
+        promises, self.promises = self.promises, []
+        by_keys: dict[tuple[int, ...], list[Group]] = {}
+        for keys, group, _ in promises:
+            by_keys.setdefault(keys, []).append(group)
+        open_groups = []
+        for keys, groups in by_keys.items():
+            work = Work(self.heard.fields, keys, groups, 0, 0, 0)
+            for (_, pane), table in self.panes.items():
+                slots = work.slots(table)
+                slots = slots[~self._complete(table.keys_of(slots), len(slots), self.frontier.lows)]
+                if len(slots):
+                    open_groups.append((pane, slots))
+        for keys, group, lows in promises:
+            marks = self.promised.setdefault(keys, GroupMarks([self.heard.fields[at] for at in keys]))
+            for side, low in enumerate(lows):
+                marks.promise(side, group, low)
+        found: dict[int, set[int]] = {}
+        for pane, slots in open_groups:
+            over = self._complete(self.panes[0, pane].keys_of(slots), len(slots), self.frontier.lows)
+            found.setdefault(pane, set()).update(slots[over].tolist())
+            self._add(pane, slots[~over])
+        self.ready += [(pane, sorted(slots)) for pane, slots in sorted(found.items()) if slots]
+        return True
+
+    def _complete(self, keys: Sequence[Column], rows: int, lows: Sequence[int]) -> Bools:
+        """Which of the groups with these keys are complete at these marks, or by promises about them."""
+        needed = self._needed(keys, rows)
+        found: Bools = np.logical_and.reduce([need <= low for need, low in zip(needed, lows, strict=True)])
+        return found
 
     def _give_ready(self, limit: int, given: list[Batch]) -> int:
         number, slots = self.ready.popleft()
@@ -175,19 +245,26 @@ class JointPanes(EarlyPanes):
         return len(slots)
 
     def _waiting(self, table: Table, slots: Int64s) -> Int64s:
-        return slots[~self.frontier.complete(table.keys_of(slots))]
+        return slots[~self._complete(table.keys_of(slots), len(slots), self.frontier.lows)]
 
     def _left(self, slots: Int64s, keys: Sequence[Column], end: int) -> Int64s:
-        waiting = slots[~self.frontier.complete(keys)]
+        waiting = slots[~self._complete(keys, len(slots), self.frontier.lows)]
         return np.intersect1d(super()._left(slots, keys, end), waiting, assume_unique=True)
 
     def save(self) -> Any:
         ready = [[number, slots] for number, slots in self.ready]
-        return [super().save(), self.frontier.lows, self.risen, ready]
+        promises = [[list(keys), list(group), lows] for keys, group, lows in self.promises]
+        promised = [[list(keys), marks.save()] for keys, marks in self.promised.items()]
+        return [super().save(), self.frontier.lows, self.risen, ready, promises, promised]
 
     def restore(self, data: Any) -> None:
-        panes, lows, self.risen, ready = data
+        panes, lows, self.risen, ready, promises, promised = data
         super().restore(panes)
+        self.promises = [(tuple(keys), tuple(group), marks) for keys, group, marks in promises]
+        for at, saved in promised:
+            keys = tuple(at)
+            self.promised[keys] = GroupMarks([self.heard.fields[one] for one in keys])
+            self.promised[keys].restore(saved)
         self.ready = deque((number, slots) for number, slots in ready)
         self.frontier.lows = lows
         self._rebuild()
@@ -198,4 +275,4 @@ class JointPanes(EarlyPanes):
         self.frontier = Frontier(self.spec)
         self.frontier.lows = lows
         for (_, number), table in self.panes.items():
-            self.frontier.add(number, 0, table.keys(0, table.count))
+            self._add(number, np.arange(table.count))
