@@ -206,6 +206,7 @@ def _join_lines(name: str, join: dict[str, Any]) -> list[str]:
         f"  response time, filter        {seconds(join['filter_response_s'])} (eq. 5)",
         f"  gain of filter               {join['gain'] * 100:.3g} % (eq. 7)",
         f"  rows in the hold buffer      {join['held_rows']}",
+        f"  rows dropped by group        {join['closed_rows']}",
         f"  switches                     {join['switches']}",
     ]
     return lines + [

@@ -388,6 +388,12 @@ class Metrics:
             labels,
             [(at, join["switches"]) for at, join in joins],
         )
+        yield _counter(
+            "join_closed_rows",
+            "Stored tuples that the join has dropped early, because promises had closed their groups.",
+            labels,
+            [(at, join["closed_rows"]) for at, join in joins],
+        )
 
     def _components(self) -> Iterator[Metric]:
         components = self._engine.components()
