@@ -352,6 +352,7 @@ TABLE: Final[Mapping[str, Draw]] = {
     "sql.punctuation back": Between(0, 5),
     "sql.punctuation key": Equal("", "", "k", "t"),
     "sql.way of groups": Equal((), ("union",), ("filter",), ("filter", "union"), ("union", "filter")),
+    "sql.groups of a join": Equal("", "windows", "times"),
     "sql.promise about a group": Chance(0.5),
     "sql.promised ahead": Between(-2, 20),
     "sql.answered for the group": Chance(0.7),

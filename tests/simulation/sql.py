@@ -417,18 +417,29 @@ class _SqlMaker:
         """Windows over a join by the time of one side."""
         if self.joined:
             return self._windows(depth)
-        joined, side = self._joined(depth, outer=False), self.draw("side")
+        return self._by_side(self._joined(depth, outer=False))
+
+    def _by_side(self, joined: SqlTable, by_too: Sequence[str] = ()) -> SqlTable:
+        side = self.draw("side")
         sql = joined.sql.replace("SELECT ", f"SELECT {side}.ts AS s, ", 1)
         retimed = replace(
             joined, sql=sql, rows=lambda taken: [{**row, "ts": row[f"{side}.ts"]} for row in joined.rows(taken)]
         )
-        return self._over(retimed, "tumble", f"({sql})", time="s")
+        return self._over(retimed, "tumble", f"({sql})", time="s", by_too=by_too)
 
     def _groups(self) -> SqlTable:
         """Windows by the punctuation key of `a`, which promises about its groups reach."""
         table = self._read("a")
         for clause in self.draw("way of groups"):
             table = self._united(table, self._read("a")) if clause == "union" else self._filter(0, table)
+        by = self.draw("groups of a join")
+        if by:
+            sides, tables, rows, streams = self._paired(table, self._read("a"), "JOIN", self.punctuation_key)
+            if by == "times":
+                return self._by_times(sides, tables, rows, streams, by_too=self.punctuation_key)
+            return self._by_side(
+                SqlTable(f"SELECT {_listed(sides)} FROM {tables}", rows, streams), [self.punctuation_key]
+            )
         return self._over(table, self.draw("window"), table.nested, by_too=[self.punctuation_key])
 
     def _over(self, table: SqlTable, kind: str, item: str, *, time: str = "ts", by_too: Sequence[str] = ()) -> SqlTable:
@@ -547,7 +558,11 @@ class _SqlMaker:
         """Aggregates over a join by the times of both sides."""
         if self.joined:
             return self._windows(depth)
-        sides, tables, pairs, streams = self._pairs(depth, outer=True)
+        return self._by_times(*self._pairs(depth, outer=True))
+
+    def _by_times(
+        self, sides: dict[str, str], tables: str, pairs: Callable[[Taken], list[Row]], streams: Any, by_too: str = ""
+    ) -> SqlTable:
         sizes = {f"{side}.ts": self.draw("span") for side in "pq"}
         function = self.draw("of a joint group")
         oracle = {"min": windows.least, "max": windows.greatest}[function]
@@ -555,10 +570,10 @@ class _SqlMaker:
         by = ", ".join(time if size == 1 else f"date_trunc('millisecond', {time})" for time, size in sizes.items())
 
         def rows(taken: Taken) -> list[Row]:
-            groups: dict[tuple[int | None, ...], list[Row]] = {}
+            groups: dict[tuple[Any, ...], list[Row]] = {}
             for row in pairs(taken):
                 times = [None if row[time] is None else row[time] // size for time, size in sizes.items()]
-                groups.setdefault(tuple(times), []).append(row)
+                groups.setdefault((*times, row[by_too] if by_too else None), []).append(row)
             size = max(sizes.values())
             return _numbered(
                 [
@@ -567,6 +582,7 @@ class _SqlMaker:
                 ]
             )
 
+        by += f", p.{by_too}" if by_too else ""
         return SqlTable(f"SELECT {listed} FROM {tables} GROUP BY {by}", rows, streams)
 
     def _pairs(self, depth: int, *, outer: bool) -> tuple[dict[str, str], str, Callable[[Taken], list[Row]], Any]:
@@ -575,8 +591,13 @@ class _SqlMaker:
         self.joined = True
         kind = self.draw("join") if outer else "JOIN"
         self.outer |= kind != "JOIN"
+        return self._paired(one, other, kind)
+
+    def _paired(
+        self, one: SqlTable, other: SqlTable, kind: str, by: str = ""
+    ) -> tuple[dict[str, str], str, Callable[[Taken], list[Row]], Any]:
         before, after = self.draw("range"), self.draw("range")
-        key = KEYS[self.draw("key")]
+        key = KEYS[by or self.draw("key")]
         equal = f"p.{key[0]} = q.{key[0]}"
         if kind == "JOIN":
             tables = f"{one.nested} p [RANGE '{after} us'] JOIN {other.nested} q [RANGE '{before} us'] ON {equal}"

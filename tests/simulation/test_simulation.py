@@ -14,6 +14,7 @@ from millrace.engine.graph.rewire import failing, replacing
 from millrace.engine.time.watermarks import WatermarkCoordinator
 from millrace.operators.aggregate.aggregate import WindowAggregate
 from millrace.operators.aggregate.early import EarlyPanes
+from millrace.operators.aggregate.joint import JointPanes
 from millrace.operators.aggregate.lowlevel import LowTable
 from millrace.operators.aggregate.sessionrows import SessionRows
 from millrace.operators.aggregate.sessions import Sessions
@@ -26,6 +27,7 @@ from millrace.operators.frame.punctuation_grain import PunctuationGrain
 from millrace.operators.frame.waiting import TimeOrdered
 from millrace.operators.gate.gate import Gate
 from millrace.operators.join.bands import Bands
+from millrace.operators.join.groups import JoinGroups
 from millrace.operators.join.join import Join
 from millrace.operators.join.matching import Matcher
 from millrace.operators.queues.update import UpdateQueue
@@ -506,6 +508,12 @@ def of_those_that_promised(self, sides, own=GroupPassing._sides):
     return own(self, sides)[0], MAX_TIME
 
 
+def without_the_last(self, keys, rows, own=JointPanes._needed):
+    """The marks at which groups of times are complete, without the one of the last input if groups are promised."""
+    needed = own(self, keys, rows)
+    return [*needed[:-1], np.full_like(needed[-1], MIN_TIME)] if self.promised else needed
+
+
 def sql_many(worlds, first):
     for seed in (first, *range(worlds)):
         simulate_sql(seed, 1)
@@ -524,6 +532,8 @@ def sql_many(worlds, first):
         (7, LowTable, "rewind", lambda self: None),
         (0, EarlyPanes, "_last_ended", lambda self, time_us: (time_us - self.offset - self.size) // self.slide + 1),
         (4, GroupPassing, "_sides", of_those_that_promised),
+        (0, JoinGroups, "_shifted", lambda self, low_us, position, other: low_us),
+        (2, JointPanes, "_needed", without_the_last),
     ],
     ids=[
         "duplicates",
@@ -536,6 +546,8 @@ def sql_many(worlds, first):
         "low-level table",
         "group",
         "side",
+        "group of a join",
+        "group of times",
     ],
 )
 def test_broken_clauses_are_noticed(monkeypatch, first, owner, name, broken):
