@@ -1,8 +1,8 @@
 """Promises about groups at a join (OOP, section 7 and appendix A.1.1).
 
 A group is named by values in columns of the inputs; columns that the join compares are one. A new row of the join has a
-new row of some input. So the join may promise of a group what every input has promised of it: an input whose rows the
-group's columns tell apart by a promise about the group or its own time, any other by its own time.
+new row of some input. So the join may promise of a group what every input has promised of it. An input that has all of
+the group's columns may promise more of the group than of its other rows; any other input counts with its own time.
 
 A stored row of a group can match nothing more once each other input has promised the group past all times at which its
 rows could match. So that row is dropped, or emitted alone, before the time of the whole input has passed.
@@ -51,7 +51,7 @@ class JoinGroups(GroupPassing):
     """The groups of a join that are ahead of its inputs' times.
 
     told       groups whose inputs' marks have risen since they were last put together (joint punctuation)
-    _waiting   groups of an outer join that are ahead, but for a row that may still leave alone, and what is promised
+    _waiting   groups of an outer join that wait for a row that may still leave alone, and the time promised so far
     """
 
     def __init__(self, operator: Operator, spec: JoinSpec, bands: Bands, lows: Callable[[], Sequence[int]]) -> None:
