@@ -28,7 +28,7 @@ class IdleWaiting(Operator):
     """
 
     waits: ClassVar[bool] = True
-    by_group: ClassVar[bool] = False
+    by_group: bool = False
 
     def __init__(self, site: Site) -> None:
         super().__init__(site.name, site.inputs, site.output)

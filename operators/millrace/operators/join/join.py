@@ -74,7 +74,6 @@ class Join(LinedInputs, OrderSwitching):
 
     kind: ClassVar[str] = "join"
     layout: ClassVar[Layout] = Layout(2, _of_version_1)
-    by_group = True
 
     def __init__(self, site: Site, spec: JoinSpec) -> None:
         super().__init__(site)
@@ -96,6 +95,7 @@ class Join(LinedInputs, OrderSwitching):
         self.frontier = [MIN_TIME] * len(spec.times)
         self.groups = JoinGroups(self, spec, self.matcher.bands, self._arc_lows)
         self.ahead = False
+        self.by_group = bool(spec.outer)
 
     def _window_us(self) -> int | None:
         """|w|: how far apart rows may be, half the width of the widest band."""
@@ -385,7 +385,12 @@ class Join(LinedInputs, OrderSwitching):
             self._turn_to(self.pacing.choose(self.mode))
         if self.frontier and not self.hold.count and not self._may_give_up(lows):
             self._punctuate_jointly(lows)
-        return self._low_water(lows) if self.output.punctuates else None
+        if not self.output.punctuates:
+            return None
+        low_us = self._low_water(lows)
+        if self.ahead:
+            self._pass_groups(low_us)
+        return low_us
 
     def _punctuate_jointly(self, lows: Sequence[int]) -> None:
         """Promise all times together (OOP, section 7): no later row has all of them below these."""
@@ -404,22 +409,17 @@ class Join(LinedInputs, OrderSwitching):
         names = self.output.schema.names
         marks = zip(self.spec.times, self.frontier, strict=True)
         counts = {names[at]: us for (at, _, _), us in marks if is_time(us)}
-        if self.closed_rows:
-            counts["closed"] = self.closed_rows
+        closed = self.closed_rows
+        if closed:
+            counts["closed"] = closed
         return counts or None
 
     # -- groups --------------------------------------------------------------------------------------------------------
 
-    def announce(self, low_us: int | None = None) -> bool:
-        if low_us is None:
-            low_us = self.low_water()
-        useful = super().announce(low_us)
-        if self.ahead:
-            self._pass_groups(low_us)
-        return useful
-
     def _pass_groups(self, low_us: int) -> None:
-        """Promise groups above the join. On arrival all that was found has left once nothing waits here."""
+        """Promise groups above the join, after its own time. On arrival all that was found has left once nothing waits
+        here."""
+        self.announce(low_us)
         waits = bool(self.rest) or self._standing() or self.hold.count > 0
         if self.mode == "arrival" and waits:
             return
