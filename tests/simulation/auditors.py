@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
+from unittest.mock import patch
 
+from millrace.engine import streams
 from millrace.engine.engine import Engine
 from millrace.engine.events import (
     AskEnded,
@@ -23,6 +25,7 @@ from millrace.engine.events import (
 from millrace.engine.plan import StreamDefinition
 from millrace.engine.shadow import shadow_of
 from millrace.engine.time.watermarks import WatermarkCoordinator
+from millrace.operators import build
 from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.idle_waiting import IdleWaiting
 from millrace.operators.frame.inlet import Inlet
@@ -44,12 +47,12 @@ class Broken(AssertionError):  # noqa: N818 - what a law is then
     """A law is broken; the text says which and where."""
 
 
-@contextmanager
-def grammar() -> Iterator[None]:
-    """While this holds, no arc takes a tuple below what it promised, and no promise goes back."""
-    put, punctuate = Buffer.put, Buffer.punctuate
+class GrammaticalBuffer(Buffer):
+    """An arc that takes no tuple below what it promised, and no promise that goes back."""
 
-    def checked_put(self: Buffer, batch: Batch, *rest: Any) -> None:
+    __slots__ = ()
+
+    def put(self, batch: Batch) -> None:
         before = self.promise
         # Below a floor nothing gets through (the operator's own promise is lower): put leaves it out.
         if self.floor > MIN_TIME:
@@ -61,20 +64,21 @@ def grammar() -> Iterator[None]:
             raise Broken(f"an ordered arc got the times {batch.ts.tolist()}")
         if self.ordered and len(timed) < len(batch) and before > MIN_TIME:
             raise Broken(f"a tuple without a time on an ordered arc that promised {before}")
-        put(self, batch, *rest)
+        super().put(batch)
         _rises(before, self.promise)
 
-    def checked_punctuate(self: Buffer, value_us: int) -> bool:
+    def punctuate(self, value_us: int) -> bool:
         before = self.promise
-        told = punctuate(self, value_us)
+        told = super().punctuate(value_us)
         _rises(before, self.promise)
         return told
 
-    Buffer.put, Buffer.punctuate = checked_put, checked_punctuate  # type: ignore[method-assign]
-    try:
+
+@contextmanager
+def grammar() -> Iterator[None]:
+    """While this holds, every new arc is a grammatical one."""
+    with patch.object(streams, "Buffer", GrammaticalBuffer), patch.object(build, "Buffer", GrammaticalBuffer):
         yield
-    finally:
-        Buffer.put, Buffer.punctuate = put, punctuate  # type: ignore[method-assign]
 
 
 def _rises(before: int, after: int) -> None:

@@ -22,7 +22,7 @@ from millrace.operators.aggregate.spec import AggregateSpec
 from millrace.operators.deduplicate.deduplicate import Deduplicate
 from millrace.operators.frame.ets_arcs import Arc
 from millrace.operators.frame.group_passing import GroupPassing
-from millrace.operators.frame.inlet import Inlet
+from millrace.operators.frame.operator import RowWise
 from millrace.operators.frame.punctuation_grain import PunctuationGrain
 from millrace.operators.frame.waiting import TimeOrdered
 from millrace.operators.gate.gate import Gate
@@ -94,7 +94,7 @@ def test_fresh_worlds(kind, record_property):
 
 
 def test_a_fresh_world_that_fails_says_how_to_play_it_again(monkeypatch):
-    monkeypatch.setattr(Inlet, "low_water", lambda self: self.promise)
+    monkeypatch.setattr(RowWise, "promised", lambda self, low_us: self.inputs[0].promise)
     monkeypatch.setitem(FRESH, "graphs", 200)
     with pytest.raises(Broken) as failure:
         test_fresh_worlds("graphs", lambda name, value: None)
@@ -227,7 +227,7 @@ def test_worlds_are_worth_playing():
     [
         (3, Source, "_marks_met", lambda self, feed, batch: (batch.ts - 1, self.mark)),
         (0, TimeOrdered, "horizon", lambda self: max(reader.promise for reader in self.inputs)),
-        (0, Inlet, "low_water", lambda self: self.promise),
+        (0, RowWise, "promised", lambda self, low_us: self.inputs[0].promise),
         (2, PunctuationGrain, "above", lambda self, value_us: value_us + (1 if self.every else 50)),
         (19, WindowAggregate, "paced", False),
         (0, replacing, "unchanged", lambda before, after, *, read: {}),
