@@ -2,11 +2,12 @@
 SQL parser too (operators/millrace/sql/tables.py), because building them takes longer than most runs.
 
 Kernels (KERNELS) are Python that Cython also accepts. The modules of SCHEDULER, which every tuple passes, are compiled
-too: plain Python without declarations. Hatchling calls `KernelsHook` for wheels and editable installs. `python
+too: plain Python, whose classes the `.pxd` file next to a module declares in C. Hatchling calls `KernelsHook` for wheels and editable installs. `python
 build_hook.py` does the same work in place; the Makefile uses it to update changed modules. A compiled module is in the
 folder of its source, and Python prefers it.
 
-Rule: a compiled module is never older than its source. An outdated compiled file is replaced, or removed when it
+Rule: a compiled module is never older than its source, nor than any declaration: all modules share the layout of the
+declared classes. An outdated compiled file is replaced, or removed when it
 cannot be compiled. Without a compiler, or with MILLRACE_NO_KERNELS=1, the installation still works: slower, with the
 same results, and one line says so.
 """
@@ -22,7 +23,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,6 +37,7 @@ SCHEDULER = [
     Path("operators/millrace/engine/engine.py"),
     Path("operators/millrace/engine/streams.py"),
     Path("operators/millrace/engine/scheduler/rules.py"),
+    Path("operators/millrace/engine/scheduler/table.py"),
     Path("operators/millrace/operators/frame/buffer.py"),
     Path("operators/millrace/operators/frame/inlet.py"),
     Path("operators/millrace/operators/frame/operator.py"),
@@ -54,7 +56,8 @@ DIRECTIVES = {
     "cdivision": True,
     "initializedcheck": False,
 }
-# Plain Python keeps its meaning when compiled: annotations are not types, numbers stay Python's, indexes are checked.
+# Plain Python keeps its meaning when compiled: annotations are not types, numbers stay Python's unless a `.pxd` file
+# declares them, indexes are checked.
 PLAIN = {"language_level": 3, "annotation_typing": False, "infer_types": False}
 
 
@@ -81,7 +84,12 @@ def compile_kernels(root: Path, report: Report = lambda line: None) -> Outcome:
     if os.environ.get("MILLRACE_NO_KERNELS", "") not in ("", "0"):
         return _uncompiled(targets, "MILLRACE_NO_KERNELS is set")
     with _only_builder(report):
-        stale = [source for source, target in zip(sources, targets, strict=True) if _outdated(target, source)]
+        declarations = sorted((root / ROOT).rglob("*.pxd"))
+        stale = [
+            source
+            for source, target in zip(sources, targets, strict=True)
+            if _outdated(target, [source, *(declarations if source not in kernels else ())])
+        ]
         try:
             if stale:
                 _build(root, stale, report)
@@ -108,9 +116,9 @@ def _uncompiled(targets: list[Path], reason: str) -> Outcome:
     return Outcome([], f"kernels: not compiled, running as Python: slower, same results ({reason})")
 
 
-def _outdated(target: Path, source: Path) -> bool:
-    """A module is rebuilt when its source or this file, which holds the compiler's flags, is newer."""
-    newest = max(source.stat().st_mtime_ns, Path(__file__).stat().st_mtime_ns)
+def _outdated(target: Path, sources: Sequence[Path]) -> bool:
+    """A module is rebuilt when one of its sources or this file, which holds the compiler's flags, is newer."""
+    newest = max(path.stat().st_mtime_ns for path in (*sources, Path(__file__)))
     return not target.exists() or target.stat().st_mtime_ns < newest
 
 
@@ -169,7 +177,9 @@ def _compile_one(source: Path, folder: Path) -> None:
         is_kernel = any(source.match(pattern) for pattern in KERNELS)
         directives, flags = (DIRECTIVES, FLAGS) if is_kernel else (PLAIN, PLAIN_FLAGS)
         extension = Extension(_module(source), [str(source)], extra_compile_args=flags)
-        modules = cythonize([extension], build_dir=str(folder), compiler_directives=directives, quiet=True)
+        modules = cythonize(
+            [extension], include_path=[str(ROOT)], build_dir=str(folder), compiler_directives=directives, quiet=True
+        )
         command = build_ext(Distribution({"name": "millrace", "ext_modules": modules}))
         command.build_lib = f"{folder}/lib"
         command.build_temp = f"{folder}/temp"

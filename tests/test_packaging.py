@@ -1,5 +1,6 @@
 """The contents of an installation, compiled or not."""
 
+import importlib
 import importlib.machinery
 import importlib.metadata
 import os
@@ -223,3 +224,33 @@ def test_the_scheduler_is_compiled_next_to_its_source(tree):
     (folder / "rules.py").unlink()
     assert build(tree) == "kernels: 1 compiled, up to date\n"
     assert [path for path in folder.iterdir() if path.suffix in (".so", ".pyd")] == []
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_a_changed_declaration_compiles_the_modules_of_the_scheduler_again(tree):
+    """They share the layout of the declared classes."""
+    folder = tree / "operators/millrace/operators/frame"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").touch()
+    for name in ("buffer", "inlet"):
+        (folder / f"{name}.py").write_text("class Counted:\n    def __init__(self):\n        self.count = 1\n")
+    declaration = folder / "buffer.pxd"
+    declaration.write_text("cdef class Counted:\n    cdef public long long count\n")
+    assert build(tree).endswith("\nkernels: 3 compiled\n")
+    assert build(tree) == "kernels: 3 compiled, up to date\n"
+    os.utime(declaration, ns=(newer := declaration.stat().st_mtime_ns + 60_000_000_000, newer))
+    assert [line.partition(" (")[0] for line in build(tree).splitlines()] == [
+        "kernels: compiled 1/2",
+        "kernels: compiled 2/2",
+        "kernels: 3 compiled",
+    ]
+
+
+@pytest.mark.parametrize("declaration", sorted((REPOSITORY / "operators").rglob("*.pxd")), ids=lambda path: path.stem)
+def test_declarations_have_the_fields_of_their_classes(declaration):
+    """A field that only one of the two names would be missing in one way of running."""
+    module = importlib.import_module(".".join(declaration.relative_to(REPOSITORY / "operators").with_suffix("").parts))
+    for name, body in re.findall(r"^cdef class (\w+):\n((?:(?: .*)?\n)+)", declaration.read_text(), re.MULTILINE):
+        fields = re.findall(r"^    cdef (?:public )?(?:long long|\w+) (.+)$", body, re.MULTILINE)
+        declared = [field.strip() for line in fields for field in line.split(",")]
+        assert sorted(declared) == sorted(getattr(module, name).__slots__)

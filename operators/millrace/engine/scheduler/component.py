@@ -111,6 +111,26 @@ class Component:
     failed    the operator that raised, and what: the run ended there
     """
 
+    __slots__ = (
+        "current",
+        "cycled",
+        "decisions",
+        "deficit",
+        "failed",
+        "has_work",
+        "name",
+        "ready",
+        "sinks",
+        "sources",
+        "steps",
+        "strategy",
+        "switching",
+        "table",
+        "waiters",
+        "weight",
+        "worked_us",
+    )
+
     def __init__(self, name: str, strategy: Strategy, weight: int = 1) -> None:
         self.name = name
         self.strategy = strategy
@@ -181,7 +201,7 @@ class Component:
 
         An execution that takes no tuple counts as one, so that a step with punctuation alone ends.
         """
-        used = done = 0
+        used = done = taken = 0
         table = self.table
         while used < budget and done < executions:
             if self.cycled >= LONGEST_CYCLE:
@@ -196,7 +216,8 @@ class Component:
                     self.has_work = False
                     break
                 row = table[operator]
-                errors = operator.counts.errors
+                counts = operator.counts
+                errors = counts.errors
                 done += 1
                 if watch is None:
                     taken = operator.execute(row.limit)
@@ -206,10 +227,8 @@ class Component:
                     watch.stop(operator.name, taken)
                 used += max(taken, operator.state_scanned) or 1
                 self.ready.keep(row, taken)
-                if operator.counts.errors != errors:
-                    effects.orders.append(
-                        RowsFailed(operator.name, operator.counts.errors - errors, operator.counts.last_error)
-                    )
+                if counts.errors != errors:
+                    effects.orders.append(RowsFailed(operator.name, counts.errors - errors, counts.last_error))
                 if row.sinks:
                     self._drain(row, effects)
                 following = self._choose(row)
@@ -299,11 +318,13 @@ class Component:
 
     def _drain(self, row: Row, effects: Effects) -> None:
         for sink in row.sinks:
-            if sink.inputs[0].unseen or sink.watched:
+            reader = sink.inputs[0]
+            if reader.unseen or sink.watched:
                 self._empty(sink, effects)
 
     def _empty(self, sink: Sink, effects: Effects) -> None:
-        if sink.inputs[0].unseen:
+        reader = sink.inputs[0]
+        if reader.unseen:
             drained = sink.drain()
             if drained is not None:
                 effects.orders.append(Deliver(sink.query, *drained))

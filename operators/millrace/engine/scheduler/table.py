@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
@@ -107,18 +107,19 @@ class Link:
         }
 
 
-@dataclass(frozen=True, slots=True)
 class Next:
     """Where to go: execute the operator, or only apply its row's rule (the papers' "repeat this step on pred")."""
 
-    operator: Operator
-    execute: bool
+    __slots__ = ("execute", "operator")
+
+    def __init__(self, operator: Operator, *, execute: bool) -> None:
+        self.operator = operator
+        self.execute = execute
 
 
 Move = Callable[["Row"], Next | None]
 
 
-@dataclass(slots=True)
 class Row:
     """One operator's row.
 
@@ -130,32 +131,59 @@ class Row:
     moves     its rule: the first of these that leads somewhere is taken (rules.py)
     leaves    whether the rule moves on although the operator has more, which then waits for another turn
     link      what `chain` has decided of the operator, if that is its strategy and anything was measured
+
+    Where moves lead is built once: a rule only chooses.
     """
 
-    operator: Operator
-    preds: tuple[Operator | None, ...]
-    succs: tuple[Operator, ...]
-    readers: tuple[Inlet, ...]
-    sinks: tuple[Sink, ...]
-    role: Role
-    strategy: Strategy
-    moves: tuple[Move, ...]
-    leaves: bool
-    ets_arcs: tuple[tuple[Inlet, Next], ...] = ()
-    link: Link | None = None
-    limit: int = field(init=False)
-    ahead: Next | None = field(init=False)
-    again: Next = field(init=False)
-    back: tuple[Next | None, ...] = field(init=False)
-    branches: tuple[Next, ...] = field(init=False)
+    __slots__ = (
+        "ahead",
+        "again",
+        "back",
+        "branches",
+        "ets_arcs",
+        "leaves",
+        "limit",
+        "link",
+        "moves",
+        "operator",
+        "preds",
+        "readers",
+        "role",
+        "sinks",
+        "strategy",
+        "succs",
+    )
 
-    def __post_init__(self) -> None:
-        """Where moves lead is built once: a rule only chooses."""
-        self.limit = self.strategy.limit
-        self.ahead = Next(self.succs[0], execute=not isinstance(self.succs[0], Fork)) if self.succs else None
-        self.again = Next(self.operator, execute=True)
-        self.branches = tuple(Next(succ, execute=True) for succ in self.succs) if len(self.succs) > 1 else ()
-        self.back = tuple(None if pred is None else Next(pred, execute=False) for pred in self.preds)
+    def __init__(
+        self,
+        operator: Operator,
+        preds: tuple[Operator | None, ...],
+        succs: tuple[Operator, ...],
+        readers: tuple[Inlet, ...],
+        sinks: tuple[Sink, ...],
+        role: Role,
+        strategy: Strategy,
+        moves: tuple[Move, ...],
+        leaves: bool,
+        ets_arcs: tuple[tuple[Inlet, Next], ...] = (),
+        link: Link | None = None,
+    ) -> None:
+        self.operator = operator
+        self.preds = preds
+        self.succs = succs
+        self.readers = readers
+        self.sinks = sinks
+        self.role = role
+        self.strategy = strategy
+        self.moves = moves
+        self.leaves = leaves
+        self.ets_arcs = ets_arcs
+        self.link = link
+        self.limit = strategy.limit
+        self.ahead = Next(succs[0], execute=not isinstance(succs[0], Fork)) if succs else None
+        self.again = Next(operator, execute=True)
+        self.branches = tuple(Next(succ, execute=True) for succ in succs) if len(succs) > 1 else ()
+        self.back = tuple(None if pred is None else Next(pred, execute=False) for pred in preds)
 
     def grow(self, readers: Sequence[Inlet], succs: Sequence[Operator], sinks: Sequence[Sink]) -> None:
         """Lead to more operators; a row that leads to one, or to a fork, stays as it is."""
@@ -167,7 +195,8 @@ class Row:
     def yields(self) -> bool:
         """The papers' yield: the output holds something that a successor has not seen."""
         if len(self.readers) > 1:
-            return self.operator.output.next_awake(0) >= 0
+            output = self.operator.output
+            return output.next_awake(0) >= 0
         for reader in self.readers:  # noqa: SIM110 (this is the innermost loop of the scheduler)
             if reader.unseen:
                 return True

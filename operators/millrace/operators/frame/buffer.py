@@ -406,7 +406,8 @@ class Buffer:
         while self.awake:
             ahead = self.awake >> turn
             place = turn + (ahead & -ahead).bit_length() - 1 if ahead else (self.awake & -self.awake).bit_length() - 1
-            if self.branches[place].unseen:
+            reader = self.branches[place]
+            if reader.unseen:
                 return place
             self.awake ^= 1 << place
         return -1

@@ -282,27 +282,7 @@ class RowWise(Operator):
         return 0
 
     def execute(self, limit: int) -> int:
-        """The frame in one piece, because most operators on a tuple's path are of this family."""
-        reader = self.inputs[0]
-        output = self.output
-        counts = self.counts
-        counts.executions += 1
-        batch = reader.take(limit)
-        taken = reader.took
-        emitted = 0
-        if batch is not None and len(batch.ts):
-            counts.input_tuples += len(batch.ts)
-            rows = self.compute(batch)
-            emitted = len(rows.ts)
-            counts.last_taken = taken
-            counts.last_given = emitted
-            counts.output_tuples += emitted
-            output.put(rows)
-        self.emitted = emitted
-        reader.mark_seen()
-        if output.punctuates:
-            output.punctuate(self.promised(reader.low_water()))
-        return taken
+        return _execute(self, self.inputs[0], self.output, self.counts, limit)
 
     def promised(self, low_us: int) -> int:
         """Its promise if this is its input's."""
@@ -310,3 +290,24 @@ class RowWise(Operator):
 
     def low_water(self) -> int:
         return self.promised(self.inputs[0].low_water())
+
+
+def _execute(operator: RowWise, reader: Inlet, output: Buffer, counts: Counts, limit: int) -> int:
+    """The frame in one piece, because most operators on a tuple's path are of this family."""
+    counts.executions += 1
+    batch = reader.take(limit)
+    taken = reader.took
+    emitted = 0
+    if batch is not None and (count := len(batch.ts)):
+        counts.input_tuples += count
+        rows = operator.compute(batch)
+        emitted = len(rows.ts)
+        counts.last_taken = taken
+        counts.last_given = emitted
+        counts.output_tuples += emitted
+        output.put(rows)
+    operator.emitted = emitted
+    reader.mark_seen()
+    if output.punctuates:
+        output.punctuate(operator.promised(reader.low_water()))
+    return taken

@@ -34,4 +34,5 @@ def outdated() -> list[str]:
 
 def _older(compiled: Path) -> bool:
     source = compiled.with_name(compiled.name.partition(".")[0] + ".py")
-    return source.exists() and compiled.stat().st_mtime_ns < source.stat().st_mtime_ns
+    sources = [path for path in (source, source.with_suffix(".pxd")) if path.exists()]
+    return any(compiled.stat().st_mtime_ns < path.stat().st_mtime_ns for path in sources)

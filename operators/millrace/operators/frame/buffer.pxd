@@ -1,0 +1,38 @@
+# Buffer as a compiled class: its fields are in C, and calls from compiled modules skip the look-up by name.
+# Integers are of 64 bits, except those that shift: there is a bit per reader, and C's shifts end at the 64th.
+
+import cython
+
+from millrace.operators.frame.inlet cimport Inlet
+
+
+cdef class Gauge:
+    cdef public long long tuples, bytes, peak_tuples, peak_bytes
+
+    cpdef add(self, long long tuples, long long width)
+
+
+cdef class Buffer:
+    cdef public object schema, segments, behind, awake, everyone, turn, routing, grain
+    cdef public list readers
+    cdef public tuple absorbers, branches, entries
+    cdef public dict ready
+    cdef public Gauge gauge
+    cdef public bint ordered, punctuates, texts
+    cdef public long long first, end, promise, floor, left_out, held, width
+    cdef long long _due
+
+    @cython.locals(count=cython.longlong, newest=cython.longlong, end=cython.longlong, gauge=Gauge, reader=Inlet)
+    cpdef put(self, batch)
+
+    @cython.locals(before=cython.longlong)
+    cpdef bint punctuate(self, long long value_us)
+
+    @cython.locals(index=cython.longlong)
+    cpdef passed(self, long long start, long long stop)
+
+    cpdef _free(self)
+    cpdef _pop(self)
+
+    @cython.locals(reader=Inlet)
+    cpdef next_awake(self, turn)
