@@ -41,6 +41,8 @@ SCHEDULER = [
     Path("operators/millrace/operators/frame/buffer.py"),
     Path("operators/millrace/operators/frame/inlet.py"),
     Path("operators/millrace/operators/frame/operator.py"),
+    Path("operators/millrace/operators/filter/routing.py"),
+    Path("operators/millrace/operators/sink/sink.py"),
 ]
 SQL = Path("operators/millrace/sql")
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")

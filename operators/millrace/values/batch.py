@@ -244,13 +244,12 @@ class Batch:
         """The rows at these positions, or where this mask is true."""
         if rows.dtype == _BOOL:
             rows = rows.nonzero()[0]  # numpy takes positions from several columns much faster than masks
-        ts = self.ts[rows]
         return Batch(
             self.schema,
-            ts,
+            take_times(self.ts, rows),
             [values[rows] for values in self.columns],
             [None if mask is None else mask[rows] for mask in self.valid],
-            take_arrival(self.arrival, rows, len(ts)),
+            take_times(self.arrival, rows),
         )
 
     def at(self, ts: Int64s) -> Batch:
@@ -365,11 +364,13 @@ def listed(values: Values, mask: Bools | None) -> list[Any]:
     return [value if there else None for value, there in zip(found, mask.tolist(), strict=True)]
 
 
-def take_arrival(arrival: Int64s, rows: Int64s | Bools, count: int) -> Int64s:
-    # A constant stays one: most batches arrived in one frame, and gathering would double the cost of a select.
-    if arrival.strides == (0,) and count:
-        return constant_int64(int(arrival[0]), count)
-    return arrival[rows]
+def take_times(times: Int64s, rows: Int64s) -> Int64s:
+    """The times at these positions. Constant ones stay so: most batches arrived in one frame, and gathering would double
+    the cost of a select."""
+    count = len(rows)
+    if times.strides != (0,) or not count:
+        return times[rows]
+    return times[:count] if count <= len(times) else constant_int64(int(times[0]), count)
 
 
 def _concat_masks(masks: Iterable[tuple[Bools | None, int]]) -> Bools | None:

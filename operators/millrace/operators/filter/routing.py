@@ -31,7 +31,12 @@ class Routing:
     others   the arc's readers that are not filters, or are not in the index
     due      by promise: the filters asleep whose readers are to know it
     quiet    an arc on which nothing is ever put, which they read meanwhile
+    index    the predicates of the filters, once it is made
     """
+
+    __slots__ = ("_buffer", "_may_sleep", "_members", "asleep", "awake", "due", "index", "others", "quiet")
+
+    index: PredicateIndex
 
     def __init__(self, buffer: Buffer, may_sleep: Callable[[Inlet], bool]) -> None:
         self._buffer = buffer
@@ -112,9 +117,12 @@ class Routing:
 
     def _let_sleep(self) -> None:
         buffer = self._buffer
-        for reader in [reader for reader in self.awake if not reader.unseen and not reader.waiting]:
+        promise = buffer.promise
+        for reader in list(self.awake):
+            if reader.unseen or reader.position != buffer.end or reader.punctuations:
+                continue
             since_us, consumer = reader.since_us, reader.consumer
-            if reader.punctuations or not (since_us is None or since_us <= buffer.promise < LATENT):
+            if not (since_us is None or since_us <= promise < LATENT):
                 continue
             assert consumer is not None
             output = consumer.output

@@ -1,5 +1,4 @@
 # Buffer as a compiled class: its fields are in C, and calls from compiled modules skip the look-up by name.
-# Integers are of 64 bits, except those that shift: there is a bit per reader, and C's shifts end at the 64th.
 
 import cython
 
@@ -13,13 +12,14 @@ cdef class Gauge:
 
 
 cdef class Buffer:
-    cdef public object schema, segments, behind, awake, everyone, turn, routing, grain
+    cdef public object schema, segments, behind, routing, grain
     cdef public list readers
+    cdef public bytearray awake
     cdef public tuple absorbers, branches, entries
     cdef public dict ready
     cdef public Gauge gauge
     cdef public bint ordered, punctuates, texts
-    cdef public long long first, end, promise, floor, left_out, held, width
+    cdef public long long first, end, promise, floor, left_out, held, width, turn
     cdef long long _due
 
     @cython.locals(count=cython.longlong, newest=cython.longlong, end=cython.longlong, gauge=Gauge, reader=Inlet)
@@ -34,5 +34,7 @@ cdef class Buffer:
     cpdef _free(self)
     cpdef _pop(self)
 
-    @cython.locals(reader=Inlet)
-    cpdef next_awake(self, turn)
+    cpdef let_awake(self, Inlet reader)
+
+    @cython.locals(awake=bytearray, place=cython.longlong, reader=Inlet)
+    cpdef long long next_awake(self, long long turn)

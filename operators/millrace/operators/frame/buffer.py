@@ -57,8 +57,8 @@ class Buffer:
     segments   the batches that some reader still needs, oldest first; `first` is the number of the oldest
     behind     by segment, how many readers have not passed it: it never falls from one segment to the next. One reader
                alone is not counted
-    awake      a bit for each scheduled reader, by `place`, that may have something unseen: no other has
-    branches   the scheduled readers, if there are several; `everyone` has the bits of all of them
+    awake      by `place`, 1 for each scheduled reader that may have something unseen: no other has
+    branches   the scheduled readers, if there are several
     turn       the place of the one whose turn it is
     routing    lets filters among the readers sleep until there is a row for them (filter/routing.py)
     end        how many tuples have ever been put
@@ -81,7 +81,6 @@ class Buffer:
         "branches",
         "end",
         "entries",
-        "everyone",
         "first",
         "floor",
         "gauge",
@@ -111,7 +110,8 @@ class Buffer:
         self.absorbers: tuple[Inlet, ...] = ()
         self.segments: deque[Batch] = deque()
         self.behind: deque[int] = deque()
-        self.awake = self.everyone = self.turn = 0
+        self.awake = bytearray()
+        self.turn = 0
         self.branches: tuple[Inlet, ...] = ()
         self.routing: Routing | None = None
         self.first = 0
@@ -271,17 +271,25 @@ class Buffer:
 
     def _let_awake(self, readers: Sequence[Inlet]) -> None:
         if len(readers) == len(self.readers):
-            self.awake = self.everyone
+            self._let_all_awake()
         else:
             for reader in readers:
-                self.awake |= 1 << reader.place
+                self.let_awake(reader)
+
+    def _let_all_awake(self) -> None:
+        self.awake = bytearray(b"\1" * len(self.branches))
+
+    def let_awake(self, reader: Inlet) -> None:
+        """Let `next_awake` look at a reader, if it takes turns: one that was away may have a place of another time."""
+        if reader.place < len(self.awake):
+            self.awake[reader.place] = 1
 
     def turn_to(self, branches: tuple[Inlet, ...]) -> None:
         """Let these readers take turns."""
         self.settle()
         self.routing = None
         self.branches = branches
-        self.awake = self.everyone = (1 << len(branches)) - 1
+        self._let_all_awake()
 
     def settle(self) -> None:
         """Count the tuples that filters have slept through."""
@@ -295,7 +303,7 @@ class Buffer:
         if len(self.absorbers) < len(readers):
             return False
         self.first += 1
-        self.awake = self.everyone
+        self._let_all_awake()
         for reader in self.readers:
             reader.unseen = True
         for entry in self.entries:
@@ -403,14 +411,19 @@ class Buffer:
 
     def next_awake(self, turn: int) -> int:
         """The place of the first scheduled reader with something unseen, from a turn on and around; -1 if none has."""
-        while self.awake:
-            ahead = self.awake >> turn
-            place = turn + (ahead & -ahead).bit_length() - 1 if ahead else (self.awake & -self.awake).bit_length() - 1
+        awake = self.awake
+        place = awake.find(1, turn)
+        if place < 0:
+            place = awake.find(1)
+        while place >= 0:
             reader = self.branches[place]
             if reader.unseen:
-                return place
-            self.awake ^= 1 << place
-        return -1
+                break
+            awake[place] = 0
+            place = awake.find(1, place)
+            if place < 0:
+                place = awake.find(1)
+        return place
 
     @property
     def queued(self) -> int:

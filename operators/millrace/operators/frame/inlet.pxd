@@ -5,9 +5,9 @@ from millrace.operators.frame.buffer cimport Buffer, Gauge
 
 cdef class Inlet:
     cdef public Buffer arc, buffer
-    cdef public object columns, consumer, grain, place, punctuations, schema, since_us
+    cdef public object columns, consumer, grain, punctuations, schema, since_us
     cdef public bint unseen
-    cdef public long long ignored, peak, position, punctuation_us, register, skipped, took, width
+    cdef public long long ignored, peak, place, position, punctuation_us, register, skipped, took, width
     cdef public long long _offset, _segment
 
     @cython.locals(buffer=Buffer, gauge=Gauge, count=cython.longlong, index=cython.longlong, left=cython.longlong,

@@ -247,7 +247,7 @@ class Inlet:
     def wake(self) -> None:
         """Schedule its operator although nothing was put."""
         self.unseen = True
-        self.buffer.awake |= 1 << self.place
+        self.buffer.let_awake(self)
 
     def take(self, limit: int) -> Batch | None:
         """The next tuples, at most `limit`; small batches come out as one."""

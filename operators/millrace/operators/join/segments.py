@@ -22,7 +22,7 @@ import numpy as np
 
 from millrace.operators.join import kernel as joining
 from millrace.protocol import Type
-from millrace.values.batch import DTYPES, TEXTS, Bools, Int64s, Values, cells, cells_of, take_arrival
+from millrace.values.batch import DTYPES, TEXTS, Bools, Int64s, Values, cells, cells_of, take_times
 from millrace.values.eventtime import MAX_TIME, MIN_TIME
 from millrace.values.text_cells import are_cells
 from millrace.values.texts import as_texts
@@ -133,7 +133,7 @@ class Strip:
             mask = self.valid[at]
             taken[at] = self.columns[at][rows]
             valid[at] = None if mask is None else mask[rows]
-        return Strip(self.ts[rows], take_arrival(self.arrival, rows, len(rows)), taken, valid)
+        return Strip(self.ts[rows], take_times(self.arrival, rows), taken, valid)
 
     def part(self, start: int, stop: int) -> Strip:
         """The rows from one to another."""

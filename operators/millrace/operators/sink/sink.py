@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
-from millrace.operators.frame.operator import Operator
+from millrace.operators.frame.operator import Counts, Operator
 from millrace.operators.frame.punctuation_grain import EVERY, PunctuationGrain
 from millrace.values.batch import Batch
 from millrace.values.eventtime import LATENT, MIN_TIME
@@ -41,17 +41,11 @@ class Sink(Operator):
 
     def drain(self) -> tuple[int, Batch] | None:
         """The queued rows, with the number of the first."""
-        reader = self.inputs[0]
-        reader.unseen = False
-        batch = reader.take(reader.waiting)
+        batch = _drain(self.inputs[0], self.counts)
         if batch is None:
             return None
         first = self.sequence
-        count = len(batch.ts)
-        self.sequence += count
-        self.counts.input_tuples += count
-        self.counts.output_tuples += count
-        self.counts.executions += 1
+        self.sequence = first + len(batch.ts)
         return first, batch
 
     def progressed(self) -> int | None:
@@ -69,3 +63,15 @@ class Sink(Operator):
 
     def restore(self, data: Sequence[Any]) -> None:
         self.sequence, self.progress_us, self.watched = data
+
+
+def _drain(reader: Inlet, counts: Counts) -> Batch | None:
+    """The queued rows, which count as one execution."""
+    reader.unseen = False
+    batch = reader.take(reader.buffer.end - reader.position)
+    if batch is not None:
+        count = len(batch.ts)
+        counts.input_tuples += count
+        counts.output_tuples += count
+        counts.executions += 1
+    return batch
