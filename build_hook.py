@@ -43,6 +43,7 @@ SCHEDULER = [
     Path("operators/millrace/operators/frame/operator.py"),
     Path("operators/millrace/operators/filter/routing.py"),
     Path("operators/millrace/operators/sink/sink.py"),
+    Path("operators/millrace/values/batch.py"),
 ]
 SQL = Path("operators/millrace/sql")
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")

@@ -162,7 +162,6 @@ class Batch:
     valid     per field a mask of the rows that are not null, or None if none is
     """
 
-    _weight: int
     __slots__ = ("_weight", "arrival", "columns", "schema", "ts", "valid")
 
     def __init__(
@@ -178,6 +177,7 @@ class Batch:
         self.columns = tuple(columns)
         self.valid = tuple(valid) if valid is not None else (None,) * len(self.columns)
         self.arrival = arrival if arrival is not None else constant_int64(0, len(ts))
+        self._weight: int | None = None
 
     def __len__(self) -> int:
         return len(self.ts)
@@ -307,13 +307,11 @@ class Batch:
     @property
     def weight(self) -> int:
         """Bytes of memory that the rows take, texts included: an estimate that is seldom too low, made once."""
-        try:
-            return self._weight
-        except AttributeError:
+        if self._weight is None:
             count, width = len(self.ts), len(self.columns)
             texts = [_text_bytes(values) for values in self.columns if values.dtype.hasobject]
             self._weight = BATCH_BYTES + ARRAY_BYTES * (width + len(texts)) + count * tuple_width(width) + sum(texts)
-            return self._weight
+        return self._weight
 
     @property
     def nbytes(self) -> int:

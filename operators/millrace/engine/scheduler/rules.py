@@ -54,7 +54,7 @@ def branch(row: Row) -> Next | None:
     if place < 0:
         return None
     buffer.turn = (place + 1) % len(row.branches)
-    if buffer.next_awake(buffer.turn) != place:
+    if fork not in buffer.ready and buffer.next_awake(buffer.turn) != place:
         buffer.ready[fork] = None
     return row.branches[place]
 

@@ -3,6 +3,7 @@
 import cython
 
 from millrace.operators.frame.inlet cimport Inlet
+from millrace.values.batch cimport Batch
 
 
 cdef class Gauge:
@@ -23,7 +24,7 @@ cdef class Buffer:
     cdef long long _due
 
     @cython.locals(count=cython.longlong, newest=cython.longlong, end=cython.longlong, gauge=Gauge, reader=Inlet)
-    cpdef put(self, batch)
+    cpdef put(self, Batch batch)
 
     @cython.locals(before=cython.longlong)
     cpdef bint punctuate(self, long long value_us)

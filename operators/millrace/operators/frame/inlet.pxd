@@ -1,6 +1,7 @@
 import cython
 
 from millrace.operators.frame.buffer cimport Buffer, Gauge
+from millrace.values.batch cimport Batch
 
 
 cdef class Inlet:
@@ -10,7 +11,7 @@ cdef class Inlet:
     cdef public long long ignored, peak, place, position, punctuation_us, register, skipped, took, width
     cdef public long long _offset, _segment
 
-    @cython.locals(buffer=Buffer, gauge=Gauge, count=cython.longlong, index=cython.longlong, left=cython.longlong,
+    @cython.locals(batch=Batch, buffer=Buffer, gauge=Gauge, count=cython.longlong, index=cython.longlong, left=cython.longlong,
                    missing=cython.longlong, start=cython.longlong)
     cpdef take(self, long long limit)
     cpdef pass_punctuations(self)

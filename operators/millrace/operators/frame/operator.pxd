@@ -5,6 +5,7 @@ import cython
 
 from millrace.operators.frame.buffer cimport Buffer
 from millrace.operators.frame.inlet cimport Inlet
+from millrace.values.batch cimport Batch
 
 
 cdef class StepClock:
@@ -17,5 +18,5 @@ cdef class Counts:
     cdef public object last_error
 
 
-@cython.locals(count=cython.longlong, emitted=cython.longlong, taken=cython.longlong)
+@cython.locals(batch=Batch, rows=Batch, count=cython.longlong, emitted=cython.longlong, taken=cython.longlong)
 cpdef long long _execute(operator, Inlet reader, Buffer output, Counts counts, long long limit)
