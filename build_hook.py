@@ -2,9 +2,9 @@
 SQL parser too (operators/millrace/sql/tables.py), because building them takes longer than most runs.
 
 Kernels (KERNELS) are Python that Cython also accepts. The modules of SCHEDULER, which every tuple passes, are compiled
-too: plain Python, whose classes the `.pxd` file next to a module declares in C. Hatchling calls `KernelsHook` for wheels and editable installs. `python
-build_hook.py` does the same work in place; the Makefile uses it to update changed modules. A compiled module is in the
-folder of its source, and Python prefers it.
+too: plain Python, whose classes the `.pxd` file next to a module declares in C. Hatchling calls `KernelsHook` for
+wheels and editable installs. `python build_hook.py` does the same work in place; the Makefile uses it to update changed
+modules. A compiled module is in the folder of its source, and Python prefers it.
 
 Rule: a compiled module is never older than its source, nor than any declaration: all modules share the layout of the
 declared classes. An outdated compiled file is replaced, or removed when it

@@ -362,9 +362,9 @@ def listed(values: Values, mask: Bools | None) -> list[Any]:
     return [value if there else None for value, there in zip(found, mask.tolist(), strict=True)]
 
 
-def take_times(times: Int64s, rows: Int64s) -> Int64s:
-    """The times at these positions. Constant ones stay so: most batches arrived in one frame, and gathering would double
-    the cost of a select."""
+def take_times(times: Int64s, rows: Int64s | Bools) -> Int64s:
+    """The times at these positions. Constant ones stay so: most batches arrived in one frame, and gathering would
+    double the cost of a select."""
     count = len(rows)
     if times.strides != (0,) or not count:
         return times[rows]

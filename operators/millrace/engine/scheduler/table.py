@@ -136,8 +136,8 @@ class Row:
     """
 
     __slots__ = (
-        "ahead",
         "again",
+        "ahead",
         "back",
         "branches",
         "ets_arcs",
