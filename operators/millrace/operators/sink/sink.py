@@ -68,7 +68,7 @@ class Sink(Operator):
 def _drain(reader: Inlet, counts: Counts) -> Batch | None:
     """The queued rows, which count as one execution."""
     reader.unseen = False
-    batch = reader.take(reader.buffer.end - reader.position)
+    batch = reader.take(reader.waiting)
     if batch is not None:
         count = len(batch.ts)
         counts.input_tuples += count
