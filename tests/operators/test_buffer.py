@@ -6,7 +6,7 @@ import gc
 import weakref
 from typing import Any
 
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -193,3 +193,15 @@ def test_a_reader_that_comes_back_has_skipped_what_it_missed() -> None:
     arc.put(batch(5))
     assert reader.skipped == 3
     assert taken(reader, 9) == [5]
+
+
+@given(st.lists(st.booleans(), min_size=2, max_size=70), st.data())
+def test_the_next_reader_is_the_first_from_a_turn_on_and_around(unseen: list[bool], data: st.DataObject) -> None:
+    made = Buffer(V, ordered=False, gauge=Gauge())
+    readers = [made.attach() for _ in unseen]
+    for place, (reader, new) in enumerate(zip(readers, unseen, strict=True)):
+        reader.place, reader.unseen = place, new
+    made.turn_to(tuple(readers))
+    turn = data.draw(st.integers(0, len(unseen) - 1))
+    places = [*range(turn, len(unseen)), *range(turn)]
+    assert made.next_awake(turn) == next((place for place in places if unseen[place]), -1)
