@@ -6,7 +6,7 @@ from millrace.values.batch cimport Batch
 
 cdef class Inlet:
     cdef public Buffer arc, buffer
-    cdef public object columns, consumer, grain, punctuations, schema, since_us
+    cdef public object columns, consumer, grain, names, punctuations, schema, since_us
     cdef public bint unseen
     cdef public long long ignored, peak, place, position, punctuation_us, register, skipped, took, width
     cdef public long long _offset, _segment
