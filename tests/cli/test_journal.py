@@ -165,7 +165,7 @@ def test_a_folder_without_a_journal(tmp_path: Path, command: list[str]) -> None:
 def test_no_data_directory() -> None:
     done = millrace("journal", "check")
     assert done.returncode == 1
-    assert done.stderr.startswith("millrace: a journal is in a data directory: name it with --data-dir")
+    assert done.stderr.startswith("millrace: this needs a data directory: name it with --data-dir")
 
 
 def test_the_configuration_names_the_data_directory(data: Path) -> None:

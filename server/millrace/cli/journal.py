@@ -119,7 +119,14 @@ def trim(
 ) -> None:
     """Remove whole segments from the start of the journal, never the last one. Refused while a server runs."""
     from millrace.cli import details
+    from millrace.journal.checkpoints import Checkpoints
 
+    complete = Checkpoints(data_folder(config, data_dir)).complete()
+    if complete and before > complete[0] + 1:
+        raise MillraceError(
+            f"a start may need the records after {complete[0]}, the older of the complete checkpoints: use --before "
+            f"{complete[0] + 1} at the most"
+        )
     journal = Journal.open(journal_disk(config, data_dir), create=False)
     try:
         removed = journal.trim(before)
@@ -146,9 +153,14 @@ def _torn(torn: Torn) -> str:
 
 def journal_disk(config: Path | None, data_dir: Path | None) -> RealDisk:
     """The journal's folder, in the data directory of the options or the configuration."""
+    return RealDisk(data_folder(config, data_dir) / JOURNAL_FOLDER)
+
+
+def data_folder(config: Path | None, data_dir: Path | None) -> Path:
+    """The data directory of the options or the configuration."""
     from millrace.run.config import load
 
     folder = load(config, {"server": {"data_dir": data_dir}}).server.data_dir
     if folder is None:
-        raise MillraceError("a journal is in a data directory: name it with --data-dir, or the server's --config")
-    return RealDisk(folder / JOURNAL_FOLDER)
+        raise MillraceError("this needs a data directory: name it with --data-dir, or the server's --config")
+    return folder

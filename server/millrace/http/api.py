@@ -53,6 +53,8 @@ RETRY_SECONDS: Final = 1
 # The most characters of a client's name in the log: a browser's names fill lines.
 AGENT_CHARACTERS: Final = 100
 OPEN_PATHS: Final = ("/-/healthy", "/-/ready")
+# The paths that also answer while the server recovers.
+EARLY_PATHS: Final = (*OPEN_PATHS, "/metrics")
 
 # The HTTP status of each code that does not mean a conflict with an existing object.
 STATUSES: Final[Mapping[str, int]] = {
@@ -274,7 +276,7 @@ def _add_guards(app: FastAPI, daemon: Daemon) -> None:
     async def guard(request: Request, proceed: Callable[[Request], Awaitable[Response]]) -> Response:
         logs.client.set(_client_of(request))
         logs.request.set(f"{request.method} {request.scope['path']}")
-        refused = await _refuse(request, daemon)
+        refused = await _refuse(request, daemon) or _refuse_early(request, daemon)
         if refused is not None and REFUSED not in request.scope:
             host = request.client.host if request.client else ""
             logs.sparing.warning("refused an admin request", host, status=refused.status_code)
@@ -300,6 +302,16 @@ async def _refuse(request: Request, daemon: Daemon) -> Response | None:
     if refused is not None or open_path or trusted or daemon.admin_token is None:
         return refused
     return await _refuse_token(request, daemon)
+
+
+def _refuse_early(request: Request, daemon: Daemon) -> Response | None:
+    """Requests that arrive before the server has its state."""
+    if daemon.state != "starting" or request.scope["path"] in EARLY_PATHS:
+        return None
+    text = f"the server is starting ({daemon.progress[0]}): try again when /-/ready answers with 200"
+    answer = problem(503, "starting", _title(503), text)
+    answer.headers["retry-after"] = str(RETRY_SECONDS)
+    return answer
 
 
 def _refuse_host(request: Request, hosts: Hosts) -> Response | None:
@@ -380,11 +392,12 @@ def _add_pages(app: FastAPI, daemon: Daemon) -> None:
         summary="Whether the server is ready for feeds and queries",
     )
     async def ready() -> Response:
-        return PlainTextResponse(f"{daemon.state}\n", 200 if daemon.state == "ready" else 503)
+        return PlainTextResponse(f"{daemon.progress[0]}\n", 200 if daemon.state == "ready" else 503)
 
     @app.get("/metrics", response_class=PlainTextResponse, summary="Metrics for Prometheus")
     async def metrics() -> Response:
-        return Response(await daemon.metrics.scrape(daemon.operators_in_pieces()), media_type=METRICS)
+        operators = None if daemon.state == "starting" else daemon.operators_in_pieces()
+        return Response(await daemon.metrics.scrape(operators), media_type=METRICS)
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def console() -> str:

@@ -16,12 +16,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from millrace.journal.steps import pack, unpack
+from millrace.journal.steps import FORM, pack, unpack
 from millrace.protocol import MillraceError
 
 FOLDER: Final = "checkpoints"
 # Complete checkpoints that stay.
 KEPT: Final = 2
+# The last character is the form. A newer server reads older forms, never the other way round.
 _MAGIC: Final = b"MRCHECK1"
 _NAME: Final = re.compile(r"(\d{20})\.(state|control)(\.part\d*)?")
 _CHUNK: Final = 1 << 24
@@ -31,6 +32,12 @@ class CheckpointError(MillraceError):
     """A checkpoint cannot be read or written."""
 
     code = "checkpoint"
+
+
+class CheckpointRefused(CheckpointError):  # noqa: N818 - named after the event
+    """The checkpoint is whole, but of a newer version or another user: an older one must not be used instead."""
+
+    code = "checkpoint_refused"
 
 
 class Checkpoint(NamedTuple):
@@ -73,8 +80,25 @@ class Checkpoints:
         _write(self._path(lsn, "control"), pack(control))
 
     def read(self, lsn: int) -> Checkpoint:
-        state, control = (_read(self._path(lsn, kind)) for kind in ("state", "control"))
-        return Checkpoint(lsn, state, unpack(control))
+        control, state = (_read(self._path(lsn, kind)) for kind in ("control", "state"))
+        return Checkpoint(lsn, state, self._unpacked(lsn, control))
+
+    def _unpacked(self, lsn: int, control: bytes) -> dict[str, Any]:
+        try:
+            data: dict[str, Any] = unpack(control)
+        except Exception as error:  # its checksum is right
+            raise _newer(self._path(lsn, "control"), str(error) or type(error).__name__) from error
+        if data["form"] > FORM:
+            raise _newer(self._path(lsn, "control"), f"form {data['form']}, this one reads {FORM}")
+        return data
+
+    def bytes(self, lsn: int) -> int:
+        """The size of a complete checkpoint."""
+        return sum(self._path(lsn, kind).stat().st_size for kind in ("state", "control"))
+
+    def files(self, lsn: int) -> list[Path]:
+        """The two files of a complete checkpoint."""
+        return [self._path(lsn, kind) for kind in ("state", "control")]
 
     def forget_old(self) -> int | None:
         """Remove all but the newest; the number of the last step of the oldest that stays."""
@@ -134,13 +158,25 @@ def _write_all(handle: int, parts: Sequence[memoryview]) -> None:
 def _read(path: Path) -> bytes:
     try:
         data = path.read_bytes()
+    except PermissionError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise CheckpointRefused(f"cannot read {path}: {reason}: give it to the server's user") from None
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from None
     head = len(_MAGIC) + 12
-    if data[: len(_MAGIC)] != _MAGIC or len(data) < head:
-        raise CheckpointError(f"{path} is not a checkpoint of this version of Millrace")
+    magic = data[: len(_MAGIC)]
+    if len(data) >= head and magic[:-1] == _MAGIC[:-1] and magic > _MAGIC:
+        raise _newer(path, f"checkpoint form {magic[-1:].decode(errors='replace')}, this one reads {chr(_MAGIC[-1])}")
+    if magic != _MAGIC or len(data) < head:
+        raise CheckpointError(f"{path} is damaged: it does not start as a checkpoint does")
     size, checksum = int.from_bytes(data[head - 12 : head - 4], "big"), int.from_bytes(data[head - 4 : head], "big")
     body = data[head:]
     if len(body) != size or zlib.crc32(body) != checksum:
         raise CheckpointError(f"{path} is damaged: its checksum does not match its {len(body)} bytes")
     return body
+
+
+def _newer(path: Path, why: str) -> CheckpointRefused:
+    return CheckpointRefused(
+        f"{path} was written by a newer Millrace ({why}): start that version, or use another data directory"
+    )

@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import os
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -45,6 +46,8 @@ SPARE: Final = "next"
 RETRY_US: Final = 500_000
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 _ZEROS: Final = bytes(2**20)
+# Syncs are counted by these durations: a fast disk takes less than the first, and the last is an outage.
+SYNC_BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ class Segment:
 class Statistics:
     """What a journal has done since it was opened; `bytes` includes the headers of records."""
 
-    __slots__ = ("bytes", "recent_seconds", "records", "sync_seconds", "sync_seconds_max", "syncs")
+    __slots__ = ("bytes", "recent_seconds", "records", "sync_counts", "sync_seconds", "sync_seconds_max", "syncs")
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -65,6 +68,8 @@ class Statistics:
         self.syncs = 0
         self.sync_seconds = 0.0
         self.sync_seconds_max = 0.0
+        # By SYNC_BOUNDS, and the longer ones.
+        self.sync_counts = [0] * (len(SYNC_BOUNDS) + 1)
         # The latest syncs, for quantiles.
         self.recent_seconds: deque[float] = deque(maxlen=1_024)
 
@@ -72,6 +77,7 @@ class Statistics:
         self.syncs += 1
         self.sync_seconds += seconds
         self.sync_seconds_max = max(self.sync_seconds_max, seconds)
+        self.sync_counts[bisect_left(SYNC_BOUNDS, seconds)] += 1
         self.recent_seconds.append(seconds)
 
 

@@ -13,11 +13,11 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import HistogramMetricFamily, Metric
 
 from millrace.changes.table import CHANGES
 from millrace.engine.events import AskEnded
@@ -26,10 +26,16 @@ from millrace.net.guesses import OUTCOMES as GUESS_OUTCOMES
 from millrace.net.guesses import Guesses
 from millrace.net.refusals import PORTS, Refusals
 from millrace.net.sink import WriterSink
+from millrace.observe.families import counter as _counter
+from millrace.observe.families import gauge as _gauge
+from millrace.observe.journals import journal_families
 from millrace.operators.source.source import CAUSES
 from millrace.run.runner import Runner
 from millrace.run.threads import in_thread
 from millrace.values.batch import Batch
+
+if TYPE_CHECKING:
+    from millrace.run.durability import Durability
 
 # Bounds of the latency histogram: a quarter of a millisecond, where a tuple at a time ends up, to a minute.
 BOUNDS_US: Final = (250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
@@ -114,6 +120,8 @@ class Metrics:
         self._pauses = Histogram()
         self.archives: Callable[[], Mapping[str, Mapping[str, Any]]] = dict
         self._reconfigurations: Counter[tuple[str, str]] = Counter()
+        self.durability: Durability | None = None
+        self.problems: Callable[[], list[str]] = list
         self.refusals = Refusals()
         self.guesses: Guesses | None = None
         self.registry = CollectorRegistry()
@@ -164,8 +172,13 @@ class Metrics:
     def text(self) -> bytes:
         return generate_latest(self.registry)
 
-    async def scrape(self, pieces: AsyncIterable[list[dict[str, Any]]]) -> bytes:
-        """The same text. The loop is free after each piece of the operators and each family, and a thread renders."""
+    async def scrape(self, pieces: AsyncIterable[list[dict[str, Any]]] | None) -> bytes:
+        """The same text. The loop is free after each piece of the operators and each family, and a thread renders.
+
+        Without operators the engine is being recovered, and the families that read it are left out."""
+        if pieces is None:
+            early = [*self._server(), *self._process.collect()]
+            return await in_thread(lambda: generate_latest(_Collected(early)))
         operators = [operator async for piece in pieces for operator in piece]
         families: list[Metric] = []
         for family in self._collect(operators):
@@ -181,9 +194,7 @@ class Metrics:
 
     def _collect(self, operators: list[dict[str, Any]]) -> Iterator[Metric | None]:
         """The families; None where one takes long, so that the caller can do something else."""
-        yield _gauge(
-            "build_info", "Always 1; the label has the version of the server.", ("version",), [((version(),), 1)]
-        )
+        yield from self._server()
         yield from self._sources()
         yield from self._operators(operators)
         yield from self._components()
@@ -239,6 +250,19 @@ class Metrics:
             ],
         )
         yield _counter("steps", "Steps that the engine has executed.", (), [((), self._runner.steps)])
+
+    def _server(self) -> Iterator[Metric]:
+        """What needs no engine."""
+        yield _gauge(
+            "build_info", "Always 1; the label has the version of the server.", ("version",), [((version(),), 1)]
+        )
+        yield _gauge(
+            "problems",
+            "Reasons why the server cannot save its state; `/-/healthy` has their text.",
+            (),
+            [((), len(self.problems()))],
+        )
+        yield from journal_families(self.durability, self._runner.now_us())
 
     def _sources(self) -> Iterator[Metric]:
         received = self._feeds.received()
@@ -633,21 +657,3 @@ def _named_inputs(inputs: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, Ma
         name = given["from"]
         seen[name] += 1
         yield name if seen[name] == 1 else f"{name}#{seen[name]}", given
-
-
-Samples = Iterable[tuple[tuple[str, ...], float]]
-
-
-def _gauge(name: str, text: str, labels: tuple[str, ...], samples: Samples) -> Metric:
-    return _filled(GaugeMetricFamily(f"millrace_{name}", text, labels=labels), samples)
-
-
-def _counter(name: str, text: str, labels: tuple[str, ...], samples: Samples) -> Metric:
-    return _filled(CounterMetricFamily(f"millrace_{name}", text, labels=labels), samples)
-
-
-def _filled(family: Any, samples: Samples) -> Metric:
-    for labels, value in samples:
-        family.add_metric(labels, value)
-    made: Metric = family
-    return made

@@ -63,6 +63,7 @@ from millrace.run.config import (
 )
 from millrace.run.durability import Durability
 from millrace.run.planning import Planning
+from millrace.run.recovery import RecoveryStopped
 from millrace.run.runner import NOTHING, Runner, Stopwatch, Timepiece
 from millrace.run.seams import Seams
 from millrace.run.supervision import Supervisor
@@ -219,6 +220,8 @@ class Daemon:
         self._addresses = None if folder is None else folder / "addresses.json"
         self._marker = None if folder is None else Marker(folder)
         self.durability = None if folder is None else Durability(self, folder)
+        self.metrics.durability = self.durability
+        self.metrics.problems = self.problems
         self.unclean_end: UncleanEnd | None = None  # of the server that was here before
         self._stopping = asyncio.Event()
         self._sockets: list[socket.socket] = []
@@ -379,6 +382,7 @@ class Daemon:
             if self.settings.server.data_dir is None
             else str(self.settings.server.data_dir.absolute()),
             "history_dir": None if self.archive.limits.folder is None else str(self.archive.limits.folder),
+            "journal": None if self.durability is None else self.durability.view(),
             "problems": self.problems(),
             "catalog_error": self.catalog.keeper.error,
             "unclean_end": None if self.unclean_end is None else self.unclean_end.to_data(),
@@ -387,6 +391,14 @@ class Daemon:
             **guards(self.settings.server),
             "process": process(),
         }
+
+    @property
+    def progress(self) -> tuple[str, int]:
+        """The state in words, for a start with how far it is; and a number that grows while it advances."""
+        recovery = None if self.durability is None else self.durability.recovery
+        if self.state != "starting" or recovery is None:
+            return self.state, 0
+        return f"replaying {recovery.percent} %", recovery.replayed
 
     def problems(self) -> list[str]:
         """The reasons why the server cannot save its state, for its health."""
@@ -401,8 +413,8 @@ class Daemon:
     def why(self, query: str) -> dict[str, Any]:
         """The input that a query waits for, and the progress of its history."""
         found = self.catalog.writers.why(query)
-        sentence = self.seams.sentence(query)
-        return found if sentence is None else {**found, "text": f"{found['text']} {sentence}"}
+        sentences = [self.seams.sentence(query), None if self.durability is None else self.durability.sentence()]
+        return {**found, "text": " ".join([found["text"], *filter(None, sentences)])}
 
     async def archive_now(self, stream: str) -> dict[str, Any]:
         """Write all rows received so far into the files of a stream's history."""
@@ -417,8 +429,6 @@ class Daemon:
         try:
             await self._start()
         except BaseException:
-            for bound in self._sockets:
-                bound.close()
             for part in (
                 self._close_sinks,
                 self._close_results,
@@ -427,12 +437,12 @@ class Daemon:
                 self._close_journal,
             ):
                 await self._whatever_happens(part)
+            for bound in self._sockets:
+                bound.close()
             raise
 
     async def _start(self) -> None:
         server = self.settings.server
-        with self._in_the_folder():
-            self._remove_addresses()  # of a server that was killed
         self._look_for_unclean_end()
         for setting, address in (("server.listen", server.listen), ("server.admin", server.admin)):
             self._sockets.append(_bind(setting, address))
@@ -442,6 +452,10 @@ class Daemon:
             self._run_engine()
             await self.catalog.load()
         else:
+            self._serve_http(http)  # first: its clients see the progress
+            await self.durability.open()
+            with self._in_the_folder():
+                self._remove_addresses()  # of a server that was killed
             await self.durability.start(self._run_engine)
         self.results.forget_unknown([outlet.history for outlet in self.runner.outlets.values()])
         self._report_unclean_end()
@@ -451,8 +465,8 @@ class Daemon:
         self._server = await loop.create_server(
             lambda: Connection(self.context), sock=tcp, ssl=tls, backlog=BACKLOG, ssl_handshake_timeout=_handshake(tls)
         )
-        self._http = self._make_http()
-        self._watch(asyncio.create_task(self._http.serve(sockets=[http]), name="http"))
+        if self.durability is None:
+            self._serve_http(http)
         if self.settings.limits.idle_seconds:
             self._watch(asyncio.create_task(self._sweep(self.settings.limits.idle_seconds), name="sweep"))
         self._watch(asyncio.create_task(self._measure(), name="rates"))
@@ -480,11 +494,13 @@ class Daemon:
         await self.catalog.writers.sync()
         return {"positions": self.catalog.writers.positions()}
 
-    def _make_http(self) -> HttpServer:
-        """The HTTP server. Its libraries take a third of all imports, so they are imported once feeds can connect."""
+    def _serve_http(self, bound: socket.socket) -> None:
+        """Its libraries take a third of all imports, so they are imported once feeds can connect, unless there may be
+        much to recover before that."""
         from millrace.http.web import make_http
 
-        return make_http(self)
+        self._http = make_http(self)
+        self._watch(asyncio.create_task(self._http.serve(sockets=[bound]), name="http"))
 
     async def wait_ended(self) -> None:
         """Until `stop` is called or something fails; then drain, and end."""
@@ -496,6 +512,10 @@ class Daemon:
     async def wait_stopping(self) -> None:
         """Wait until the orderly end starts."""
         await self._stopping.wait()
+
+    @property
+    def stopping(self) -> bool:
+        return self._stopping.is_set()
 
     def stop(self) -> None:
         """Start the orderly end."""
@@ -824,7 +844,12 @@ async def serve(settings: Settings) -> bool:
         loop.add_signal_handler(number, daemon.stop)
     supervisor = Supervisor()
     async with supervisor.reassured():
-        await daemon.start()
+        try:
+            async with supervisor.patient(lambda: daemon.progress):
+                await daemon.start()
+        except RecoveryStopped as stopped:
+            log.info("the next start replays again", reason=stopped.text)
+            return not daemon.stuck
         spare_the_collector()
         print_banner(daemon)
         supervisor.ready(f"listening on {daemon.listen}, admin on {daemon.admin}")

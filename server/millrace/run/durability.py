@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import shlex
 import time
 import traceback
 import warnings
@@ -24,13 +25,15 @@ import structlog
 
 from millrace.engine.events import Archived, Late
 from millrace.engine.saving import LIMITS
-from millrace.journal.checkpoints import CheckpointError, Checkpoints
+from millrace.journal.checkpoints import Checkpoint, CheckpointError, CheckpointRefused, Checkpoints
 from millrace.journal.disk import JOURNAL_FOLDER, RealDisk
-from millrace.journal.layout import FIRST_LSN
-from millrace.journal.segments import Journal
+from millrace.journal.layout import segment_lsns
+from millrace.journal.reader import JournalReader, open_segment
+from millrace.journal.segments import Journal, Statistics
 from millrace.journal.steps import FORM
 from millrace.observe.metrics import version
 from millrace.protocol import MillraceError
+from millrace.protocol.timestamps import format_timestamp
 from millrace.run.control import as_data
 from millrace.run.recorder import Recorder
 from millrace.run.recovery import Recovery, RecoveryError
@@ -44,6 +47,7 @@ log = structlog.get_logger()
 LOOK_SECONDS: Final = 1.0
 # A checkpoint that could not be made is tried again after this time.
 RETRY_SECONDS: Final = 60.0
+RESTORE: Final = "restore the data directory from a backup"
 
 
 class Durability:
@@ -52,6 +56,9 @@ class Durability:
     recovery     the recovery of this start; None: there was nothing to recover
     checkpoint   the last step of the newest complete checkpoint, made at `checkpoint_us`
     pause        for how long the newest checkpoint kept the loop waiting, in seconds
+    took         how long it took to make, in seconds
+    size         its bytes
+    made         checkpoints since the start, and `failures` those that could not be made
     error        why the newest checkpoint could not be made
     """
 
@@ -60,13 +67,15 @@ class Durability:
         self.recovery: Recovery | None = None
         self.checkpoint: int | None = None
         self.checkpoint_us: int | None = None
-        self.pause = 0.0
+        self.pause = self.took = 0.0
+        self.size = self.made = self.failures = 0
         self.error: str | None = None
         self._daemon = daemon
         self._folder = folder
         self._settings = daemon.settings.journal
         self._checkpoints = Checkpoints(folder)
         self._journal: Journal | None = None
+        self._found: Checkpoint | None = None
         self._one_at_a_time = asyncio.Lock()
         self._bytes = 0  # recorded when the newest checkpoint was made
         self._made_at = 0.0
@@ -74,30 +83,83 @@ class Durability:
     # -- the start ---------------------------------------------------------------------------------
 
     async def start(self, run: Callable[[], None]) -> None:
-        """Recover, or load the catalog of a data directory that has no journal yet. `run` starts the engine's
-        driver."""
-        complete = self._checkpoints.complete()
-        if not complete:  # first, because a catalog that cannot be read must leave the directory as it is
+        """Recover what `open` has found, or load the catalog of a data directory that has no journal yet. `run` starts
+        the engine's driver."""
+        checkpoint = self._found
+        if checkpoint is None:  # first, because a catalog that cannot be read must leave the directory as it is
             run()
             await self._daemon.catalog.load()
             await self._daemon.runner.wait_drained()
-        journal = self._journal = await asyncio.get_running_loop().run_in_executor(None, self._open)
-        if journal.torn is not None:
-            log.warning("cut off the unsynced end of the journal", file=journal.torn.file, bytes=journal.torn.bytes)
-        if not complete:
-            if journal.next_lsn > FIRST_LSN:
-                raise RecoveryError(
-                    f"{self._folder / JOURNAL_FOLDER} has {journal.next_lsn - FIRST_LSN} records, but "
-                    f"{self._checkpoints.folder} has no checkpoint to start them from: restore the data directory from "
-                    "a backup"
-                )
+            journal = await self._open_journal()
             await self._make(journal.next_lsn - 1)
             self._record(journal)
             return
-        recovery = await self._recover(journal, complete)
-        self._record(journal)
+        assert self._journal is not None
+        self.checkpoint, self.checkpoint_us = checkpoint.lsn, checkpoint.control["at_us"]
+        self.size = self._checkpoints.bytes(checkpoint.lsn)
+        recovery = self.recovery = Recovery(self._daemon, self._journal, checkpoint)
+        self._found = None  # with the saved engine
+        await recovery.run()
+        self._record(self._journal)
         run()
+        self._daemon.catalog.keeper.recovered()
         await recovery.tidy()
+
+    async def open(self) -> None:
+        """Find out whether this server can continue from the directory. One that it cannot continue from stays as it
+        is."""
+        self._found = await asyncio.get_running_loop().run_in_executor(None, self._examine)
+        if self._found is not None:
+            await self._open_journal()
+
+    def _examine(self) -> Checkpoint | None:
+        """The checkpoint to start from, of the same server as the journal; None: there is nothing yet. Only reads."""
+        disk, complete = RealDisk(self._folder / JOURNAL_FOLDER), self._checkpoints.complete()
+        lsns = segment_lsns(disk)
+        if not complete:
+            if lsns and _has_records(disk, lsns[0]):
+                raise RecoveryError(
+                    f"{disk.folder} has records, but {self._checkpoints.folder} has no checkpoint to start them from: "
+                    f"{RESTORE}"
+                )
+            return None
+        if not lsns:
+            raise RecoveryError(
+                f"{self._checkpoints.folder} has a checkpoint, but {disk.folder} has no segments: {RESTORE}"
+            )
+        checkpoint = self._newest(complete)
+        file, head = open_segment(disk, lsns[0], None)
+        file.close()
+        if checkpoint.control["server"] != head.server_id:
+            raise RecoveryError(
+                f"{self._checkpoints.folder} belongs to another server than {disk.folder}: restore both from the same "
+                "backup"
+            )
+        if lsns[0] - 1 > checkpoint.lsn:
+            raise RecoveryError(
+                f"{disk.folder} starts with record {lsns[0]}, and the checkpoint needs those after {checkpoint.lsn}: "
+                f"{RESTORE}"
+            )
+        return checkpoint
+
+    def _newest(self, complete: list[int]) -> Checkpoint:
+        """The newest checkpoint that can be read."""
+        for lsn in reversed(complete):
+            try:
+                return self._checkpoints.read(lsn)
+            except CheckpointRefused:
+                raise
+            except CheckpointError as error:
+                if lsn == complete[0]:
+                    raise CheckpointError(f"{error.text}; no other checkpoint can be read: {RESTORE}") from None
+                log.error("a checkpoint cannot be read: the one before it is used", reason=error.text)
+        raise AssertionError("no checkpoint is complete")
+
+    async def _open_journal(self) -> Journal:
+        journal = self._journal = await asyncio.get_running_loop().run_in_executor(None, self._open)
+        if journal.torn is not None:
+            log.warning("cut off the unsynced end of the journal", file=journal.torn.file, bytes=journal.torn.bytes)
+        return journal
 
     def _open(self) -> Journal:
         disk = RealDisk(self._folder / JOURNAL_FOLDER)
@@ -108,34 +170,6 @@ class Durability:
             journal.close()
             raise CheckpointError(f"cannot write {self._checkpoints.folder}: {error.strerror}") from None
         return journal
-
-    async def _recover(self, journal: Journal, complete: list[int]) -> Recovery:
-        """From the newest checkpoint that can be read."""
-        loop = asyncio.get_running_loop()
-        for number, lsn in enumerate(reversed(complete)):
-            try:
-                checkpoint = await loop.run_in_executor(None, self._checkpoints.read, lsn)
-                break
-            except CheckpointError as error:
-                log.error("a checkpoint cannot be read", reason=error.text)
-                if number == len(complete) - 1:
-                    raise
-        if checkpoint.control["server"] != journal.server_id:
-            raise RecoveryError(
-                f"{self._checkpoints.folder} belongs to another journal than {self._folder / JOURNAL_FOLDER}: restore "
-                "both from the same backup"
-            )
-        if checkpoint.control["form"] > FORM:
-            raise RecoveryError(f"{self._checkpoints.folder} was written by a newer Millrace: start that version")
-        if not journal.first_lsn - 1 <= checkpoint.lsn < journal.next_lsn:
-            raise RecoveryError(
-                f"the journal has records {journal.first_lsn} to {journal.next_lsn - 1}, and the checkpoint needs "
-                f"those after {checkpoint.lsn}: {self._folder} is a copy of parts of different times"
-            )
-        self.checkpoint, self.checkpoint_us = checkpoint.lsn, checkpoint.control["at_us"]
-        recovery = self.recovery = Recovery(self._daemon, journal, checkpoint)
-        await recovery.run()
-        return recovery
 
     def _record(self, journal: Journal) -> None:
         runner, engine = self._daemon.runner, self._daemon.engine
@@ -169,6 +203,7 @@ class Durability:
         text = error.text if isinstance(error, MillraceError) else str(error)
         if self.error != text:
             log.error("a checkpoint could not be made; the journal keeps its records", reason=text)
+        self.failures += 1
         self.error = text
 
     async def make(self) -> None:
@@ -214,6 +249,8 @@ class Durability:
             self._checkpoints.discard(lsn)
             raise
         self.checkpoint, self.checkpoint_us = lsn, control["at_us"]
+        self.took, self.size = time.perf_counter() - began, self._checkpoints.bytes(lsn)
+        self.made += 1
         log.info("made a checkpoint", steps=lsn, pause_seconds=round(self.pause, 4))
 
     def _control(self, server_id: bytes) -> dict[str, Any]:
@@ -286,7 +323,59 @@ class Durability:
             self._journal.close()
         self._journal = None
 
+    def view(self) -> dict[str, Any]:
+        """The journal and the checkpoints, for the API and the metrics."""
+        journal, recorder, recovery = self._journal, self.recorder, self.recovery
+        full = None if recorder is None else recorder.full
+        last = 0 if journal is None else journal.next_lsn - 1
+        return {
+            "sync": self._settings.sync,
+            "segments": 0 if journal is None else len(journal.segments),
+            "disk_bytes": 0 if journal is None else sum(segment.bytes for segment in journal.segments),
+            "oldest_lsn": 0 if journal is None else journal.first_lsn,
+            "newest_lsn": last,
+            "waiting_bytes": 0 if recorder is None else recorder.waiting_bytes,
+            "full": None if full is None else {"since_us": full.since_us, "reason": full.reason},
+            "checkpoint": {
+                "lsn": self.checkpoint,
+                "at_us": self.checkpoint_us,
+                "bytes": self.size,
+                "seconds": self.took,
+                "pause_seconds": self.pause,
+                "made": self.made,
+                "failures": self.failures,
+                "error": self.error,
+                "steps_since": 0 if self.checkpoint is None else max(last - self.checkpoint, 0),
+            },
+            "recovery": None
+            if recovery is None
+            else {"steps": recovery.steps, "replayed": recovery.replayed, "seconds": recovery.seconds},
+        }
+
+    @property
+    def statistics(self) -> Statistics | None:
+        """What the journal has done since the start."""
+        return None if self._journal is None else self._journal.statistics
+
+    def sentence(self) -> str | None:
+        """Why nothing arrives at any query, if that is because of the disk."""
+        full = None if self.recorder is None else self.recorder.full
+        if full is None:
+            return None
+        return (
+            f"All feeds wait: the disk of the data directory has been full since {format_timestamp(full.since_us)}. "
+            f"The server continues by itself when there is room (df -h {shlex.quote(str(self._folder))})."
+        )
+
     def problems(self) -> list[str]:
         """For the server's health."""
         found = [] if self.recorder is None else self.recorder.problems()
         return found if self.error is None else [*found, f"no checkpoint can be made: {self.error}"]
+
+
+def _has_records(disk: RealDisk, first_lsn: int) -> bool:
+    reader = JournalReader(disk)
+    try:
+        return any(True for _ in reader.records(first_lsn))
+    finally:
+        reader.close()

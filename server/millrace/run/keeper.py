@@ -185,6 +185,13 @@ class Keeper:
                 f"cannot read the {subject} in the catalog {self.store.path}: {where}: {first['msg']}"
             ) from None
 
+    def recovered(self) -> None:
+        """The state came from the journal: the file, of whatever state it is, follows it from now on."""
+        if self.store is not None:
+            self.store.read()
+        self.loaded = True
+        self.begin_to_write()
+
     async def keep(self) -> None:
         """Write down what holds now; it has been written when this returns."""
         writing = self.begin_to_write()

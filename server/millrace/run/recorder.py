@@ -128,6 +128,11 @@ class Recorder:
             raise Refuse(f"the disk of the journal is full ({self._full.reason}): {ROOM}", code="disk_full")
 
     @property
+    def waiting_bytes(self) -> int:
+        """Bytes of recorded steps that are not durable yet."""
+        return self._waiting_bytes
+
+    @property
     def full(self) -> Full | None:
         """Since when there is no room for another segment, and why; None: there is room."""
         return self._full

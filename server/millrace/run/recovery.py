@@ -56,30 +56,58 @@ class RecoveryError(MillraceError):
     code = "recovery"
 
 
+class RecoveryStopped(MillraceError):  # noqa: N818 - named after the event
+    """The server was stopped before it was recovered. The next start does the same work."""
+
+    code = "stopped"
+
+
 class Recovery:
     """One recovery. `replayed` of `steps` steps are done."""
 
     def __init__(self, daemon: Daemon, journal: Journal, checkpoint: Checkpoint) -> None:
         self.steps = journal.next_lsn - 1 - checkpoint.lsn
         self.replayed = 0
-        self.seconds = 0.0
+        self._took = 0.0
         self._daemon = daemon
         self._journal = journal
         self._checkpoint = checkpoint
         self._reader = StepReader(daemon.engine)
+        self._began = time.monotonic()
+        self._done = False
+
+    @property
+    def seconds(self) -> float:
+        """How long it took, or has taken so far."""
+        return self._took if self._done else time.monotonic() - self._began
+
+    @property
+    def percent(self) -> int:
+        return 100 * self.replayed // self.steps if self.steps else 0
 
     async def run(self) -> None:
-        began = time.monotonic()
-        await self._restore()
-        await self._replay()
-        self.seconds = time.monotonic() - began
+        worker = Worker("recovery")
+        try:
+            await self._restore(worker)
+            await self._replay(worker)
+        finally:
+            worker.close()
+        self._took, self._done = time.monotonic() - self._began, True
         log.info("recovered", checkpoint=self._checkpoint.lsn, steps=self.steps, seconds=round(self.seconds, 3))
 
     # -- the checkpoint ----------------------------------------------------------------------------
 
-    async def _restore(self) -> None:
+    async def _restore(self, worker: Worker) -> None:
         daemon, control = self._daemon, self._checkpoint.control
-        daemon.engine.become(self._checkpoint.state)
+        try:
+            await worker.run_whole(lambda: daemon.engine.become(self._checkpoint.state))
+        except Exception as error:
+            reason = error.text if isinstance(error, MillraceError) else repr(error)
+            raise RecoveryError(
+                f"the checkpoint after step {self._checkpoint.lsn} cannot be restored: {reason}; Millrace "
+                f"{control['version']} wrote it: start that version, or restore the data directory from a backup"
+            ) from error
+        self._checkpoint = self._checkpoint._replace(state=b"")
         catalog, keeper = daemon.catalog, daemon.catalog.keeper
         keeper.definitions = from_data(control["definitions"])
         catalog.ledger.load(Applied.model_validate_json(entry) for entry in control["ledger"])
@@ -114,20 +142,20 @@ class Recovery:
 
     # -- the journal -------------------------------------------------------------------------------
 
-    async def _replay(self) -> None:
+    async def _replay(self, worker: Worker) -> None:
         daemon = self._daemon
         records = self._journal.read(self._checkpoint.lsn + 1) if self.steps else iter(())
-        worker = Worker("recovery")
         told = time.monotonic()
         try:
             while done := await worker.run_whole(lambda: self._replay_some(records)):
                 for step, effects in done:
                     await self._follow(step, effects)
+                if daemon.stopping:
+                    raise RecoveryStopped(f"stopped after {self.replayed} of {self.steps} steps were replayed")
                 if time.monotonic() - told > LOG_SECONDS:
                     told = time.monotonic()
-                    log.info("replaying", steps=self.replayed, of=self.steps)
+                    log.info("replaying", percent=self.percent, steps=self.replayed, of=self.steps)
         finally:
-            worker.close()
             daemon.archive.replays_no_more()
         for outlet in daemon.runner.outlets.values():
             if outlet.log is not None:  # a power cut may have left rows of steps that are lost

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Final
 
 import structlog
@@ -20,6 +20,9 @@ log = structlog.get_logger()
 
 # Beats in the time after which the manager loses patience: one may come late.
 BEATS: Final = 3
+# How often it is looked whether a start has advanced, and for how long the manager is to wait then.
+LOOK_SECONDS: Final = 5.0
+EXTEND_SECONDS: Final = 60
 
 
 class Supervisor:
@@ -34,6 +37,26 @@ class Supervisor:
     def ready(self, status: str) -> None:
         """State is loaded and both ports are open."""
         self._tell("READY=1", f"STATUS={status}")
+
+    @contextlib.asynccontextmanager
+    async def patient(self, progress: Callable[[], tuple[str, int]]) -> AsyncIterator[None]:
+        """While the server starts in this block, have the manager wait as long as the start advances."""
+        if not self._address:
+            yield
+            return
+        task = asyncio.create_task(self._ask_for_patience(progress), name="patience")
+        try:
+            yield
+        finally:
+            task.cancel()
+
+    async def _ask_for_patience(self, progress: Callable[[], tuple[str, int]]) -> None:
+        before = None
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            if (now := progress()) != before:
+                self._tell(f"EXTEND_TIMEOUT_USEC={EXTEND_SECONDS * 1_000_000}", f"STATUS={now[0]}")
+            before = now
 
     def stopping(self) -> None:
         """The orderly end has started."""
