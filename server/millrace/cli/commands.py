@@ -85,6 +85,22 @@ COMMANDS: Final = (
     ),
     CommandInfo(
         "Server",
+        "backup",
+        "backup:backup",
+        "Copy a data directory, also while its server runs",
+        "millrace backup monday --data-dir data",
+        "own",
+    ),
+    CommandInfo(
+        "Server",
+        "restore",
+        "backup:restore",
+        "Make a data directory of a backup",
+        "millrace restore monday --data-dir data",
+        "own",
+    ),
+    CommandInfo(
+        "Server",
         "support-bundle",
         "bundle:support_bundle",
         "Collect diagnostics in one file, without rows or secrets",
