@@ -297,6 +297,31 @@ def test_nothing_is_advised_where_all_is_well() -> None:
             {"server": {"catalog_error": "cannot write the catalog d/catalog.sqlite: disk full"}},
         ),
         (
+            "journal_full",
+            "server",
+            "The disk of the data directory /var/lib/my data has been full for 60 s: creating the next segment failed",
+            "df -h '/var/lib/my data'",
+            {
+                "server": {
+                    "now_us": 90_000_000,
+                    "data_dir": "/var/lib/my data",
+                    "journal": {"full": {"since_us": 30_000_000, "reason": "creating the next segment failed"}},
+                }
+            },
+        ),
+        (
+            "checkpoint_failed",
+            "server",
+            "The journal keeps all records until it can, and a start would replay 7 steps",
+            "df -h /data",
+            {
+                "server": {
+                    "data_dir": "/data",
+                    "journal": {"checkpoint": {"error": "no space left on device", "steps_since": 7}},
+                }
+            },
+        ),
+        (
             "history_behind",
             "s",
             "lags: 900 rows wait for the disk, and the stream's feeds wait",

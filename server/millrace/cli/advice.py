@@ -7,6 +7,7 @@ reading advice that was wrong once. The bounds below are where a user would star
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
@@ -142,6 +143,30 @@ def catalog_unwritten(seen: Snapshot) -> Iterator[Advice]:
             "server ends. The server retries every second; until it succeeds, keep a copy."
         )
         yield Advice("catalog_unwritten", "server", text, "millrace export > catalog.sql")
+
+
+def journal_full(seen: Snapshot) -> Iterator[Advice]:
+    """No room for what happens: the feeds wait."""
+    full = (seen.server.get("journal") or {}).get("full")
+    if full is not None:
+        folder = seen.server["data_dir"]
+        text = (
+            f"The disk of the data directory {folder} has been full for "
+            f"{_seconds(seen.server['now_us'] - full['since_us'])}: {_sentence(full['reason'])} Feeds wait and changes "
+            "are refused; readers are served. The server continues by itself when there is room."
+        )
+        yield Advice("journal_full", "server", text, f"df -h {shlex.quote(folder)}")
+
+
+def checkpoint_failed(seen: Snapshot) -> Iterator[Advice]:
+    """The journal grows, because nothing replaces its oldest records."""
+    checkpoint = (seen.server.get("journal") or {}).get("checkpoint") or {}
+    if checkpoint.get("error") is not None:
+        text = (
+            f"The server cannot make a checkpoint: {_sentence(checkpoint['error'])} The journal keeps all records "
+            f"until it can, and a start would replay {counted(checkpoint['steps_since'], 'step')}."
+        )
+        yield Advice("checkpoint_failed", "server", text, f"df -h {shlex.quote(seen.server['data_dir'])}")
 
 
 def unclean_end(seen: Snapshot) -> Iterator[Advice]:
@@ -533,6 +558,8 @@ RULES: Final[tuple[Rule, ...]] = (
     failed_sinks,
     slow_readers,
     waiting_sinks,
+    journal_full,
+    checkpoint_failed,
     catalog_unwritten,
     unclean_end,
     restarted_queries,
