@@ -48,7 +48,7 @@ EXPOSE 7420 7421
 USER 7420:7420
 WORKDIR /data
 STOPSIGNAL SIGTERM
-# The start period covers a catalog of many statements; an idle server and one that holds its feeds back are healthy.
+# The start period covers the imports: a server that recovers, an idle one and one that holds its feeds back are healthy.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 CMD ["millrace-health"]
 ENTRYPOINT ["millrace"]
 CMD ["serve"]

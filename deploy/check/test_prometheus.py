@@ -36,7 +36,7 @@ def test_the_target_is_up_by_tls_and_token_and_every_rule_is_healthy(watched):
 
     def unhealthy():
         rules = [rule for group in prometheus.get("rules")["groups"] for rule in group["rules"]]
-        assert len(rules) == 22
+        assert len(rules) == 27
         return [(rule["name"], rule.get("lastError")) for rule in rules if rule["health"] != "ok"]
 
     until(lambda: not unhealthy(), "every rule was evaluated")

@@ -254,6 +254,57 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
             ((f"millrace_archive_waiting_seconds{{{SERVER}}}", "{{stream}}"),),
         ),
     ),
+    "Is its state safe?": (
+        Panel(
+            "Problems",
+            "short",
+            "Reasons why the server cannot save its state; /-/healthy lists them.",
+            ((f"millrace_problems{{{SERVER}}}", "{{instance}}"),),
+            "stat",
+        ),
+        Panel(
+            "Written to the journal",
+            "Bps",
+            "Bytes of steps, and their number.",
+            ((rate("millrace_journal_bytes_total", SERVER), "{{instance}}"),),
+        ),
+        Panel(
+            "Sync of the journal",
+            "s",
+            "Under sync = 'always' every row waits for one.",
+            (
+                (quantile(0.99, "millrace_journal_sync_seconds", by="instance"), "{{instance}} 99 %"),
+                (quantile(0.5, "millrace_journal_sync_seconds", by="instance"), "{{instance}} 50 %"),
+            ),
+        ),
+        Panel(
+            "Waiting for the disk",
+            "bytes",
+            "Steps in memory that are not durable yet; with 64 MB, feeds get no credit.",
+            ((f"millrace_journal_waiting_bytes{{{SERVER}}}", "{{instance}}"),),
+        ),
+        Panel(
+            "Journal and checkpoint on the disk",
+            "bytes",
+            "Checkpoints let the server remove the segments before them.",
+            (
+                (f"millrace_journal_disk_bytes{{{SERVER}}}", "{{instance}} journal"),
+                (f"millrace_journal_checkpoint_bytes{{{SERVER}}}", "{{instance}} checkpoint"),
+            ),
+        ),
+        Panel(
+            "Age of the newest checkpoint",
+            "s",
+            "A start replays what came after it.",
+            ((f"millrace_journal_checkpoint_age_seconds{{{SERVER}}}", "{{instance}}"),),
+        ),
+        Panel(
+            "Last recovery",
+            "s",
+            "How long the last start took to recover the state.",
+            ((f"millrace_journal_recovery_seconds{{{SERVER}}}", "{{instance}}"),),
+        ),
+    ),
 }
 
 
