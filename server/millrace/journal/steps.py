@@ -170,7 +170,10 @@ def _timed(decoder: StreamDecoder, columns: Sequence[Values], valid: Sequence[Bo
 
 def described(record: bytes) -> str:
     """One line about a record, for `millrace journal show`."""
-    kind, *rest = unpack(record)
+    try:
+        kind, *rest = unpack(record)
+    except Exception:  # whatever it is, its number and its size are known
+        return "not a step of this version"
     if kind == START:
         return f"start of Millrace {rest[1]}"
     _, _, _, written = rest
