@@ -11,6 +11,7 @@ from millrace.history.archive import Limits
 from millrace.http.api import build
 from millrace.observe.metrics import reference
 from millrace.run.daemon import Daemon
+from millrace.run.durability import Durability
 from tests.server.harness import SCHEMA_SQL, lines, served, settings, until
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -38,6 +39,7 @@ def test_every_metric_is_explained_in_a_sentence():
 @served(f"{SCHEMA_SQL}; {JOIN}; {LATEST}; CREATE SINK f FROM q WITH (type = 'stdout')")
 async def test_the_labels_of_every_metric_are_those_of_its_samples(daemon, tmp_path):
     daemon.archive.limits = Limits(tmp_path)
+    daemon.metrics.durability = Durability(daemon, tmp_path)
     await daemon.catalog.execute("CREATE STREAM h (k BIGINT) WITH (history = 'true')")
     async with lines(daemon) as nc:
         nc.say('{"stream": "s", "tuple": {"k": 1}}')  # a low watermark is shown once it is known

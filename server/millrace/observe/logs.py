@@ -68,7 +68,12 @@ EVENTS: Final[dict[str, LogEvent]] = {
         ("checkpoint", "steps", "seconds"),
         "The server continues where the one before ended: `steps` of the journal followed the checkpoint.",
     ),
-    "replaying": LogEvent("info", ("steps", "of"), "The start repeats the steps of the journal; every 5 seconds."),
+    "replaying": LogEvent(
+        "info", ("percent", "steps", "of"), "The start repeats the steps of the journal; every 5 seconds."
+    ),
+    "stopped while recovering": LogEvent(
+        "info", ("reason",), "The server was stopped before it was ready: its next start does the same work."
+    ),
     "cut off the unsynced end of the journal": LogEvent(
         "warning",
         ("file", "bytes"),

@@ -848,7 +848,7 @@ async def serve(settings: Settings) -> bool:
             async with supervisor.patient(lambda: daemon.progress):
                 await daemon.start()
         except RecoveryStopped as stopped:
-            log.info("the next start replays again", reason=stopped.text)
+            log.info("stopped while recovering", reason=stopped.text)
             return not daemon.stuck
         spare_the_collector()
         print_banner(daemon)

@@ -152,7 +152,7 @@ class Durability:
             except CheckpointError as error:
                 if lsn == complete[0]:
                     raise CheckpointError(f"{error.text}; no other checkpoint can be read: {RESTORE}") from None
-                log.error("a checkpoint cannot be read: the one before it is used", reason=error.text)
+                log.error("a checkpoint cannot be read", reason=error.text)
         raise AssertionError("no checkpoint is complete")
 
     async def _open_journal(self) -> Journal:
