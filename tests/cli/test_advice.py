@@ -299,13 +299,12 @@ def test_nothing_is_advised_where_all_is_well() -> None:
         (
             "journal_full",
             "server",
-            "The disk of the data directory /var/lib/my data has been full for 60 s: creating the next segment failed",
+            "of the data directory /var/lib/my data has been full for 60.0 s: creating the next segment failed",
             "df -h '/var/lib/my data'",
             {
                 "server": {
-                    "now_us": 90_000_000,
                     "data_dir": "/var/lib/my data",
-                    "journal": {"full": {"since_us": 30_000_000, "reason": "creating the next segment failed"}},
+                    "journal": {"full": {"since_us": NOW - 60 * SECOND, "reason": "creating the next segment failed"}},
                 }
             },
         ),
