@@ -112,13 +112,14 @@ def test_the_dashboard_is_the_generator_s():
     assert kept == made, "run: python deploy/grafana/generate.py"
 
 
-def test_the_dashboard_has_four_rows_and_no_panels_on_each_other():
+def test_the_dashboard_has_five_rows_and_no_panels_on_each_other():
     found = dashboard()
     assert [panel["title"] for panel in found["panels"] if panel["type"] == "row"] == [
         "Is it alive and moving?",
         "Where does time wait?",
         "Where is work?",
         "Is it fresh?",
+        "Is its state safe?",
     ]
     cells = [
         (x, y)
