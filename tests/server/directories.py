@@ -77,7 +77,7 @@ def restarted(folder, play=None, **sections):
 
 async def rows(daemon, query, count):
     """The first rows of a query, from its retained ones."""
-    found = []
+    found: list[tuple[object, ...]] = []
     async with peer(daemon) as client:
         await client.subscribe(query, from_sequence=0)
         while len(found) < count:

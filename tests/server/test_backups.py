@@ -253,6 +253,7 @@ def test_a_kill_leaves_the_server_intact_and_nothing_that_looks_whole(made, tmp_
         [sys.executable, "-c", code, str(source), str(target), str(files)], stdout=subprocess.PIPE, text=True
     )
     try:
+        assert process.stdout is not None
         assert process.stdout.readline() == "here\n"
     finally:
         process.send_signal(signal.SIGKILL)

@@ -4,6 +4,8 @@ import asyncio
 import os
 import re
 import shutil
+from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -128,7 +130,7 @@ def lose_a_record(folder, _):
 
 
 class Bad(NamedTuple):
-    spoil: object
+    spoil: Callable[[Path, Path], None]
     text: str
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client.core import HistogramMetricFamily, Metric
 
@@ -44,9 +44,10 @@ def journal_families(durability: Durability | None, now_us: int) -> Iterator[Met
         total = 0.0 if statistics is None else statistics.sync_seconds
         syncs.add_metric((), list(zip(_BOUNDS, accumulate(counts), strict=True)), total)
     yield syncs
-    empty = {"checkpoint": {}, "recovery": None}
-    journal = view or empty
-    checkpoint, recovery, full = journal["checkpoint"], journal["recovery"] or {}, journal.get("full")
+    journal: dict[str, Any] = view or {}
+    checkpoint: dict[str, Any] = journal.get("checkpoint", {})
+    recovery: dict[str, Any] = journal.get("recovery") or {}
+    full: dict[str, Any] | None = journal.get("full")
     for name, text, value in (
         ("segments", "Segments of the journal on the disk.", journal.get("segments", 0)),
         ("disk_bytes", "Bytes of the journal's segments on the disk.", journal.get("disk_bytes", 0)),
@@ -60,7 +61,7 @@ def journal_families(durability: Durability | None, now_us: int) -> Iterator[Met
         (
             "full_seconds",
             "For how long the journal's disk has been full; zero while there is room.",
-            since(full and full["since_us"]),
+            since(None if full is None else full["since_us"]),
         ),
         ("checkpoint_age_seconds", "Age of the newest complete checkpoint.", since(checkpoint.get("at_us"))),
         ("checkpoint_seconds", "How long the newest checkpoint took to make.", checkpoint.get("seconds", 0)),

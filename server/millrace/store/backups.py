@@ -17,6 +17,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Final
@@ -74,7 +75,8 @@ class _Copies:
         target = self.target / name
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.files[name] = _copy(source, target, limit, size)
-        shutil.copystat(source.fileno(), target)
+        with suppress(FileNotFoundError):  # its server has removed it meanwhile
+            shutil.copystat(source.name, target)
 
     def forget(self, name: str) -> None:
         (self.target / name).unlink()
@@ -234,7 +236,7 @@ def restore_backup(source: Path, data_dir: Path) -> Backup:
             path = source / DATA / name
             with path.open("rb") as file:
                 found = _copy(file, target)
-                shutil.copystat(file.fileno(), target)
+                shutil.copystat(path, target)
             if found != (size, digest):
                 raise BackupError(
                     f"{path} is damaged: it has {found[0]} bytes with another checksum than the {size} bytes in "
