@@ -76,7 +76,7 @@ def heard(pieces: list[bytes], monkeypatch: pytest.MonkeyPatch, *, in_columns: b
     runner: Any = SimpleNamespace(
         submit=world.submit,
         now_us=lambda: NOW_US,
-        add_side_outlet=lambda late: None,
+        add_side_outlet=lambda *args: None,
         open_feed=lambda *args, **options: None,
         close_feed=lambda *args, **options: None,
     )

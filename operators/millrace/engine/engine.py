@@ -30,6 +30,7 @@ from millrace.engine.graph.rewire import (
     sharing,
 )
 from millrace.engine.plan import QueryPlan
+from millrace.engine.producers import PRODUCERS_KEPT, PRODUCERS_KEPT_US
 from millrace.engine.queries import Query
 from millrace.engine.scheduler import deciding, turns
 from millrace.engine.scheduler.chain import Chains
@@ -81,6 +82,8 @@ class Engine:
         most_queued: int = MOST_QUEUED,
         credit_bytes: int = CREDIT_BYTES,
         most_queued_bytes: int = MOST_QUEUED_BYTES,
+        producers_kept: int = PRODUCERS_KEPT,
+        producers_kept_us: int = PRODUCERS_KEPT_US,
         thin: bool = True,
         index: bool = True,
         share: bool = False,
@@ -91,6 +94,8 @@ class Engine:
         self.most_queued = most_queued
         self.credit_bytes = credit_bytes
         self.most_queued_bytes = most_queued_bytes
+        self.producers_kept = producers_kept
+        self.producers_kept_us = producers_kept_us
         self.clock = StepClock()
         self.gauge = Gauge()
         self.streams_by_name: dict[str, Stream] = {}

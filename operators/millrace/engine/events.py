@@ -452,6 +452,15 @@ class TooFar:
 
 
 @dataclass(frozen=True, slots=True)
+class ProducerForgotten:
+    """The position of a producer that has sent nothing for long is not kept any more: it was this one."""
+
+    stream: str
+    feed: str
+    next_sequence: int
+
+
+@dataclass(frozen=True, slots=True)
 class Grant:
     """The feed may send so many more tuples."""
 
@@ -587,6 +596,7 @@ Effect = (
     | Late
     | TooFar
     | Archived
+    | ProducerForgotten
     | Grant
     | AskTimestamp
     | AskEnded

@@ -21,6 +21,7 @@ import numpy as np
 from millrace.engine import reads
 from millrace.engine.events import Effects
 from millrace.engine.plan import QueryPlan, StreamDefinition
+from millrace.engine.producers import Producers
 from millrace.engine.scheduler.component import Component
 from millrace.engine.scheduler.table import Link, Strategy
 from millrace.operators.frame.operator import Operator
@@ -37,8 +38,15 @@ if TYPE_CHECKING:
     from millrace.engine.scheduler.component import Stopwatch
 
 VERSION: Final = 6
-# The limits of queued tuples that an engine was created with.
-LIMITS: Final = ("credit", "most_queued", "credit_bytes", "most_queued_bytes")
+# The limits that an engine was created with.
+LIMITS: Final = (
+    "credit",
+    "most_queued",
+    "credit_bytes",
+    "most_queued_bytes",
+    "producers_kept",
+    "producers_kept_us",
+)
 
 _TUPLE, _OBJECT, _ENUM, _ARRAY, _OBJECTS, _TEXTS = range(1, 7)
 
@@ -132,8 +140,8 @@ def save(engine: Engine) -> bytes:
             "costs": [[name, tuples, us] for name, (tuples, us) in engine.costs.items()],
             "gauge": [engine.gauge.peak_tuples, engine.gauge.peak_bytes],
             "definitions": definitions(engine),
-            "sequences": {
-                name: stream.sequences for name, stream in engine.streams_by_name.items() if stream.sequences
+            "producers": {
+                name: stream.producers.save() for name, stream in engine.streams_by_name.items() if stream.producers
             },
             "shared": {name: sharing.saved(engine, query) for name, query in engine.queries_by_name.items()},
             "paused": [
@@ -224,8 +232,8 @@ def restore(data: bytes, *, stopwatch: Stopwatch | None, trace: bool, into: Engi
     engine.costs = {name: (tuples, us) for name, tuples, us in saved["costs"]}
     engine.gauge.peak_tuples, engine.gauge.peak_bytes = saved["gauge"]
     engine.merge_wait = saved.get("merge_wait", 0)
-    for name, sequences in saved.get("sequences", {}).items():
-        engine.stream(name).sequences = sequences
+    for name, producers in saved.get("producers", {}).items():
+        engine.stream(name).producers = Producers(producers)
     for query, reader, interval_us, since_us, keys in saved.get("reads", ()):
         listed = None if keys is None else tuple(map(tuple, keys))
         engine.reads.setdefault(query, {})[reader] = Reads(interval_us, since_us, listed)

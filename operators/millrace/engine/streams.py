@@ -28,6 +28,7 @@ from millrace.engine.events import (
     HistoryHeld,
     Late,
     Measured,
+    ProducerForgotten,
     Punctuated,
     Sequenced,
     TooFar,
@@ -37,6 +38,7 @@ from millrace.engine.graph import edges
 from millrace.engine.graph.rewire import widening
 from millrace.engine.graph.rewire.rewiring import Rewiring, carry_out
 from millrace.engine.plan import POLICIES, StreamDefinition, names
+from millrace.engine.producers import Producers
 from millrace.engine.scheduler.table import Strategy
 from millrace.operators.frame.buffer import Buffer
 from millrace.operators.source.source import Clocking, Source
@@ -45,21 +47,14 @@ from millrace.protocol import Refuse
 if TYPE_CHECKING:
     from millrace.engine.engine import Engine
 
-# Feeds of a stream whose next sequence number is kept: a few megabytes; the oldest are forgotten first.
-PRODUCERS: Final = 65_536
-
 
 @dataclass(slots=True)
 class Stream:
-    """A stream and its source.
-
-    sequences  by feed, the number of the next tuple, the feed that sent something last at the end: as many as
-               PRODUCERS, because a client that reconnects continues there
-    """
+    """A stream and its source. A client that reconnects continues where `producers` has its feed."""
 
     definition: StreamDefinition
     source: Source
-    sequences: dict[str, int] = field(default_factory=dict)
+    producers: Producers = field(default_factory=Producers)
 
 
 def clocking_of(definition: StreamDefinition) -> Clocking:
@@ -182,11 +177,13 @@ def _answered(engine: Engine, event: Answered, effects: Effects) -> None:
 
 
 def _sequenced(engine: Engine, event: Sequenced, effects: Effects) -> None:
-    sequences = engine.stream(event.stream).sequences
-    sequences.pop(event.feed, None)
-    sequences[event.feed] = event.next_sequence
-    if len(sequences) > PRODUCERS:
-        del sequences[next(iter(sequences))]
+    stream, now_us = engine.stream(event.stream), engine.clock.now_us
+    stream.producers.took(event.feed, event.next_sequence, now_us)
+    is_open = stream.source.feeds.by_name
+    for feed, next_sequence in stream.producers.forget(
+        now_us, engine.producers_kept, engine.producers_kept_us, is_open
+    ):
+        effects.orders.append(ProducerForgotten(event.stream, feed, next_sequence))
 
 
 def _history_held(engine: Engine, event: HistoryHeld, effects: Effects) -> None:

@@ -47,6 +47,10 @@ ARROW_ROWS = 65_536
 # concerns the frame's rows, and the feed continues.
 _COUNT_ERRORS = frozenset({"out_of_order", "no_credit", "not_open"})
 _MOST_REFUSALS = 1_000
+NO_DISK = (
+    "the server does not report what is on its disk: it needs a data directory, [journal] sync = 'always' or '10 ms', "
+    "and this version or a newer one"
+)
 
 
 class AsyncFeed:
@@ -85,6 +89,7 @@ class AsyncFeed:
         self._refusals: list[ServerError] = []
         self._refused = 0
         self._late: int | None = None
+        self._durable = 0
         self._waiting = Waiting()
         self._closing = False
         self._pump_due = False
@@ -104,6 +109,14 @@ class AsyncFeed:
     def acknowledged(self) -> int:
         """The server has acknowledged every tuple with a sequence number below this one."""
         return self._box.acked
+
+    @property
+    def durable(self) -> int:
+        """The server has every tuple with a sequence number below this one on its disk.
+
+        0 until it says so, which it does only with a data directory and `[journal] sync = 'always'` or `'10 ms'`.
+        """
+        return self._durable
 
     @property
     def refused(self) -> int:
@@ -167,11 +180,27 @@ class AsyncFeed:
         self._box.add_mark(self._unit.parse(time), None if where is None else pairs_of(where))
         self._pump_soon()
 
-    async def flush(self) -> None:
-        """Wait until the server has acknowledged all rows. Raises ServerError if it refused some."""
+    async def flush(self, durable: bool = False) -> None:
+        """Wait until the server has acknowledged all rows.
+
+        Args:
+            durable: wait until it has them on its disk, where a power cut does not lose them.
+
+        Raises:
+            ServerError: the server refused some rows, or it does not report what is on its disk.
+        """
         self.pump()
         await self._waiting.until(lambda: not self._box)
+        if durable:
+            last = self.next_sequence
+            await self._waiting.until(lambda: self._durable >= last or self._lacks_disk())
+            if self._durable < last:
+                raise ServerError(Error("refused", NO_DISK))
         self._raise_refusals()
+
+    def _lacks_disk(self) -> bool:
+        """Whether the server will never report what is on its disk."""
+        return self._channel is not None and not self._client.has("durable")
 
     async def close(self) -> None:
         """Flush, then end the feed: the server no longer waits for its rows. A second call does nothing."""
@@ -300,6 +329,8 @@ class AsyncFeed:
                 self._on_opened(message)
             case Ack():
                 self._box.acknowledge(message.sequence)
+                if message.meaning == "durable":
+                    self._durable = max(self._durable, message.sequence)
                 self._waiting.wake()
             case EtsRequest():
                 self._on_request(message)

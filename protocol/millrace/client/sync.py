@@ -274,6 +274,14 @@ class Feed:
         return self._feed.acknowledged
 
     @property
+    def durable(self) -> int:
+        """The server has every tuple with a sequence number below this one on its disk.
+
+        0 until it says so, which it does only with a data directory and `[journal] sync = 'always'` or `'10 ms'`.
+        """
+        return self._feed.durable
+
+    @property
     def refused(self) -> int:
         """How many tuples below `acknowledged` the server refused."""
         return self._feed.refused
@@ -323,13 +331,17 @@ class Feed:
         """
         self._client.run(self._feed.punctuate(time, where))
 
-    def flush(self, timeout: float | None = None) -> None:
-        """Wait until the server has acknowledged all rows. Raises ServerError if it refused some.
+    def flush(self, timeout: float | None = None, *, durable: bool = False) -> None:
+        """Wait until the server has acknowledged all rows.
 
         Args:
             timeout: seconds before TimeoutError.
+            durable: wait until it has them on its disk, where a power cut does not lose them.
+
+        Raises:
+            ServerError: the server refused some rows, or it does not report what is on its disk.
         """
-        self._client.run(self._feed.flush(), timeout)
+        self._client.run(self._feed.flush(durable), timeout)
 
     def close(self, timeout: float | None = None) -> None:
         """Flush, then end the feed: the server no longer waits for its rows. A second call does nothing.

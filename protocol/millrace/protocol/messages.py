@@ -61,6 +61,7 @@ MAX_CHANNELS = 1_024  # open at once on one connection, by default
 # The capabilities that clients offer in HELLO and servers grant in WELCOME, with the texts of `docs/protocol.md`.
 CAPABILITIES: Mapping[str, str] = {
     "deleted": "the column that marks tombstones is called `$deleted`, not `$gone`, in SUBSCRIBED and RESULT_ARROW",
+    "durable": "the server keeps tuples on disk, and ACK may have the meaning `durable`",
     "groups": "PUNCTUATION, ETS_REQUEST and ETS have the field `where`",
     "history": "SUBSCRIBE and SUBSCRIBED have the field `history`",
     "late": "CLOSED of a feed has the field `late`",
@@ -220,7 +221,11 @@ class Ets:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """Every tuple of the feed below `sequence` was accepted, or refused by an earlier ERROR."""
+    """Every tuple of the feed below `sequence` was accepted, or refused by an earlier ERROR.
+
+    `accepted`: it survives the end of the server's process if the server has a data directory. `durable`: it survives
+    a power cut, too.
+    """
 
     channel: int
     sequence: int
@@ -564,9 +569,9 @@ def _head(body: Body, kind: int) -> Head:
     return Head(kind, channel, sequence, offset, count)
 
 
-def ack(channel: int, sequence: int) -> bytes:
-    """The body of an ACK of tuples that have arrived: what `encode` returns for `Ack(channel, sequence)`."""
-    return _ACK + pack_integer(channel) + pack_integer(sequence) + _ACCEPTED
+def ack(channel: int, sequence: int, durable: bool = False) -> bytes:
+    """The body of an ACK: what `encode` returns for `Ack(channel, sequence, meaning)`."""
+    return _ACK + pack_integer(channel) + pack_integer(sequence) + (_DURABLE if durable else _ACCEPTED)
 
 
 def channel_head(kind: Kind, channel: int) -> bytes:
@@ -587,4 +592,4 @@ def arrow_head(count: int, size: int) -> bytes:
 
 
 _ACK = bytes((0x94, Kind.ACK))
-_ACCEPTED = bytes(msgpack.packb(Ack(0, 0).meaning))
+_ACCEPTED, _DURABLE = (bytes(msgpack.packb(meaning)) for meaning in ("accepted", "durable"))

@@ -16,7 +16,7 @@ highest one is gone, and messages in flight for it are silently dropped.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
@@ -230,7 +230,14 @@ class Session:
     ones of WELCOME. Only these allow the fields that require a capability.
     """
 
-    def __init__(self, side: Side, *, limits: Limits | None = None, token: str | None = None) -> None:
+    def __init__(
+        self,
+        side: Side,
+        *,
+        limits: Limits | None = None,
+        token: str | None = None,
+        known: Container[str] = CAPABILITIES,
+    ) -> None:
         self.side = side
         self.limits = limits or Limits()
         self.stage = Stage.NEW
@@ -240,6 +247,7 @@ class Session:
         self.channels: dict[int, Channel] = {}
         self.highest = -1
         self._token = token
+        self._known = known
 
     def receive(self, message: Message) -> bool:
         """Check a message of the peer: True to process it, False to drop it silently.
@@ -262,16 +270,16 @@ class Session:
 
     @property
     def grants(self) -> tuple[str, ...] | None:
-        """The `capabilities` of a server's WELCOME: those that the client offered and this version knows."""
-        return None if self.offered is None else tuple(name for name in self.offered if name in CAPABILITIES)
+        """The `capabilities` of a server's WELCOME: those that the client offered and this server knows."""
+        return None if self.offered is None else tuple(name for name in self.offered if name in self._known)
 
-    def acknowledge(self, channel: int, sequence: int) -> bytes:
+    def acknowledge(self, channel: int, sequence: int, durable: bool = False) -> bytes:
         """The frame of an ACK, as `say` returns it, for the feeds that send a tuple at a time."""
         state = self.channels.get(channel)
         if self.stage is not Stage.READY or state is None or state.phase is not Phase.FEED:
-            return self.say(Ack(channel, sequence))
+            return self.say(Ack(channel, sequence, "durable" if durable else "accepted"))
         assert sequence <= state.next_sequence, f"tuple {sequence} has not arrived on channel {channel}"
-        return frame(ack(channel, sequence))
+        return frame(ack(channel, sequence, durable))
 
     def take(self, channel: int, sequence: int, tuples: int) -> int:
         """Accept tuples of a feed. Returns how many leading ones are duplicates that the caller must skip.
@@ -458,6 +466,9 @@ class Session:
                         Kind.ETS, state.number, "the number of a request that was sent", got, "unexpected_message"
                     )
             case Ack():
+                if message.meaning == "durable" and "durable" not in self.capabilities:
+                    expected, got = "the meaning accepted", "durable, without the capability 'durable'"
+                    raise self._unfit(Kind.ACK, state.number, expected, got, "bad_message")
                 if message.sequence > state.next_sequence:
                     expected, got = f"at most {state.next_sequence}", str(message.sequence)
                     raise self._unfit(Kind.ACK, state.number, expected, got, "out_of_order")

@@ -6,13 +6,13 @@ The next sequence numbers outlive connections, so that a producer that reconnect
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Protocol
 
 from millrace.changes.names import nearest
-from millrace.engine.events import Answered, Arrived, Punctuated, Sequenced
+from millrace.engine.events import Answered, Arrived, ProducerForgotten, Punctuated, Sequenced
 from millrace.engine.plan import StreamDefinition, origin_of
 from millrace.formats.decoder import StreamDecoder, TooFarAheadError, check_promise
 from millrace.net.sink import Count
@@ -24,19 +24,18 @@ from millrace.run.runner import FeedPeer, Runner
 from millrace.values.batch import Batch
 from millrace.values.eventtime import MIN_TIME
 
-# Producers whose next sequence number is retained after they left: a few megabytes; the oldest are dropped first.
-REMEMBERED_PRODUCERS: Final = 65_536
-
 
 @dataclass(slots=True)
 class Received:
     """What has come in for one stream, counted at the socket; `rejected` without tuples too far ahead, which the runner
-    counts: the engine meets some, too."""
+    counts: the engine meets some, too. `repeated` tuples had been taken before."""
 
     connections: int = 0
     tuples: int = 0
     bytes: int = 0
     rejected: int = 0
+    repeated: int = 0
+    forgotten: int = 0  # producers
 
 
 class OwnedFeed(FeedPeer, Protocol):
@@ -140,6 +139,45 @@ class UnderWay:
             tuples -= oldest
 
 
+class Acknowledger:
+    """Says how far the server has taken a feed: accepted once that survives `kill -9`, durable once it is on the disk.
+    It says both at once where the server waits for the disk, and the former alone unless it `tells_durable`.
+
+    Invariant: at most one call waits for the disk, so a slow disk gets fewer acknowledgements and not more calls.
+    """
+
+    def __init__(self, runner: Runner, say: Callable[[int, bool], None], tells_durable: bool) -> None:
+        self.tells_durable = tells_durable
+        self._runner = runner
+        self._say = say
+        self._accepted = self._durable = 0
+        self._waits = False
+
+    def taken(self, next_sequence: int) -> None:
+        """All that was submitted about tuples below this number is in the journal. Call it through `when_durable`."""
+        synced = self.tells_durable and self._runner.synced
+        self._say(next_sequence, synced)
+        if synced:
+            self._durable = next_sequence
+        elif self.tells_durable:
+            self._accepted = next_sequence
+            self._wait()
+
+    def _wait(self) -> None:
+        if not self._waits:
+            self._waits = True
+            accepted = self._accepted
+            self._runner.when_synced(lambda: self._synced(accepted))
+
+    def _synced(self, next_sequence: int) -> None:
+        self._waits = False
+        if next_sequence > self._durable:
+            self._durable = next_sequence
+            self._say(next_sequence, True)
+        if self._accepted > next_sequence:
+            self._wait()
+
+
 class MayBeHeld(Protocol):
     """A feed that records whether some of its bytes may be unread."""
 
@@ -156,7 +194,9 @@ class Feeds:
         self._runner = runner
         self._streams: dict[str, _Stream] = {}
         self._owners: dict[tuple[str, str], OwnedFeed] = {}
-        self._next: OrderedDict[tuple[str, str], int] = OrderedDict()
+        # By stream and producer; what the engine keeps, which alone decides how long.
+        self._next: dict[tuple[str, str], int] = {}
+        runner.on_forgotten = self._forgotten
         # The streams whose time may be guessed by the clock: for them unread bytes matter.
         self.guessed: frozenset[str] = frozenset()
         self._version = 0
@@ -281,11 +321,15 @@ class Feeds:
     def took(self, stream: str, producer: str, next_sequence: int) -> None:
         """The producer's tuples below this number were dealt with."""
         self._next[stream, producer] = next_sequence
-        self._next.move_to_end((stream, producer))
-        if len(self._next) > REMEMBERED_PRODUCERS:
-            self._next.popitem(last=False)
-        if self._runner.recorded:
-            self._runner.submit(Sequenced(stream, producer, next_sequence))
+        self._runner.submit(Sequenced(stream, producer, next_sequence))
+
+    def _forgotten(self, order: ProducerForgotten) -> None:
+        """The engine does not keep a producer's number any more, unless the producer has returned meanwhile."""
+        key = order.stream, order.feed
+        if self._next.get(key) == order.next_sequence and key not in self._owners and order.stream in self._streams:
+            del self._next[key]
+            self._streams[order.stream].received.forgotten += 1
+            sparing.info("forgot the position of a producer", order.stream, stream=order.stream, feed=order.feed)
 
     def continue_from(self, stream: str, sequences: Mapping[str, int]) -> None:
         """The next sequence numbers of a stream's producers, from before a restart."""

@@ -14,7 +14,7 @@ import msgspec
 from millrace.engine.events import Late
 from millrace.formats.decoder import StreamDecoder
 from millrace.net.connection import GREETING_BYTES, Connection, Dialect
-from millrace.net.feeds import UnderWay
+from millrace.net.feeds import Acknowledger, UnderWay
 from millrace.net.reads import stated
 from millrace.net.sink import Outlet, Sender, Subscription
 from millrace.observe.logs import sparing
@@ -35,6 +35,7 @@ from millrace.protocol import (
 from millrace.protocol.fields import pack_integer
 from millrace.protocol.frames import HEAD_BYTES
 from millrace.protocol.messages import (
+    CAPABILITIES,
     PROTOCOL,
     Bye,
     Close,
@@ -86,7 +87,8 @@ class FrameDialect(Dialect):
         self._connection = connection
         self.peer = connection.peer
         self.context = connection.context
-        self.session = Session(Side.SERVER, limits=self.context.limits, token=self.context.token)
+        known = CAPABILITIES if self.context.runner.syncs else CAPABILITIES.keys() - {"durable"}
+        self.session = Session(Side.SERVER, limits=self.context.limits, token=self.context.token, known=known)
         self._reader = FrameReader(min(GREETING_BYTES, self.context.limits.frame_bytes))
         self._heard_at = 0.0  # when the last whole frame came
         self._pings = 0
@@ -205,19 +207,19 @@ class FrameDialect(Dialect):
             self._send_acknowledgements()
         self._connection.write(self.session.say(message))
 
-    def acknowledge(self, channel: int, next_sequence: int) -> None:
+    def acknowledge(self, feed: _Feed, next_sequence: int) -> None:
         """Say that the tuples below this number have arrived: once the rows that other peers read have left, and with a
-        journal once they are durable."""
+        journal once they are in it."""
         if self.context.runner.recorded:
-            self.context.runner.when_durable(lambda: self._acknowledge_durable(channel, next_sequence))
+            self.context.runner.when_durable(lambda: feed.acknowledger.taken(next_sequence))
             return
         if not self._acknowledged:
             self.context.runner.after_step(self._send_acknowledgements)
-        self._acknowledged[channel] = next_sequence
+        self._acknowledged[feed.channel] = next_sequence
 
-    def _acknowledge_durable(self, channel: int, next_sequence: int) -> None:
+    def acknowledge_now(self, channel: int, next_sequence: int, durable: bool) -> None:
         if channel in self.session.channels:
-            self._connection.write(self.session.acknowledge(channel, next_sequence))
+            self._connection.write(self.session.acknowledge(channel, next_sequence, durable))
 
     def _send_acknowledgements(self) -> None:
         acknowledged, self._acknowledged = self._acknowledged, {}
@@ -288,9 +290,8 @@ class FrameDialect(Dialect):
     def _open(self, wish: Open) -> None:
         source = self.context.feeds.source(wish.stream, wish.fingerprint)
         feed = self._feeds[wish.channel] = _Feed(self, wish, source)
-        feed.next_sequence = self.context.feeds.open(wish.stream, wish.producer, feed, can_answer=wish.answers)
-        if wish.sequence is not None:
-            feed.next_sequence = max(feed.next_sequence, wish.sequence)
+        feed.taken = self.context.feeds.open(wish.stream, wish.producer, feed, can_answer=wish.answers)
+        feed.next_sequence = max(feed.taken, wish.sequence or 0)
 
     def _data(self, body: Body) -> None:
         if self.session.stage is not Stage.READY or body[1] not in (Kind.DATA, Kind.DATA_ARROW):
@@ -303,11 +304,13 @@ class FrameDialect(Dialect):
             self._take_gathered()
             self.refuse(error, head.channel, head.sequence)
             return
+        if skip and (repeating := self._feeds.get(head.channel)) is not None:
+            repeating.skipped(skip)
         if skip < head.tuples:
             self._gathered.setdefault(head.channel, []).append(_Frame(head, body, skip))
         elif (feed := self._feeds.get(head.channel)) is not None:
             self._take_gathered()
-            self.acknowledge(feed.channel, self.session.channels[head.channel].next_sequence)
+            self.acknowledge(feed, self.session.channels[head.channel].next_sequence)
 
     def _take_gathered(self) -> None:
         gathered, self._gathered = self._gathered, {}
@@ -398,7 +401,10 @@ class _Feed:
         self.channel = wish.channel
         self.stream = wish.stream
         self.producer = wish.producer
+        self.taken = 0  # the producer's next sequence number when it opened the feed
         self.next_sequence = 0
+        tells_durable = "durable" in dialect.session.capabilities
+        self.acknowledger = Acknowledger(dialect.context.runner, self._acknowledge, tells_durable)
         self._dialect = dialect
         self._feeds = dialect.context.feeds
         self._source = source
@@ -427,8 +433,16 @@ class _Feed:
         self._dialect.say(
             Opened(self.channel, self.next_sequence, tuples, stream.schema, stream.timestamps, stream.time, unit)
         )
+        if self.taken and self.acknowledger.tells_durable:
+            self.acknowledger.taken(self.taken)
         if self._unasked is not None:
             self.asked(*self._unasked)
+
+    def _acknowledge(self, next_sequence: int, durable: bool) -> None:
+        self._dialect.acknowledge_now(self.channel, next_sequence, durable)
+
+    def skipped(self, tuples: int) -> None:
+        self._received.repeated += tuples
 
     def asked(self, request: int, need_us: int, group: tuple[Any, ...]) -> None:
         if not self._open:
@@ -486,7 +500,7 @@ class _Feed:
         if len(rows) < len(frames) or not self._take_together(rows):
             for frame in frames:
                 self._take_one(frame)
-        self._dialect.acknowledge(self.channel, next_sequence)
+        self._dialect.acknowledge(self, next_sequence)
 
     def _take_together(self, frames: Sequence[_Frame]) -> bool:
         try:

@@ -215,6 +215,12 @@ EVENTS: Final[dict[str, LogEvent]] = {
         ("stream", "feed", "tuples"),
         "Beyond `max_ahead`. A frame with one such tuple is refused as a whole.",
     ),
+    "forgot the position of a producer": LogEvent(
+        "info",
+        ("stream", "feed"),
+        "It has sent nothing for longer than `limits.producers_kept_for`, or the stream has more producers than "
+        "`limits.producers_kept`. If it returns, it starts at the number that it names.",
+    ),
     "rows were dropped": LogEvent("warning", ("operator", "reason", "tuples"), "Rows that could not be computed."),
     "the engine rejected an event": LogEvent(
         "warning", ("kind", "reason"), "It was valid when it arrived, and no longer when its turn came."

@@ -292,6 +292,16 @@ class Metrics:
                 {name: at.rejected + self._runner.far.get(name, 0) for name, at in received.items()},
             ),
             (
+                "source_repeated",
+                "Tuples that were skipped because their sequence numbers had been taken before.",
+                {name: at.repeated for name, at in received.items()},
+            ),
+            (
+                "source_producers_forgotten",
+                "Producers whose next sequence number is not kept any more, by the limits for producers.",
+                {name: at.forgotten for name, at in received.items()},
+            ),
+            (
                 "source_late_tuples",
                 "Tuples older than the time that their stream had already promised; they enter no query.",
                 {name: late.get(name, 0) for name in received},

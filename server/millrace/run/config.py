@@ -27,6 +27,7 @@ from pydantic import (
     ValidationError,
 )
 
+from millrace.engine.producers import PRODUCERS_KEPT
 from millrace.engine.scheduler.table import Strategy
 from millrace.http.hosts import host_of
 from millrace.protocol import MillraceError, Refuse
@@ -289,6 +290,18 @@ class LimitsSection(Section):
         default="1 day",
         description="How far a tuple's time may be ahead of the server's clock; a frame with a later tuple is refused. "
         "Default for streams without the option `max_ahead`.",
+    )
+    producers_kept: int = Field(
+        default=PRODUCERS_KEPT,
+        ge=1,
+        le=10_000_000,
+        description="Producers of each stream whose next sequence number is kept. With more, the server forgets those "
+        "without a connection that have sent nothing for the longest time.",
+    )
+    producers_kept_for: Interval = Field(
+        default="30 days",
+        description="How long the server keeps the next sequence number of a producer without a connection that sends "
+        "nothing. It is forgotten when another producer of the stream sends something.",
     )
 
     sql_characters: int = Field(

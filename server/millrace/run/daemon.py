@@ -132,7 +132,7 @@ class Daemon:
         sparing.forget()
         self.stuck = False  # whether a sink's thread hangs in a write that will never end
         self.stopwatch = Stopwatch()
-        self.limits = {name: getattr(settings.engine, name) for name in LIMITS}
+        self.limits = {name: _limit(settings, name) for name in LIMITS}
         self.engine = Engine(share=True, stopwatch=self.stopwatch, **self.limits)
         limits = settings.limits
         results = ResultLimits(parse_bytes(settings.results.max), settings.results.waiting_bytes)
@@ -737,6 +737,17 @@ def _holding_most(feeds: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return feeds
     # A feed that has promised nothing yet holds most.
     return heapq.nsmallest(FEEDS_SHOWN, feeds, lambda feed: (feed["mark_us"] is not None, feed["mark_us"] or 0))
+
+
+def _limit(settings: Settings, name: str) -> Any:
+    """A limit of the engine."""
+    match name:
+        case "producers_kept":
+            return settings.limits.producers_kept
+        case "producers_kept_us":
+            return parse_interval(settings.limits.producers_kept_for)
+        case _:
+            return getattr(settings.engine, name)
 
 
 def _token(guard: Security) -> str | None:

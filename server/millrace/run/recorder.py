@@ -53,6 +53,7 @@ class Recorder:
         self._room = asyncio.Event()
         self._room.set()
         self._synced = self.recorded
+        self._syncing: deque[tuple[int, Callable[[], None]]] = deque()
         self._wanted: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._writer = JournalWriter(
             journal,
@@ -98,10 +99,26 @@ class Recorder:
             self._writer.want_synced(number)
             await synced
 
+    @property
+    def syncs(self) -> bool:
+        return self.sync != "off"
+
+    @property
+    def synced(self) -> bool:
+        return self._synced >= self.settled
+
+    def when_synced(self, call: Callable[[], None]) -> None:
+        if self.synced:
+            call()
+        else:
+            self._syncing.append((self.settled, call))
+
     def _note_synced(self, number: int) -> None:
         self._synced = number
         if self.sync == "always":
             self._settle(number)
+        while self._syncing and self._syncing[0][0] <= number:
+            self._syncing.popleft()[1]()
         for wanted in [one for one in self._wanted if one[0] <= number]:
             self._wanted.remove(wanted)
             if not wanted[1].done():

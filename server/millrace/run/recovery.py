@@ -28,7 +28,6 @@ from millrace.engine.events import (
     WatchProgress,
     WithholdCredit,
 )
-from millrace.engine.saving import LIMITS
 from millrace.journal.checkpoints import Checkpoint
 from millrace.journal.segments import Journal
 from millrace.journal.steps import Start, Step, StepReader
@@ -162,7 +161,7 @@ class Recovery:
                 outlet.log.cut(outlet.next_sequence)
         for name, stream in daemon.engine.streams_by_name.items():
             if name in daemon.catalog.known.streams:
-                daemon.feeds.continue_from(name, stream.sequences)
+                daemon.feeds.continue_from(name, stream.producers.positions())
 
     def _replay_some(self, records: Iterator[tuple[int, bytes]]) -> list[tuple[Step, Effects]]:
         """In the worker: some steps, up to one with a change, whose effects outside must precede the next steps."""
@@ -172,8 +171,8 @@ class Recovery:
                 step = self._reader.read(record)
                 self.replayed += 1
                 if isinstance(step, Start):
-                    for name in LIMITS:
-                        setattr(engine, name, step.limits[name])
+                    for name, limit in step.limits.items():
+                        setattr(engine, name, limit)
                     continue
                 effects = engine.step(step.now_us, step.events, budget=step.budget)
             except Exception as error:

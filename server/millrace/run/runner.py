@@ -58,6 +58,7 @@ from millrace.engine.events import (
     Late,
     Measured,
     PauseQuery,
+    ProducerForgotten,
     Progressed,
     QueryFailed,
     QueueTurned,
@@ -123,8 +124,19 @@ class StepLog(Protocol):
     def stalled(self) -> bool:
         """Whether no step may be taken now: the disk is full, or far behind."""
 
+    @property
+    def syncs(self) -> bool:
+        """Whether records are synced soon after they are written."""
+
+    @property
+    def synced(self) -> bool:
+        """Whether all steps that are durable are synced, too."""
+
     def record(self, now_us: int, budget: int, events: Sequence[Event], note: Any) -> int:
         """Record a step; its number. `Runner.durable` is called with that number later."""
+
+    def when_synced(self, call: Callable[[], None]) -> None:
+        """Call this once all steps that are durable now are synced, too."""
 
     async def wait_room(self) -> None:
         """Wait until it is not stalled."""
@@ -187,6 +199,7 @@ class Runner:
         self.on_history: Callable[[Archived], None] = _ignore
         self.on_ask_ended: Callable[[AskEnded], None] = _ignore
         self.on_failure: Callable[[], None] = _ignore
+        self.on_forgotten: Callable[[ProducerForgotten], None] = _ignore
         self._clock = Clock() if clock is None else clock
         self._look_seconds = look_seconds
         self._stepped_us = 0
@@ -231,6 +244,7 @@ class Runner:
             Late: self._late,
             Archived: self._archived,
             TooFar: self._too_far,
+            ProducerForgotten: lambda order: self.on_forgotten(order),
             Grant: self._grant,
             AskTimestamp: self._ask,
             AskEnded: self._ask_ended,
@@ -307,6 +321,21 @@ class Runner:
             self._undurable[-1].settled.append(call)
         else:
             call()
+
+    @property
+    def syncs(self) -> bool:
+        """Whether what is durable soon survives a power cut, too."""
+        return self._log is not None and self._log.syncs
+
+    @property
+    def synced(self) -> bool:
+        """Whether all that is durable survives a power cut, too."""
+        return self._log is not None and self._log.synced
+
+    def when_synced(self, call: Callable[[], None]) -> None:
+        """Call this once all that is durable now survives a power cut, too: never without a journal."""
+        if self._log is not None:
+            self._log.when_synced(call)
 
     @property
     def recorded(self) -> bool:
