@@ -23,6 +23,7 @@ from millrace.protocol.words import spelt
 
 LINE_BYTES = 2**20  # the default limit: a thousand fields of a kilobyte
 MAIN_FEED = "main"  # the default feed of a line
+PRODUCER_CHARACTERS = 1_024  # the server keeps producers' names
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,16 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class TupleLine:
-    """`{"stream": S, "tuple": {...}}`: one tuple, fields by name."""
+    """`{"stream": S, "tuple": {...}}`: one tuple, fields by name.
+
+    With `"producer": P, "seq": N` it is the tuple number N of this producer, whichever connection it arrives on.
+    """
 
     stream: str
     values: Mapping[str, object]
     feed: str = MAIN_FEED
+    producer: str | None = None
+    sequence: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,7 @@ class PunctuationLine:
     feed: str = MAIN_FEED
     counts: bool = field(default=False, compare=False)
     where: Mapping[str, object] | None = None
+    producer: str | None = None
 
     def time_us(self, unit: TimeUnit) -> int:
         """The promised time, of a stream with this unit."""
@@ -66,6 +73,22 @@ class AnswersLine:
 
     stream: str
     feed: str = MAIN_FEED
+    producer: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLine:
+    """`{"stream": S, "producer": P, "open": true}`: open the feed; the server says where it continues.
+
+    With `"seq": N` a server that does not know the producer continues at N, its oldest unacknowledged tuple.
+    `"answers": true` as in AnswersLine.
+    """
+
+    stream: str
+    producer: str
+    sequence: int = 0
+    answers: bool = False
+    feed: str = MAIN_FEED
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +99,7 @@ class AnswerLine:
     request: int
     promise: PunctuationLine | None
     feed: str = MAIN_FEED
+    producer: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +108,7 @@ class CloseLine:
 
     stream: str
     feed: str = MAIN_FEED
+    producer: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +134,8 @@ class UnsubscribeLine:
     query: str
 
 
-Line = Token | TupleLine | PunctuationLine | AnswersLine | AnswerLine | CloseLine | SubscribeLine | UnsubscribeLine
+FeedLine = TupleLine | PunctuationLine | AnswersLine | AnswerLine | OpenLine | CloseLine
+Line = Token | FeedLine | SubscribeLine | UnsubscribeLine
 
 
 def _newlines(piece: bytes) -> int:
@@ -299,21 +325,68 @@ def _flag(keys: Mapping[str, object], key: str) -> bool:
     return value
 
 
+def _must_be_true(keys: Mapping[str, object], key: str) -> None:
+    if keys[key] is not True:
+        raise _unfit(f'"{key}"', "true", spelt(keys[key]))
+
+
 def _token(keys: Mapping[str, object]) -> Token:
     _only(keys, "token")
     return Token(_text(keys, "token"))
 
 
+def _producer(keys: Mapping[str, object]) -> str | None:
+    if "producer" not in keys:
+        return None
+    if "feed" in keys:
+        raise _unfit("a line", '"feed" or "producer"', "both")
+    producer = _text(keys, "producer")
+    if len(producer) > PRODUCER_CHARACTERS:
+        raise _unfit('"producer"', f"at most {PRODUCER_CHARACTERS:,} characters", f"{len(producer):,}")
+    return producer
+
+
+def _sequence(keys: Mapping[str, object]) -> int:
+    number = keys.get("seq")
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < MAX_INT64:
+        raise _unfit('"seq"', "the number of the tuple, from 0", spelt(number) if "seq" in keys else "no key")
+    return number
+
+
 def _tuple(keys: Mapping[str, object]) -> TupleLine:
-    _only(keys, "stream", "tuple", "feed")
+    _only(keys, "stream", "tuple", "feed", "producer", "seq")
     values = keys["tuple"]
     if not isinstance(values, dict):
         raise _unfit('"tuple"', "an object of fields by name", spelt(values))
-    return TupleLine(_text(keys, "stream"), values, _text(keys, "feed", MAIN_FEED))
+    stream, producer = _text(keys, "stream"), _producer(keys)
+    if producer is not None:
+        return TupleLine(stream, values, producer=producer, sequence=_sequence(keys))
+    if "seq" in keys:
+        raise _unfit("a line", '"producer" with "seq"', "no producer")
+    return TupleLine(stream, values, _text(keys, "feed", MAIN_FEED))
+
+
+def claimed(line: bytes) -> TupleLine | None:
+    """The producer and number of a tuple that `parse` refuses, without its values; None if the line does not say."""
+    try:
+        keys = json.loads(line.decode(), object_pairs_hook=_distinct_members)
+        if not isinstance(keys, dict) or "tuple" not in keys or (producer := _producer(keys)) is None:
+            return None
+        return TupleLine(_text(keys, "stream"), {}, producer=producer, sequence=_sequence(keys))
+    except (ValueError, RecursionError, PeerError):
+        return None
+
+
+def _distinct_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object, unless the names that say whose tuple it is are ambiguous."""
+    names = [name for name, _ in pairs]
+    if any(names.count(name) > 1 for name in ("stream", "producer", "seq")):
+        raise ValueError
+    return dict(pairs)
 
 
 def _punctuation(keys: Mapping[str, object]) -> PunctuationLine:
-    _only(keys, "stream", "punctuation", "feed", "where")
+    _only(keys, "stream", "punctuation", "feed", "where", "producer")
     where = keys.get("where")
     if where is not None and not isinstance(where, dict):
         raise _unfit('"where"', "an object of fields by name", spelt(where))
@@ -322,18 +395,28 @@ def _punctuation(keys: Mapping[str, object]) -> PunctuationLine:
     except TimestampError as error:
         raise PeerError(f'"punctuation": {error.text}', code="bad_value", where='"punctuation"') from None
     counts = isinstance(keys["punctuation"], int)
-    return PunctuationLine(_text(keys, "stream"), value, _text(keys, "feed", MAIN_FEED), counts, where)
+    feed = _text(keys, "feed", MAIN_FEED)
+    return PunctuationLine(_text(keys, "stream"), value, feed, counts, where, _producer(keys))
 
 
 def _answers(keys: Mapping[str, object]) -> AnswersLine:
-    _only(keys, "stream", "answers", "feed")
-    if keys["answers"] is not True:
-        raise _unfit('"answers"', "true", spelt(keys["answers"]))
-    return AnswersLine(_text(keys, "stream"), _text(keys, "feed", MAIN_FEED))
+    _only(keys, "stream", "answers", "feed", "producer")
+    _must_be_true(keys, "answers")
+    return AnswersLine(_text(keys, "stream"), _text(keys, "feed", MAIN_FEED), _producer(keys))
+
+
+def _open(keys: Mapping[str, object]) -> OpenLine:
+    _only(keys, "stream", "open", "producer", "seq", "answers")
+    _must_be_true(keys, "open")
+    producer = _producer(keys)
+    if producer is None:
+        raise _unfit('"producer"', "text", "no key")
+    sequence = _sequence(keys) if "seq" in keys else 0
+    return OpenLine(_text(keys, "stream"), producer, sequence, _flag(keys, "answers"))
 
 
 def _answer(keys: Mapping[str, object]) -> AnswerLine:
-    _only(keys, "stream", "answer", "punctuation", "feed", "where")
+    _only(keys, "stream", "answer", "punctuation", "feed", "where", "producer")
     request = keys["answer"]
     if not isinstance(request, int) or isinstance(request, bool) or request < 0:
         raise _unfit('"answer"', "the number of a request", spelt(request))
@@ -341,14 +424,13 @@ def _answer(keys: Mapping[str, object]) -> AnswerLine:
         raise _unfit('"punctuation"', "a timestamp or null", "no key")
     promises = keys["punctuation"] is not None
     promise = _punctuation({key: value for key, value in keys.items() if key != "answer"}) if promises else None
-    return AnswerLine(_text(keys, "stream"), request, promise, _text(keys, "feed", MAIN_FEED))
+    return AnswerLine(_text(keys, "stream"), request, promise, _text(keys, "feed", MAIN_FEED), _producer(keys))
 
 
 def _close(keys: Mapping[str, object]) -> CloseLine:
-    _only(keys, "stream", "close", "feed")
-    if keys["close"] is not True:
-        raise _unfit('"close"', "true", spelt(keys["close"]))
-    return CloseLine(_text(keys, "stream"), _text(keys, "feed", MAIN_FEED))
+    _only(keys, "stream", "close", "feed", "producer")
+    _must_be_true(keys, "close")
+    return CloseLine(_text(keys, "stream"), _text(keys, "feed", MAIN_FEED), _producer(keys))
 
 
 def _subscribe(keys: Mapping[str, object]) -> SubscribeLine:
@@ -375,6 +457,7 @@ def _unsubscribe(keys: Mapping[str, object]) -> UnsubscribeLine:
 _FORMS: Sequence[tuple[str, Callable[[Mapping[str, object]], Line]]] = (
     ("tuple", _tuple),
     ("answer", _answer),
+    ("open", _open),
     ("answers", _answers),
     ("punctuation", _punctuation),
     ("close", _close),
@@ -397,9 +480,19 @@ def progress_line(query: str, value_us: int) -> bytes:
     return _line({"query": query, "progress": format_timestamp(value_us)})
 
 
-def error_line(error: MillraceError, line: int | None) -> bytes:
-    """`{"error": {"code", "text", "line"}}`: the line counts from 1, and is null if the error concerns none."""
-    return _line({"error": {"code": error.code, "text": error.text, "line": line}})
+def error_line(error: MillraceError, line: int | None, sequence: int | None = None) -> bytes:
+    """`{"error": {"code", "text", "line"}}`: the line counts from 1, and is null if the error concerns none.
+
+    `"seq"` follows if it is the tuple of a producer.
+    """
+    numbered = {} if sequence is None else {"seq": sequence}
+    return _line({"error": {"code": error.code, "text": error.text, "line": line, **numbered}})
+
+
+def ack_line(stream: str, producer: str, next_sequence: int, durable: int | None) -> bytes:
+    """`{"ack": {"stream", "producer", "next", "durable"}}`: tuples below `next` were accepted or refused, and those
+    below `durable` are on the disk; null: the server does not say what is on its disk."""
+    return _line({"ack": {"stream": stream, "producer": producer, "next": next_sequence, "durable": durable}})
 
 
 def late_line(late: Mapping[str, object]) -> bytes:

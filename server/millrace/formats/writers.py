@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, Protocol
 
@@ -111,32 +111,34 @@ def row_lines(query: str, sequence: int, batch: Batch, history: str) -> bytes:
     )
 
 
-def late_lines(late: Late, feed: str) -> bytes:
-    """Late tuples as lines of JSON for their feed, under its own name of itself."""
+def late_lines(late: Late, named: Mapping[str, str]) -> bytes:
+    """Late tuples as lines of JSON for their feed, `named` as in its own lines."""
     times = zip(late.batch.ts.tolist(), late.marks.tolist(), strict=True)
     return b"".join(
-        _JSON.encode({"late": _late(late, feed, row, ts, mark)}) + b"\n"
+        _JSON.encode({"late": _late(late, named, row, ts, mark)}) + b"\n"
         for row, (ts, mark) in zip(json_rows(late.batch), times, strict=True)
     )
 
 
-def request_line(stream: StreamDefinition, feed: str, number: int, need_us: int, group: tuple[Any, ...]) -> bytes:
+def request_line(
+    stream: StreamDefinition, named: Mapping[str, str], number: int, need_us: int, group: tuple[Any, ...]
+) -> bytes:
     """A request for a timestamp as a line of JSON for the feed: of the group, if there is one."""
-    request: dict[str, Any] = {"stream": stream.name, "feed": feed, "number": number, "need": format_timestamp(need_us)}
+    request: dict[str, Any] = {"stream": stream.name, **named, "number": number, "need": format_timestamp(need_us)}
     if group:
         fields = Schema(tuple(stream.schema.fields[stream.schema.names.index(name)] for name in stream.punctuation_key))
         (request["where"],) = json_rows(Batch.from_rows(fields, [group], [0]))
     return _JSON.encode({"request": request}) + b"\n"
 
 
-def _late(late: Late, feed: str, row: dict[str, Any], ts: int, mark: int) -> dict[str, Any]:
+def _late(late: Late, named: Mapping[str, str], row: dict[str, Any], ts: int, mark: int) -> dict[str, Any]:
     return {
         "stream": late.stream,
         "tuple": row,
         "ts": format_timestamp(ts),
         "mark": format_timestamp(mark),
         "late_by_us": mark - ts,
-        "feed": feed,
+        **named,
         "at": format_timestamp(late.at_us),
     }
 

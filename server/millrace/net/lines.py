@@ -2,6 +2,9 @@
 
 Rule: each line is accepted or refused separately and the connection continues; only a line beyond the limit, or a
 missing token, ends it. This dialect has no credit: the server stops reading from a feed that is ahead of the engine.
+
+The tuples of a producer are numbered. The server takes each number once, and says how far it is after each read of the
+socket, behind the refusals of the same lines.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from millrace.engine.events import Late
 from millrace.formats.linecolumns import WORTHWHILE, LineColumns, Read, newlines
 from millrace.formats.writers import late_lines, request_line, row_lines
 from millrace.net.connection import GREETING_BYTES, Connection, Dialect
-from millrace.net.feeds import UnderWay
+from millrace.net.feeds import Acknowledger, UnderWay
 from millrace.net.reads import stated
 from millrace.net.sink import Outlet, Sender, Subscription
 from millrace.observe.logs import sparing
@@ -29,13 +32,17 @@ from millrace.protocol.jsonlines import (
     AnswerLine,
     AnswersLine,
     CloseLine,
+    FeedLine,
     Line,
     LineReader,
+    OpenLine,
     PunctuationLine,
     SubscribeLine,
     Token,
     TupleLine,
     UnsubscribeLine,
+    ack_line,
+    claimed,
     error_line,
     lines_of,
     parse,
@@ -56,6 +63,8 @@ BYTES_AT_A_TIME: Final = 2**16
 
 # The lines of tuples, in order.
 LineNumbers = Int64s | range
+# A feed of a connection: its stream, its own name, and its producer if it has one.
+_Key = tuple[str, str, str | None]
 
 
 class LineDialect(Dialect):
@@ -70,14 +79,20 @@ class LineDialect(Dialect):
         self._unfinished: int | None = None  # the number of an incomplete line, and when it started
         self._begun_at = 0.0
         self._over = False  # whether no further line is heard
-        self._feeds: dict[tuple[str, str], _LineFeed] = {}
+        self._feeds: dict[_Key, _LineFeed] = {}
+        self._lost: dict[_Key, Refuse] = {}  # feeds of producers that ended from the server's side, and why
         self._readers: dict[str, _LineReaderOf] = {}
         self._columns = LineColumns(self.context.feeds.source, self.context.feeds.version)
         # Lines that a thread reads, in order, with the number of the first; `_reading` is the first of these pieces.
         self._waiting: deque[tuple[int, bytes]] = deque()
         self._reading: Future[Read] | None = None
         self._number = self._length = 0
-        self._refusals: list[tuple[int, MillraceError]] = []  # of the lines that arrived together
+        # Of the lines that arrived together: refusals, numbers of tuples by line, and the feeds that get an answer.
+        self._refusals: list[tuple[int, MillraceError]] = []
+        self._sequences: dict[int, int] = {}
+        self._owed: dict[_ProducerFeed, None] = {}
+        self._awaited = 0  # acknowledgements that wait for the journal
+        self._half_closed = False
         self._holds = False  # whether some feed was said to be held
         if self._trusted:
             connection.introduced()
@@ -132,8 +147,7 @@ class LineDialect(Dialect):
             self._over = True
             breach = error
         self._take_all()
-        if self._refusals:
-            self._write_refusals()
+        self._answer_lines()
         if breach is not None:
             self.connection.log_breach(breach)
             self.connection.write(error_line(breach, self._number + 1))
@@ -169,7 +183,7 @@ class LineDialect(Dialect):
             return  # it was waited for, or has to wait
         self._hear_waiting()
         self._take_all()
-        self._write_refusals()
+        self._answer_lines()
         self._tell_held()
         self._read_next()
 
@@ -203,13 +217,32 @@ class LineDialect(Dialect):
                 self._hear_piece(*self._waiting.popleft())
         self.connection.let_read("lines")
         self._take_all()
-        self._write_refusals()
+        self._answer_lines()
 
-    def _write_refusals(self) -> None:
-        """In the order of the lines: tuples are checked together, after lines of other kinds that followed them."""
-        refusals, self._refusals = self._refusals, []
-        for line, error in sorted(refusals, key=itemgetter(0)):
-            self.connection.write(error_line(error, line))
+    def _answer_lines(self) -> None:
+        """Refusals in the order of the lines: tuples are checked together, after lines of other kinds that followed
+        them. Then acknowledgements, which cover refused tuples, too."""
+        if self._refusals:
+            refusals, self._refusals = self._refusals, []
+            for line, error in sorted(refusals, key=itemgetter(0)):
+                self.connection.write(error_line(error, line, self._sequences.get(line)))
+        if self._sequences:
+            self._sequences.clear()
+        if self._owed:
+            owed, self._owed = self._owed, {}
+            for feed in owed:
+                self._awaited += 1
+                feed.acknowledge()
+
+    def owe(self, feed: _ProducerFeed) -> None:
+        """Acknowledge the feed's tuples after the lines that arrived together."""
+        self._owed[feed] = None
+
+    def acknowledged(self) -> None:
+        """One acknowledgement waits no more."""
+        self._awaited -= 1
+        if self._half_closed and not (self._awaited or self._readers):
+            self.connection.close()
 
     def reading_changed(self) -> None:
         self._tell_held()
@@ -231,7 +264,8 @@ class LineDialect(Dialect):
         # A peer that has left looks like one that only reads, so a temporary query ends for both.
         for query in [query for query, reader in self._readers.items() if reader.temporary]:
             self._readers.pop(query).leave()
-        return bool(self._readers)
+        self._half_closed = True
+        return bool(self._readers or self._awaited)
 
     def farewell(self, reason: str) -> None:
         self.connection.write(error_line(MillraceError(reason, code="shutting_down"), None))
@@ -245,7 +279,7 @@ class LineDialect(Dialect):
 
     def _leave_feeds(self) -> None:
         for feed in tuple(self._feeds.values()):
-            feed.leave()
+            feed.leave(lost=True)
         self._feeds.clear()
 
     # -- hearing -----------------------------------------------------------------------------------
@@ -270,7 +304,7 @@ class LineDialect(Dialect):
         line teaches how to read the following ones."""
         count = len(read.starts) - 1
         try:
-            feeds = [self._feed(found.stream, found.feed) for found in read.tuples]
+            feeds = [self._feed((found.stream, found.feed, None)) for found in read.tuples]
         except MillraceError:  # every line is refused by itself
             feeds, read = [], read._replace(tuples=(), left=range(count))
         if not read.left and len(feeds) == 1:
@@ -296,7 +330,7 @@ class LineDialect(Dialect):
         self._number = number
         said = self._hear(line) if line else None
         if isinstance(said, TupleLine):
-            return self._columns.learn(said.stream, said.feed)
+            return said.producer is None and self._columns.learn(said.stream, said.feed)
         return isinstance(said, CloseLine)
 
     def _hear(self, line: bytes) -> Line | None:
@@ -306,12 +340,23 @@ class LineDialect(Dialect):
             return None
         self._length = len(line)
         try:
-            said = parse(line)
-            _HEARD[type(said)](self, said)
+            said = self._parse(line)
+            if said is not None:
+                _HEARD[type(said)](self, said)
         except MillraceError as error:
             self.refuse(error, self._number)
             return None
         return said
+
+    def _parse(self, line: bytes) -> Line | None:
+        """A line; None if it is a tuple that was refused before. A refused tuple uses its number."""
+        try:
+            return parse(line)
+        except PeerError:
+            claim = claimed(line)
+            if claim is None or self._claims(claim):
+                raise
+            return None
 
     def _hear_token(self, line: bytes) -> None:
         """The first line, where the server wants a token: any other ends the connection."""
@@ -333,7 +378,7 @@ class LineDialect(Dialect):
         else:
             text = 'expected {"token": "..."} as the first line: this server requires a token'
             self.refuse(PeerError(text, code="unauthorised"), self._number)
-            self._write_refusals()
+            self._answer_lines()
             self.connection.close()
 
     def refuse(self, error: MillraceError, line: int | None) -> None:
@@ -349,47 +394,76 @@ class LineDialect(Dialect):
     # -- feeds -------------------------------------------------------------------------------------
 
     def _tuple(self, said: TupleLine) -> None:
-        self._feed(said.stream, said.feed).gather(self._number, said.values, self._length)
+        if said.producer is None or self._claims(said):
+            self._feed(_key(said)).gather(self._number, said.values, self._length)
+
+    def _claims(self, said: TupleLine) -> bool:
+        """Whether a numbered tuple is the next of its producer; False if it was taken before."""
+        self._sequences[self._number] = said.sequence
+        return self._feed(_key(said)).claim(said.sequence)
+
+    def _open(self, said: OpenLine) -> None:
+        key = _key(said)
+        self._lost.pop(key, None)
+        feed = self._feed(key, answers=said.answers, sequence=said.sequence)
+        if said.answers and not feed.answers:
+            text = f"this connection already feeds {said.stream} as {feed.label}, without answers: close it first"
+            raise Refuse(text, code="already_open")
+        feed.open_again()
 
     def _punctuation(self, said: PunctuationLine) -> None:
-        feed = self._feed(said.stream, said.feed)
+        feed = self._feed(_key(said))
+        feed.refuse_gap()
         feed.take()
         unit = self.context.feeds.source(said.stream).unit
         self.context.feeds.punctuated(said.stream, feed.producer, said.time_us(unit), unit, said.where)
 
     def _answers(self, said: AnswersLine) -> None:
-        if (said.stream, said.feed) in self._feeds:
-            text = f"this connection already feeds {said.stream} as {said.feed}: send answers as the feed's first line"
+        key = _key(said)
+        if (feed := self._feeds.get(key)) is not None:
+            text = f"this connection already feeds {said.stream} as {feed.label}: send answers as the feed's first line"
             raise Refuse(text, code="already_open")
-        self._feed(said.stream, said.feed, answers=True)
+        self._lost.pop(key, None)
+        self._feed(key, answers=True)
 
     def _answer(self, said: AnswerLine) -> None:
-        feed = self._feeds.get((said.stream, said.feed))
+        feed = self._feeds.get(_key(said))
         if feed is None or not feed.answers:
-            text = f"this connection does not feed {said.stream} as {said.feed} with answers"
+            text = f"this connection does not feed {said.stream} as {said.producer or said.feed} with answers"
             raise Refuse(text, code="not_open")
+        feed.refuse_gap()
         feed.take()
         unit, promise = self.context.feeds.source(said.stream).unit, said.promise
         value_us, where = (None, None) if promise is None else (promise.time_us(unit), promise.where)
         self.context.feeds.answered(said.stream, feed.producer, said.request, value_us, where, unit)
 
     def _close(self, said: CloseLine) -> None:
-        feed = self._feeds.pop((said.stream, said.feed), None)
+        feed = self._feeds.pop(_key(said), None)
         if feed is None:
-            raise Refuse(f"this connection does not feed {said.stream} as {said.feed}", code="not_open")
+            text = f"this connection does not feed {said.stream} as {said.producer or said.feed}"
+            raise Refuse(text, code="not_open")
         feed.leave()
 
-    def _feed(self, stream: str, name: str, *, answers: bool = False) -> _LineFeed:
-        feed = self._feeds.get((stream, name))
+    def _feed(self, key: _Key, *, answers: bool = False, sequence: int = 0) -> _LineFeed:
+        feed = self._feeds.get(key)
         if feed is None:
-            if len(self._feeds) >= self.context.limits.channels:
+            if key in self._lost:
+                raise self._lost[key]
+            if len(self._feeds) + len(self._lost) >= self.context.limits.channels:
                 text = f"this connection has {len(self._feeds)} feeds, the limit: close one"
                 raise Refuse(text, code="too_many_channels")
-            feed = self._feeds[stream, name] = _LineFeed(self, stream, name, answers)
+            if key[2] is None:
+                feed = _LineFeed(self, key, f"{self.connection.peer}/{key[1]}", answers)
+            else:
+                feed = _ProducerFeed(self, key, key[2], answers, sequence)
+            self._feeds[key] = feed
         return feed
 
-    def forget_feed(self, stream: str, name: str) -> None:
-        self._feeds.pop((stream, name), None)
+    def forget_feed(self, key: _Key, why: Refuse | None = None) -> None:
+        """A feed was ended from this side. Its further lines open it again, unless there is a reason to refuse them."""
+        self._feeds.pop(key, None)
+        if why is not None:
+            self._lost[key] = why
 
     def _take_all(self) -> None:
         for feed in tuple(self._feeds.values()):
@@ -420,6 +494,7 @@ class LineDialect(Dialect):
 _HEARD: Final[Mapping[type, Callable[[LineDialect, Any], None]]] = {
     TupleLine: LineDialect._tuple,
     PunctuationLine: LineDialect._punctuation,
+    OpenLine: LineDialect._open,
     AnswersLine: LineDialect._answers,
     AnswerLine: LineDialect._answer,
     CloseLine: LineDialect._close,
@@ -429,27 +504,42 @@ _HEARD: Final[Mapping[type, Callable[[LineDialect, Any], None]]] = {
 }
 
 
+def _key(said: FeedLine) -> _Key:
+    return said.stream, said.feed, said.producer
+
+
 class _LineFeed:
     """A feed by lines: gathers the tuples of one read into a batch, and stops the reading when it is ahead.
 
-    Its name is made unique by the connection's: two people with `nc` are two feeds.
+    Its name, `producer`, is made unique by the connection's: two people with `nc` are two feeds. `label` is its name
+    for its own connection.
     """
 
-    def __init__(self, dialect: LineDialect, stream: str, name: str, answers: bool) -> None:
-        self.stream = stream
+    def __init__(self, dialect: LineDialect, key: _Key, producer: str, answers: bool) -> None:
+        self.stream, self.label, _ = key
         self.answers = answers
-        self.producer = f"{dialect.connection.peer}/{name}"
-        self._name = name
+        self.producer = producer
+        self._key = key
+        self._named: Mapping[str, str] = {"feed": self.label}
         self._dialect = dialect
         self._feeds = dialect.context.feeds
-        self._under_way = UnderWay(self._feeds.source(stream).schema, dialect.context.credit_bytes)
+        self._under_way = UnderWay(self._feeds.source(self.stream).schema, dialect.context.credit_bytes)
         self.held = False
         self.credit = 0
         self._gathered: list[Mapping[str, Any]] = []
         self._numbers: list[int] = []
         self._batches: list[tuple[Batch, LineNumbers]] = []
-        self._received = self._feeds.received_of(stream)
-        self._feeds.open(stream, self.producer, self, can_answer=answers)
+        self._received = self._feeds.received_of(self.stream)
+        self.next_sequence = self._feeds.open(self.stream, producer, self, can_answer=answers)
+
+    def claim(self, sequence: int) -> bool:
+        raise AssertionError("only tuples of producers are numbered")
+
+    def open_again(self) -> None:
+        raise AssertionError("only producers open their feeds")
+
+    def refuse_gap(self) -> None:
+        """Refuse a promise that follows missing tuples."""
 
     def gather(self, line: int, values: Mapping[str, Any], length: int) -> None:
         self._received.bytes += length
@@ -515,7 +605,7 @@ class _LineFeed:
         self.credit -= len(batch.ts)
         self._under_way.add(batch)
         if self.exhausted:
-            self._dialect.connection.hold_reading(f"credit of {self.stream}/{self._name}")
+            self._dialect.connection.hold_reading(f"credit of {self.stream}/{self.producer}")
 
     @property
     def exhausted(self) -> bool:
@@ -529,16 +619,16 @@ class _LineFeed:
             self._let_read()
 
     def _let_read(self) -> None:
-        self._dialect.connection.let_read(f"credit of {self.stream}/{self._name}")
+        self._dialect.connection.let_read(f"credit of {self.stream}/{self.producer}")
         self._dialect.have_credit()
 
     def asked(self, request: int, need_us: int, group: tuple[Any, ...]) -> None:
         stream = self._feeds.source(self.stream).stream
-        self._dialect.connection.write(request_line(stream, self._name, request, need_us, group))
+        self._dialect.connection.write(request_line(stream, self._named, request, need_us, group))
 
     def late(self, late: Late) -> None:
         """Report each late tuple to the peer, under the peer's name of the feed."""
-        self._dialect.connection.write(late_lines(late, self._name))
+        self._dialect.connection.write(late_lines(late, self._named))
 
     def hold(self, held: bool) -> None:
         if held != self.held:
@@ -547,14 +637,96 @@ class _LineFeed:
 
     def ended(self, code: str, text: str) -> None:
         self._let_read()
-        self._dialect.forget_feed(self.stream, self._name)
+        self._dialect.forget_feed(self._key)
         self._dialect.refuse(MillraceError(text, code=code), None)
 
-    def leave(self) -> None:
+    def leave(self, *, lost: bool = False) -> None:
+        """Without a producer, nobody can continue a lost feed."""
+        self._leave(lost=False)
+
+    def _leave(self, *, lost: bool) -> None:
         self.take()
         self._let_read()
         self.hold(False)
-        self._feeds.close(self.stream, self.producer, self)
+        self._feeds.close(self.stream, self.producer, self, lost=lost)
+
+
+class _ProducerFeed(_LineFeed):
+    """A feed by lines that a producer can continue on another connection: each of its numbered tuples is taken once.
+
+    next_sequence  the number of the next tuple, of which the engine knows up to `_known`
+    """
+
+    def __init__(self, dialect: LineDialect, key: _Key, producer: str, answers: bool, sequence: int) -> None:
+        super().__init__(dialect, key, producer, answers)
+        self.label = producer
+        self._named = {"producer": producer}
+        self._who = f"producer {producer} of stream {self.stream}"
+        self._known = self.next_sequence
+        self._accepted = self._durable = 0
+        self._gap = False
+        self.next_sequence = max(self._known, sequence)
+        runner = dialect.context.runner
+        self._acknowledger = Acknowledger(runner, self._say_acknowledged, runner.syncs)
+        dialect.owe(self)
+
+    def claim(self, sequence: int) -> bool:
+        self._dialect.owe(self)
+        if sequence > self.next_sequence:
+            self._gap = True
+            raise Refuse(
+                f"{self._who}: expected tuple {self.next_sequence}, got {sequence}; "
+                f"send the tuples from {self.next_sequence} on",
+                code="out_of_order",
+            )
+        if sequence < self.next_sequence:
+            self._received.repeated += 1
+            return False
+        self._gap = False
+        self.next_sequence += 1
+        return True
+
+    def open_again(self) -> None:
+        self._gap = False
+        self._dialect.owe(self)
+
+    def refuse_gap(self) -> None:
+        """A promise would make the missing tuples late."""
+        if self._gap:
+            raise Refuse(
+                f"{self._who}: send the tuples from {self.next_sequence} on first, then this line again",
+                code="out_of_order",
+            )
+
+    def take(self) -> None:
+        if self.next_sequence > self._known:
+            self._known = self.next_sequence
+            self._feeds.took(self.stream, self.producer, self._known)
+        super().take()
+
+    def acknowledge(self) -> None:
+        """Say how far the feed is, once that is in the journal."""
+        next_sequence = self.next_sequence
+        self._dialect.context.runner.when_durable(lambda: self._taken(next_sequence))
+
+    def _taken(self, next_sequence: int) -> None:
+        self._acknowledger.taken(next_sequence)
+        self._dialect.acknowledged()
+
+    def _say_acknowledged(self, next_sequence: int, durable: bool) -> None:
+        self._accepted = max(self._accepted, next_sequence)
+        if durable:
+            self._durable = max(self._durable, next_sequence)
+        on_disk = self._durable if self._acknowledger.tells_durable else None
+        self._dialect.connection.write(ack_line(self.stream, self.producer, self._accepted, on_disk))
+
+    def ended(self, code: str, text: str) -> None:
+        super().ended(code, text)
+        line = f'{{"stream": "{self.stream}", "producer": "{self.producer}", "open": true}}'
+        self._dialect.forget_feed(self._key, Refuse(f"{text}; to feed it from here again, send {line}", code=code))
+
+    def leave(self, *, lost: bool = False) -> None:
+        self._leave(lost=lost)
 
 
 def _about_the_tuple(error: RowError) -> RowError:
