@@ -101,6 +101,20 @@ def test_an_operator_goes_in_front_of_an_input_and_out_again() -> None:
     same(bench)
 
 
+def test_a_plan_is_the_same_whether_tuples_wait_or_not_when_an_operator_is_removed() -> None:
+    """A shadow has no tuples, and its plan is the engine's."""
+    plans = []
+    for waiting in (arrive("s"), arrive("s", 1)):
+        bench = Bench("s")
+        bench.query(path("q", 2))
+        bench.do(InsertOperator("q.Q1", BELOW_5))
+        bench.step(waiting, executions=0)
+        bench.do(RemoveOperator("q.filter1"))
+        plans.append(bench.engine.queries_by_name["q"].plan)
+    assert plans[0] == plans[1]
+    assert [plan.nodes[0].edge(0).queued for plan in plans] == [False, True]
+
+
 @pytest.mark.parametrize("position", ["q.Q1", "q.Q2"])
 def test_what_waits_stays_and_is_not_looked_at_again(position: str) -> None:
     """Inserted: what waits before the input passes. Removed: what waits before either passes, in its order."""

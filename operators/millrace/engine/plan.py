@@ -207,9 +207,12 @@ class Node(Definition):
 
     def with_edge(self, position: int, edge: EdgeSpec) -> Node:
         """The same with another edge at one of its inputs."""
-        edges = tuple(edge if at == position else self.edge(at) for at in range(len(self.inputs)))
-        plain = all(one == APPEND and not (one.queued or one.keyed) for one in edges)
-        return replace(self, edges=() if plain else edges)
+        return replace(self, edges=tuple(edge if at == position else self.edge(at) for at in range(len(self.inputs))))
+
+    def without_plain_edges(self) -> Node:
+        """The same as it was planned, if no input has anything of its own."""
+        plain = all(one == APPEND and not (one.queued or one.keyed) for one in self.edges)
+        return replace(self, edges=()) if plain else self
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +291,7 @@ class QueryPlan(Definition):
             for position, name in enumerate(node.inputs):
                 if name == operator:
                     edge = nodes[number].edge(position).within(before, after)
-                    nodes[number] = nodes[number].with_edge(position, edge)
+                    nodes[number] = nodes[number].with_edge(position, edge).without_plain_edges()
         return replace(self, nodes=tuple(nodes))
 
     def renamed(self, before: str, after: str) -> QueryPlan:
