@@ -270,6 +270,33 @@ class Engine:
             self._alike.add(self, query)
         self.merge_wait = 0
 
+    def queries_left(self, queries: Sequence[Query]) -> None:
+        """These have gone, and no other query had any of their operators."""
+        for query in queries:
+            self.remembering.pop(query.plan.name, None)
+            if self._owners is not None:
+                for node, operator in zip(query.plan.nodes, query.operators, strict=True):
+                    self._nodes.pop(node.name, None)
+                    self._owners.pop(operator, None)
+                self._owners.pop(query.sink, None)
+            if self._alike is not None and not self._alike.remove(query):
+                self._alike = None
+        self.merge_wait = 0
+
+    def queries_renamed(self, queries: Sequence[Query]) -> None:
+        """Plans of these have other names for the same operators."""
+        if not queries:
+            return
+        self.remembering = {name: query for name, query in self.queries_by_name.items() if query.remembers}
+        renamed = dict.fromkeys(operator for query in queries for operator in query.operators)
+        self._nodes = {name: operator for name, operator in self._nodes.items() if operator not in renamed}
+        for query in dict.fromkeys(owner for operator in renamed for owner in self.owners(operator)):
+            self._nodes.update(zip((node.name for node in query.plan.nodes), query.operators, strict=True))
+        if self._alike is not None:
+            for query in queries:
+                self._alike.rename(query)
+        self.merge_wait = 0
+
     def owners(self, operator: Operator) -> list[Query]:
         """The queries that an operator belongs to, in the order of their creation; a source has none."""
         return self._owned().get(operator, [])

@@ -40,6 +40,7 @@ class Alike:
         self._members: dict[Hashable, list[Member]] = {}
         self._groups: dict[Hashable, None] = {}
         self._operators: set[Operator] = set()
+        self._keys: dict[Query, list[Hashable]] = {}
         self.unique = True
 
     def __bool__(self) -> bool:
@@ -53,11 +54,34 @@ class Alike:
             key = _key(node, [engine.graph.producer(inlet) for inlet in operator.inputs])
             members = self._members.setdefault(key, [])
             members.append(Member(query, node, operator))
+            self._keys.setdefault(query, []).append(key)
             if operator not in self._operators and len(members) > 1:
                 self.unique = False
                 if members[0].query is not query:
                     self._groups[key] = None
             self._operators.add(operator)
+
+    def remove(self, query: Query) -> bool:
+        """Forget a query. Returns whether that was possible: not if one of its operators has equals, which are listed
+        in an order that depends on it."""
+        for key in self._keys.pop(query, ()):
+            members = self._members[key]
+            if any(member.operator is not members[0].operator for member in members):
+                return False
+            members[:] = [member for member in members if member.query is not query]
+            if not members:
+                del self._members[key]
+        self._operators.difference_update(query.operators)
+        return True
+
+    def rename(self, query: Query) -> None:
+        """Its plan has other names for the same operators."""
+        nodes = dict(zip(query.operators, query.plan.nodes, strict=True))
+        for key in self._keys.get(query, ()):
+            self._members[key] = [
+                member._replace(node=nodes[member.operator]) if member.query is query else member
+                for member in self._members[key]
+            ]
 
     def members(self, node: Node, inputs: Sequence[Operator]) -> Iterator[Member]:
         """The operators with a node's definition over these inputs."""

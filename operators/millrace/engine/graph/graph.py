@@ -2,11 +2,12 @@
 
 Everything else (forks, components, tables, punctuation of arcs) is derived again after a change, from the operators
 and few small things that are decided: a strategy per operator, break points, weights, and which sources' promises go
-through the operators. A change says `rewire`, and who asks next makes it so: several changes in a row cost one. A
-graph changes between two steps only, so that never meets a cycle in progress.
+through the operators. The next lookup derives it: several changes in a row cost one. A graph changes between two steps
+only, so that never meets a cycle in progress.
 
-A new query changes nothing but the rows of what it reads. Only these are derived (`_link`, `_list`), so creating
-queries takes a time proportional to their number.
+`rewire` has everything derived. Most changes concern a few operators: these are named (`touch`, `rule_again`), and
+only what follows from them is derived (`_reconnect`, `_rederive`). A new query changes nothing but the rows of what it
+reads (`_link`, `_list`), so creating queries takes a time proportional to their number. Each way has the same result.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from millrace.engine.scheduler.rules import RULES, encore
 from millrace.engine.scheduler.table import Link, Next, Row, Strategy, StrategyKind, role_of
 from millrace.operators.filter import routing
 from millrace.operators.fork.fork import Fork
+from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.ets_arcs import Arc
 from millrace.operators.frame.idle_waiting import IdleWaiting
 from millrace.operators.frame.inlet import Inlet
@@ -46,6 +48,39 @@ class GraphDecisions(NamedTuple):
     strategies: Mapping[str, Strategy]
     breaks: Mapping[str, None]
     links: Mapping[str, Link]
+
+
+class Touched:
+    """What has changed: operators that have other readers, new and former ones, and readers with other inputs."""
+
+    def __init__(self) -> None:
+        self.operators: dict[Operator, None] = {}
+        self.new: dict[Operator, None] = {}
+        self.gone: dict[Operator, None] = {}
+        self.readers: dict[Operator, None] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.operators or self.gone)
+
+    @property
+    def keeps_inputs(self) -> bool:
+        """Whether every operator still has the inputs that it had."""
+        return not (self.new or self.gone or self.readers)
+
+    def note(
+        self,
+        operators: Iterable[Operator],
+        new: Iterable[Operator],
+        gone: Sequence[Operator],
+        readers: Iterable[Operator],
+    ) -> None:
+        self.gone |= dict.fromkeys(gone)
+        self.new |= dict.fromkeys(new)
+        self.operators |= dict.fromkeys(operators)
+        self.readers |= dict.fromkeys(readers)
+        for one in gone:
+            for known in (self.new, self.operators, self.readers):
+                known.pop(one, None)
 
 
 class Graph:
@@ -79,9 +114,13 @@ class Graph:
         self._component_of: dict[Operator, Component] = {}
         self._consumers: dict[Inlet, Operator] = {}
         self._producers: dict[int, Operator] = {}
-        self._unconnected = self._underived = False
+        self._broken: dict[Operator, str] = {}  # the break points in the tables
+        self._connected = self._derived = True  # whether nothing below waits for _connect, or for derive
+        self._unconnected = self._underived = False  # whether everything is to be derived
         self._unlinked: list[Operator] = []  # new operators, before _connect
         self._unlisted: list[Operator] = []  # and before derive
+        self._touched = Touched()
+        self._ruled: dict[Operator, None] = {}
 
     # -- changing ------------------------------------------------------------------------------------------------------
 
@@ -94,13 +133,20 @@ class Graph:
             if strategy is not None:
                 self.strategies[operator.name] = strategy
         self._unlinked.extend(operators)
+        self._connected = self._derived = False
 
     def become(
-        self, operators: Sequence[Operator], names: Mapping[Operator, str], instead: Mapping[Operator, Operator]
+        self,
+        operators: Sequence[Operator],
+        names: Mapping[Operator, str],
+        instead: Mapping[Operator, Operator],
+        readers: Iterable[Operator],
+        arcs: Iterable[Buffer],
     ) -> None:
         """Consist of these operators, in this order; some have other names, and some stand in the place of others.
 
-        What was decided of an operator follows its name, and goes with it: one that gets the name later is another.
+        `readers` may have other inputs than before, and `arcs` other readers. What was decided of an operator follows
+        its name, and goes with it: one that gets the name later is another.
         """
         before, self.operators = list(self.operators.values()), {}
         stays = dict.fromkeys(operators)
@@ -111,9 +157,16 @@ class Graph:
         for operator, name in names.items():
             operator.name = name
         self.operators = {operator.name: operator for operator in operators}
-        self._producers = {id(one.output): one for one in operators if not isinstance(one, Sink)}
-        for old, new in instead.items():
-            self._stand_in(old, new)
+        known = dict.fromkeys(before)
+        new = [one for one in operators if one not in known]
+        for one in gone:
+            if not isinstance(one, Sink):
+                del self._producers[id(one.output)]
+        for one in (*new, *instead.values()):
+            if not isinstance(one, Sink):
+                self._producers[id(one.output)] = one
+        for old, one in instead.items():
+            self._stand_in(old, one)
         self._move_decisions(moved)
         for operator in gone:
             self.stopped.pop(operator, None)
@@ -123,8 +176,13 @@ class Graph:
         for operator in above:
             if (operator in self._forks or operator in self.resting) and not self._is_shared(operator):
                 self._forget_fork(operator)
-        if before != list(operators):
+        if before == list(operators):
+            return
+        if instead or [one for one in before if one in stays] != [one for one in operators if one in known]:
             self.rewire()
+        else:
+            touched = [self._producers[id(arc)] for arc in arcs if id(arc) in self._producers]
+            self._touch([*touched, *(one for one in above if one in stays)], new, gone, readers)
 
     def _stand_in(self, old: Operator, new: Operator) -> None:
         for forks in (self._forks, self.resting):
@@ -140,11 +198,13 @@ class Graph:
         """What was decided follows names; None is gone."""
         self.strategies = _moved(self.strategies, names)
         self.breaks = _moved(self.breaks, names)
+        if not self.links:
+            return
         self.links = {
             name: replace(link, segment=names.get(link.segment) or link.segment)
             for name, link in _moved(self.links, names).items()
         }
-        # In the present tables: after a change they will be derived again.
+        # In the present tables: those of changed operators will be derived again.
         for row in (row for component in self._components for row in component.table.values()):
             if row.link is not None:
                 row.link = self.links.get(row.operator.name)
@@ -180,11 +240,12 @@ class Graph:
 
     def set_strategy(self, component_name: str, strategy: Strategy, operator_name: str | None) -> None:
         """Re-map the rows of a component, or one of them."""
-        component = self._named(component_name)
+        component = self.component(component_name)
         if operator_name is None:
             component.strategy = strategy
-            for operator in (*self._members(component), *self._resting_in(component)):
-                self.strategies[operator.name] = strategy
+            members = (*component.table, *self._resting_in(component))
+            self.strategies |= {operator.name: strategy for operator in members}
+            self.rule_again(component.table)
         else:
             resting: list[Operator] = [fork for fork in self._resting_in(component) if fork.name == operator_name]
             operator = resting[0] if resting else self._row_operator(operator_name)
@@ -194,7 +255,7 @@ class Graph:
                     f"{self._component_of[operator].name}"
                 )
             self.strategies[operator.name] = strategy
-        self.rewire()
+            self.rule_again([] if resting else [operator])
 
     def rest(self, operator: Operator, name: str, turn: int) -> None:
         """Take a fork as it was saved while a pause had left it fewer than two readers."""
@@ -215,18 +276,19 @@ class Graph:
             self.breaks[operator.name] = None
         else:
             del self.breaks[operator.name]
-        self.rewire()
+        self.rule_again([operator])
 
     def decide_chain(self, links: Mapping[str, Link]) -> None:
         """Take what `chain` has decided of a component."""
         self.links.update(links)
-        self.rewire()
+        self.rule_again(self.operators[name] for name in links)
 
     def forget_links(self, operators: Iterable[Operator]) -> None:
         """Their paths become others: `chain` measures them again."""
-        for operator in operators:
-            self.links.pop(operator.name, None)
-        self.rewire()
+        known = [operator for operator in operators if operator.name in self.links]
+        for operator in known:
+            del self.links[operator.name]
+        self.rule_again(known)
 
     def set_weight(self, component_name: str, weight: int) -> None:
         self._named(component_name).weight = weight
@@ -272,7 +334,7 @@ class Graph:
 
     @property
     def components(self) -> list[Component]:
-        if self._underived or self._unconnected or self._unlinked or self._unlisted:
+        if not self._derived:
             self.derive()
         return self._components
 
@@ -321,14 +383,6 @@ class Graph:
             f"component {name} does not exist; there are: {', '.join(c.name for c in self._components) or 'none'}",
             code="unknown_component",
         )
-
-    def _members(self, component: Component) -> list[Operator]:
-        """The operators that have a row in the component's table."""
-        return [
-            operator
-            for operator in self.all_operators()
-            if self._component_of[operator] is component and not isinstance(operator, Sink)
-        ]
 
     def operator(self, name: str) -> Operator:
         operator = self.operators.get(name) or next((fork for fork in self.forks.values() if fork.name == name), None)
@@ -419,13 +473,39 @@ class Graph:
     def rewire(self) -> None:
         """The graph has changed: `derive` or the next lookup derives the rest from the operators."""
         self._unconnected = self._underived = True
+        self._connected = self._derived = False
+
+    def touch(self, operators: Iterable[Operator]) -> None:
+        """These have other readers than before, or ones that declare something else."""
+        self._touch(operators, (), (), ())
+
+    def _touch(
+        self,
+        operators: Iterable[Operator],
+        new: Sequence[Operator],
+        gone: Sequence[Operator],
+        readers: Iterable[Operator],
+    ) -> None:
+        self._touched.note(operators, new, gone, readers)
+        self._connected = self._derived = False
+
+    def rule_again(self, operators: Iterable[Operator]) -> None:
+        """Another strategy, or a break point, has been decided for these."""
+        self._ruled |= dict.fromkeys(operators)
+        self._derived = False
 
     def _connect(self) -> None:
         """Derive who reads whom, forks and components."""
+        if self._connected:
+            return
+        self._connected = True
         if not self._unconnected:
-            if not self._unlinked:
+            if self._touched:
+                if not self._unlinked and not self._unlisted and self._reconnect():
+                    return
+            elif not self._unlinked:
                 return
-            if self._link(self._unlinked):
+            elif self._link(self._unlinked):
                 self._unlisted.extend(self._unlinked)
                 self._unlinked.clear()
                 return
@@ -438,16 +518,27 @@ class Graph:
         self._divide(operators)
 
     def derive(self) -> None:
-        """Derive everything: also the punctuation of arcs, ETS arcs and the state tables."""
+        """Derive everything that has changed: also the punctuation of arcs, ETS arcs and the state tables."""
         self._connect()
-        new = self._unlisted
-        self._unlisted = []
-        if not self._underived:
+        if self._derived:
+            return
+        self._derived = True
+        if self._unlisted and (self._touched or self._ruled):
+            self._underived = True
+        new, touched, ruled = self._unlisted, self._touched, self._ruled
+        self._unlisted, self._touched, self._ruled = [], Touched(), {}
+        if self._underived:
+            self._derive_all()
+        elif new:
             for home in dict.fromkeys(self._component_of[one] for one in new):
                 self._list([one for one in new if self._component_of[one] is home])
-            return
+        else:
+            self._rederive(touched, [operator for operator in ruled if operator in self._component_of])
+
+    def _derive_all(self) -> None:
         self._underived = False
         operators = list(self.operators.values())
+        self._broken = {}
         for operator in operators:
             operator.output.turn_to(())
         self._want(operators)
@@ -604,6 +695,7 @@ class Graph:
             )
             succs = self._succs(operator, readers)
             operator.output.entries = self._entries(operator, readers)
+            self._note_break(operator)
             if not succs:
                 readers = ()
         role = role_of(operator, preds, succs)
@@ -611,6 +703,196 @@ class Graph:
         leaves = encore not in moves
         link = self.links.get(operator.name) if strategy.kind is StrategyKind.CHAIN else None
         return Row(operator, preds, succs, readers, sinks, role, strategy, moves, leaves, self._leaps(operator), link)
+
+    def _note_break(self, operator: Operator) -> None:
+        broken = self.broken(operator)
+        if broken is None:
+            self._broken.pop(operator, None)
+        else:
+            self._broken[operator] = broken
+
+    # -- changing a part -----------------------------------------------------------------------------------------------
+
+    def _reconnect(self) -> bool:
+        """Connect what has been touched, if it is in one component, which stays as it is; returns whether it is.
+
+        Streams, and promises through operators, concern too much for that.
+        """
+        touched = self._touched
+        if self.punctuating or any(isinstance(one, Source) for one in (*touched.new, *touched.gone)):
+            return False
+        for operator in touched.gone:
+            for reader in operator.inputs:
+                self._consumers.pop(reader, None)
+        if touched.readers:
+            for reader in [one for one, consumer in self._consumers.items() if consumer in touched.readers]:
+                del self._consumers[reader]
+                if id(reader.arc) in self._producers:
+                    touched.operators[self.producer(reader)] = None
+        for operator in (*touched.readers, *touched.new):
+            self._consumers |= {reader: operator for reader in operator.inputs}
+            touched.operators |= {self.producer(reader): None for reader in operator.inputs}
+        homes = dict.fromkeys(self._component_of[one] for one in touched.operators if one in self._component_of)
+        if len(homes) != 1 or not (touched.keeps_inputs or self._is_connected([*touched.operators, *touched.new])):
+            return False
+        (home,) = homes
+        for operator in touched.gone:
+            self._component_of.pop(operator, None)
+            self._broken.pop(operator, None)
+        self._component_of |= dict.fromkeys(touched.new, home)
+        place = {operator: position for position, operator in enumerate(self.operators.values())}
+        touched.operators = dict.fromkeys(sorted((*touched.operators, *touched.new), key=place.__getitem__))
+        for operator in touched.operators:
+            if len(operator.output.readers) > 1:
+                operator.output.readers.sort(key=lambda reader: self._place_of(reader, place))
+        self._refork([one for one in touched.operators if not isinstance(one, Sink)], home)
+        return True
+
+    def _place_of(self, reader: Inlet, place: Mapping[Operator, int]) -> tuple[int, int]:
+        consumer = self._consumers[reader]
+        return place[consumer], consumer.inputs.index(reader) if len(consumer.inputs) > 1 else 0
+
+    def _is_connected(self, operators: Sequence[Operator]) -> bool:
+        """Whether there is a path from the first of these to each other one."""
+        missing, todo = set(operators), [operators[0]]
+        seen = set(todo)
+        away: dict[Operator, list[Operator]] = {}
+        for reader, consumer in self._consumers.items():
+            if reader.away:
+                away.setdefault(self.producer(reader), []).append(consumer)
+        while todo:
+            operator = todo.pop()
+            missing.discard(operator)
+            if not missing:
+                return True
+            near = [self.producer(reader) for reader in operator.inputs] + away.get(operator, [])
+            if not isinstance(operator, Sink):
+                near += [self._consumers[reader] for reader in operator.output.readers]
+            for one in near:
+                if one not in seen:
+                    seen.add(one)
+                    todo.append(one)
+        return False
+
+    def _refork(self, operators: Sequence[Operator], home: Component) -> None:
+        """The same as `_fork`, for these outputs."""
+        readers = dict.fromkeys(operators, 0)
+        for operator, consumer, _ in self._reads_of(operators):
+            if not isinstance(consumer, Sink):
+                readers[operator] += 1
+        before = [*self._forks], [*self.resting]
+        for operator in operators:
+            if readers[operator] < 2:
+                self._forget_fork(operator)
+        forks, resting = self._forks, self.resting
+        taken = {fork.name for fork in (forks | resting).values()}
+        for operator in operators:
+            if readers[operator] < 2:
+                continue
+            fork = forks.pop(operator, None) or resting.pop(operator, None)
+            if len(self._scheduled(operator)) > 1:
+                if fork is None:
+                    fork = Fork(self._fork_name(operator, taken), operator.output)
+                    taken.add(fork.name)
+                forks[operator] = fork
+                self._component_of[fork] = home
+            elif fork is not None:
+                resting[operator] = fork
+                self._component_of.pop(fork, None)
+        if before != ([*forks], [*resting]):
+            self._forks = {one: forks[one] for one in self.operators.values() if one in forks}
+            self.resting = {one: resting[one] for one in self.operators.values() if one in resting}
+
+    def _reads_of(self, operators: Iterable[Operator]) -> Iterator[tuple[Operator, Operator, Inlet]]:
+        """Who reads these, with those that are away: the operator, its reader, and the reader's inlet."""
+        arcs = {id(operator.output): operator for operator in operators}
+        for reader, consumer in self._consumers.items():
+            operator = arcs.get(id(reader.arc))
+            if operator is not None:
+                yield operator, consumer, reader
+
+    def _rederive(self, touched: Touched, ruled: Sequence[Operator]) -> None:
+        """Derive what follows from these alone, for them and for those above and below them."""
+        changed = [one for one in touched.operators if not isinstance(one, Sink)]
+        for operator in changed:
+            operator.output.turn_to(())
+        above = self._above(touched.operators)
+        self._want_again(above, touched)
+        for operator in above:
+            if isinstance(operator, Source | IdleWaiting):
+                operator.ets_arcs = tuple(self._arcs_from(operator.output.readers, ()))
+        placed: dict[Operator, None] = {}  # whose readers take turns in another way
+        for operator in ruled:
+            if operator in touched.operators:
+                continue
+            row = self._component_of[operator].table[operator]
+            was, strategy = row.strategy.kind, self._strategy(operator)
+            if isinstance(operator, Fork) or self.broken(operator) == self._broken.get(operator):
+                self._rule(row, strategy)
+            else:
+                changed.append(operator)
+            if StrategyKind.CHAIN in (was, strategy.kind) and was is not strategy.kind:
+                placed |= dict.fromkeys(one for reader in operator.inputs if (one := self.producer(reader)) in self._forks)
+        stale = self._stale(changed)
+        for operator in (*changed, *stale):
+            self._component_of[operator].table[operator] = self._row(operator)
+        for operator in dict.fromkeys((*changed, *placed)):
+            if operator in self._forks:
+                self._component_of[operator].table[self._forks[operator]] = self._row(self._forks[operator])
+        for operator in above:
+            if not isinstance(operator, Sink):
+                self._component_of[operator].table[operator].ets_arcs = self._leaps(operator)
+        for home in dict.fromkeys(self._component_of[one] for one in (*touched.operators, *ruled)):
+            if touched:
+                self._list_members(home, touched)
+            home.changed(self.stopped)
+
+    def _list_members(self, home: Component, touched: Touched) -> None:
+        """Bring the operators of a component into their order, as they are now."""
+        rows, forks = home.table, self._forks
+        listed: list[Operator] = []
+        for operator in self.operators.values():
+            if operator in rows:
+                listed.append(operator)
+                if operator in forks:
+                    listed.append(forks[operator])
+        home.table = {operator: rows[operator] for operator in listed}
+        if touched.new or touched.gone:
+            sinks = [one for one in self.operators.values() if isinstance(one, Sink) and self._component_of[one] is home]
+            home.members(listed, sinks, self.stopped)
+        for operator in (*touched.new, *touched.operators):
+            operator.output.ready = home.ready.queue
+
+    def _rule(self, row: Row, strategy: Strategy) -> None:
+        """Another strategy for a row that leads to the same operators."""
+        link = self.links.get(row.operator.name) if strategy.kind is StrategyKind.CHAIN else None
+        moves = RULES[strategy.kind][row.role]
+        row.follow(strategy, moves, encore not in moves, link)
+
+    def _stale(self, changed: Sequence[Operator]) -> dict[Operator, None]:
+        """The readers whose rows lead back to something else than they should."""
+        stale: dict[Operator, None] = {}
+        above = {operator: self._back_to(operator) for operator in changed}
+        for operator, consumer, reader in self._reads_of(changed):
+            if consumer in above or isinstance(consumer, Sink):
+                continue
+            row = self._component_of[operator].table[consumer]
+            if row.preds[consumer.inputs.index(reader)] is not above[operator]:
+                stale[consumer] = None
+        return stale
+
+    def _want_again(self, above: Sequence[Operator], touched: Touched) -> None:
+        """Put the punctuation on arcs that their readers declare now, as far up as that differs."""
+        differs = dict.fromkeys(touched.operators)
+        for operator in reversed(above):
+            if operator not in differs or isinstance(operator, Sink):
+                continue
+            output = operator.output
+            before = output.punctuates, output.grain
+            declared = self._declared(output.readers)
+            output.carry(union_of(declared) if declared else None)
+            if before != (output.punctuates, output.grain):
+                differs |= dict.fromkeys(self.producer(reader) for reader in operator.inputs)
 
     # -- growing -------------------------------------------------------------------------------------------------------
 
@@ -752,7 +1034,10 @@ class Graph:
         )
 
     def _pred(self, reader: Inlet) -> Operator | None:
-        producer = self.producer(reader)
+        return self._back_to(self.producer(reader))
+
+    def _back_to(self, producer: Operator) -> Operator | None:
+        """Where the readers of an operator backtrack to."""
         if producer in self._forks:
             return self._forks[producer]
         return None if self.broken(producer) else producer
@@ -775,5 +1060,7 @@ class Graph:
 
 def _moved(decisions: Mapping[str, Any], names: Mapping[str, str | None]) -> dict[str, Any]:
     """Decisions by operator under other names; None is gone."""
+    if names.keys().isdisjoint(decisions):
+        return dict(decisions)
     renamed = ((names.get(before, before), decision) for before, decision in decisions.items())
     return {name: decision for name, decision in renamed if name is not None}

@@ -160,17 +160,25 @@ class Component:
     def rows(self, rows: Iterable[Row], sinks: Sequence[Sink], stopped: Mapping[Operator, None]) -> None:
         """Take a new state table. What lies unseen anywhere will be found again, but not by those that are stopped."""
         self.table = {row.operator: row for row in rows}
-        operators = list(self.table)
-        self.sources = tuple(operator for operator in operators if isinstance(operator, Source))
-        self.waiters = tuple(one for one in operators if isinstance(one, IdleWaiting) and one not in stopped)
-        self.switching = tuple(operator for operator in operators if isinstance(operator, OrderSwitching))
+        self.members(self.table, sinks, stopped)
+        self.changed(stopped)
+        for operator in self.table:
+            operator.output.ready = self.ready.queue
+
+    def members(self, operators: Iterable[Operator], sinks: Sequence[Sink], stopped: Mapping[Operator, None]) -> None:
+        """Have these operators and sinks."""
+        listed = list(operators)
+        self.sources = tuple(one for one in listed if isinstance(one, Source))
+        self.waiters = tuple(one for one in listed if isinstance(one, IdleWaiting) and one not in stopped)
+        self.switching = tuple(one for one in listed if isinstance(one, OrderSwitching))
         self.sinks = tuple(sinks)
+
+    def changed(self, stopped: Mapping[Operator, None]) -> None:
+        """Rows are others. What lies unseen anywhere will be found again, but not by those that are stopped."""
         self.ready.slopes = dict(_slopes(self.table))
         if self.current not in self.table:
             self.current = None
-        self.ready.refill(one for one in (*operators, *self.sinks) if one not in stopped)
-        for operator in operators:
-            operator.output.ready = self.ready.queue
+        self.ready.refill(one for one in (*self.table, *self.sinks) if one not in stopped)
         self.has_work = True
 
     def grow(self, new: Sequence[Operator]) -> None:

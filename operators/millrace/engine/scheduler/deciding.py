@@ -55,6 +55,7 @@ def set_order(engine: Engine, command: SetOrder) -> dict[str, Any]:
 
 
 def watch(engine: Engine, command: WatchProgress) -> dict[str, Any]:
-    engine.query(command.name).sink.watched = command.wanted
-    engine.graph.rewire()
+    sink = engine.query(command.name).sink
+    sink.watched = command.wanted
+    engine.graph.touch([engine.graph.producer(sink.inputs[0])])
     return {"query": command.name, "watched": command.wanted}

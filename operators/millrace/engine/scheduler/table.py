@@ -185,6 +185,11 @@ class Row:
         self.branches = tuple(Next(succ, execute=True) for succ in succs) if len(succs) > 1 else ()
         self.back = tuple(None if pred is None else Next(pred, execute=False) for pred in preds)
 
+    def follow(self, strategy: Strategy, moves: tuple[Move, ...], leaves: bool, link: Link | None) -> None:
+        """Take another rule; where moves lead stays."""
+        self.strategy, self.moves, self.leaves, self.link = strategy, moves, leaves, link
+        self.limit = strategy.limit
+
     def grow(self, readers: Sequence[Inlet], succs: Sequence[Operator], sinks: Sequence[Sink]) -> None:
         """Lead to more operators; a row that leads to one, or to a fork, stays as it is."""
         self.readers = (*self.readers, *readers)

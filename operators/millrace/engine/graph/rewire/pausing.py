@@ -27,10 +27,11 @@ def pause(engine: Engine, command: PauseQuery) -> dict[str, Any]:
 
 def leave(engine: Engine, query: Query, reason: str) -> None:
     """Read nothing more, for this reason."""
-    for inlet in engine.entries(query):
+    entries = engine.entries(query)
+    for inlet in entries:
         inlet.detach()
     query.paused = reason
-    engine.graph.rewire()
+    engine.graph.touch(map(engine.graph.producer, entries))
 
 
 def come_back(engine: Engine, query: Query) -> int:
@@ -40,7 +41,7 @@ def come_back(engine: Engine, query: Query) -> int:
     for inlet in entries:
         inlet.resume()
     query.paused = None
-    engine.graph.rewire()
+    engine.graph.touch(map(engine.graph.producer, entries))
     return sum(inlet.skipped for inlet in entries) - before
 
 

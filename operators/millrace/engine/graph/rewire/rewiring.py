@@ -49,6 +49,9 @@ def carry_out(engine: Engine, change: Rewiring) -> None:
     """Make the graph what the description says."""
     graph = engine.graph
     before = dict.fromkeys(graph.operators.values())
+    keeps = _keeps_places(engine, change)
+    readers = [one for query, _, operators in change.after for one in (*operators, query.sink)]
+    arcs = [arc for one, other, *_ in (*change.handed, *change.joined) for arc in (one, other)]
     placed = dict.fromkeys(change.instead.values())
     for _, _, operators in change.after:
         connect(one for one in operators if one not in before and one not in placed)
@@ -62,19 +65,38 @@ def carry_out(engine: Engine, change: Rewiring) -> None:
         query.sink.output = query.sink.inputs[0].arc
     kept = [query for query in engine.queries_by_name.values() if query not in change.gone]
     engine.queries_by_name = {query.plan.name: query for query in kept}
-    engine.queries_changed()
-    after = _arranged(engine)
+    if keeps:
+        engine.queries_left(change.gone)
+        engine.queries_renamed([query for query, _, _ in change.after])
+        left = {one for query in change.gone for one in (*query.operators, query.sink)}
+        after = [one for one in before if one not in left]
+    else:
+        engine.queries_changed()
+        after = _arranged(engine)
     stays = dict.fromkeys(after)
     gone = [one for one in before if one not in stays and one not in change.instead]
     _leave(gone)
-    names = _names(engine)
+    names = _names(engine, [query for query, _, _ in change.after] if keeps else kept)
     _move_costs(engine, {one.name: None for one in gone} | {one.name: name for one, name in names.items()})
-    graph.become(after, {**names, **change.forks}, change.instead)
-    place = {operator: position for position, operator in enumerate(after)}
-    kept.sort(key=lambda query: place[query.sink])
-    engine.queries_by_name = {query.plan.name: query for query in kept}
-    engine.queries_changed()
+    graph.become(after, {**names, **change.forks}, change.instead, readers, arcs)
+    if not keeps:
+        place = {operator: position for position, operator in enumerate(after)}
+        kept.sort(key=lambda query: place[query.sink])
+        engine.queries_by_name = {query.plan.name: query for query in kept}
+        engine.queries_changed()
     assert _is_whole(engine, [query for query, _, _ in change.after])
+
+
+def _keeps_places(engine: Engine, change: Rewiring) -> bool:
+    """Whether every operator stays that another query has, in its place and with its first query."""
+    return (
+        bool(change.gone or change.after)
+        and not change.handed
+        and not change.joined
+        and not change.instead
+        and all(operators == query.operators for query, _, operators in change.after)
+        and all(len(engine.owners(one)) == 1 for query in change.gone for one in query.operators)
+    )
 
 
 def connect(operators: Iterable[Operator]) -> None:
@@ -99,11 +121,11 @@ def _move_costs(engine: Engine, names_after: Mapping[str, str | None]) -> None:
     engine.costs |= {after: costs[name] for name, after in names_after.items() if after and name in costs}
 
 
-def _names(engine: Engine) -> dict[Operator, str]:
-    """The operators whose first query has another name for them than before."""
+def _names(engine: Engine, queries: Iterable[Query]) -> dict[Operator, str]:
+    """The operators whose first query, one of these, has another name for them than before."""
     return {
         operator: name
-        for query in engine.queries_by_name.values()
+        for query in queries
         for name, operator in zip(
             (*(node.name for node in query.plan.nodes), query.plan.sink), (*query.operators, query.sink), strict=True
         )

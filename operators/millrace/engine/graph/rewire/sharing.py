@@ -261,6 +261,8 @@ def _twin(engine: Engine, node: Node, operator: Operator, remembering: bool) -> 
 def tighten(engine: Engine, operators: Sequence[Operator]) -> None:
     """An operator need not take tuples that all its readers refuse as older than their start. Operators are in the
     order of their plan."""
+    if not any(engine.graph.has(operator) for operator in operators):
+        return
     since: dict[int, list[int | None]] = {}
     for reader in engine.graph.operators.values():
         for inlet in reader.inputs:
