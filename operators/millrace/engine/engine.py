@@ -8,7 +8,8 @@ changed nothing. What an event or a command does is in the file that `EVENTS` (s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
@@ -200,32 +201,37 @@ class Engine:
         A command about one query alone separates its operators first, unless it is refused.
         """
         query = sharing.concerned(self, body)
-        if query is not None:
-            if not self.tried and not isinstance(body, events.PauseQuery):
-                shadow.check(self, (body,))
-            sharing.unshare(self, query)
+        if query is None:
+            return COMMANDS[type(body)](self, body)
+        if isinstance(body, events.PauseQuery):
+            pausing.refuse_pause(query)  # the only reasons against it
+        elif not self.tried:
+            with self._tried((body,)):
+                return self.carry_out(body)
+        sharing.unshare(self, query)
         return COMMANDS[type(body)](self, body)
 
     def change(self, command: Change) -> list[Any]:
-        """Several commands as one: all of them are obeyed, or none is.
+        """Several commands as one: all of them are obeyed, or none is. One alone is obeyed as a whole anyway."""
+        if self.tried or len(command.commands) < 2:
+            return [self.carry_out(body) for body in command.commands]
+        with self._tried(command.commands):
+            return [self.carry_out(body) for body in command.commands]
 
-        One alone is obeyed as a whole anyway; several are tried on the shadow first.
-        """
-        before, commands = self.tried, command.commands
-        if len(commands) > 1 and not before:
-            shadow.check(self, commands)
-        obeyed: list[Any] = []
+    @contextmanager
+    def _tried(self, commands: Sequence[CommandBody]) -> Iterator[None]:
+        """Try commands on a shadow before they are obeyed. If one is refused nevertheless, everything becomes what it
+        was before the first."""
+        shadow.check(self, commands)
+        before = saving.collect(self)
+        self.tried = True
         try:
-            self.tried = before or len(commands) > 1
-            for command_of_it in commands:
-                obeyed.append(self.carry_out(command_of_it))  # noqa: PERF401 - what is obeyed before a refusal counts
-        except Refuse as refused:
-            if obeyed:
-                raise shadow.disagree(refused) from refused
-            raise
+            yield
+        except (Refuse, OperatorError) as raised:
+            saving.bring_back(self, before)
+            raise shadow.disagree(raised) from raised
         finally:
-            self.tried = before
-        return obeyed
+            self.tried = False
 
     def plan(self, commands: Sequence[CommandBody]) -> dict[str, Any]:
         """What the commands would do now, or their refusal."""

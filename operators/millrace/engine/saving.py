@@ -116,53 +116,56 @@ def restore_extension(code: int, data: bytes) -> Any:
 
 
 def save(engine: Engine) -> bytes:
+    return pack(collect(engine))
+
+
+def collect(engine: Engine) -> dict[str, Any]:
+    """The same before it becomes bytes, which takes long where much is retained. No tuple may be taken meanwhile."""
     from millrace.engine.graph.rewire import sharing
 
     graph = engine.graph
     operators, faults = _operators(graph.operators)
-    return pack(
-        {
-            "version": VERSION,
-            "now_us": engine.clock.now_us,
-            "limits": {name: getattr(engine, name) for name in LIMITS},
-            "modes": [graph.thin, engine.share],
-            "turn": engine.turn,
-            "time": engine.time.save(),
-            "last_id": engine.last_id,
-            "owing": list(engine.owing),
-            "history_held": list(engine.history_held),
-            "slow": engine.slow,
-            "reads": [
-                [query, reader, read.interval_us, read.since_us, read.keys]
-                for query, readers in engine.reads.items()
-                for reader, read in readers.items()
-            ],
-            "costs": [[name, tuples, us] for name, (tuples, us) in engine.costs.items()],
-            "gauge": [engine.gauge.peak_tuples, engine.gauge.peak_bytes],
-            "definitions": definitions(engine),
-            "producers": {
-                name: stream.producers.save() for name, stream in engine.streams_by_name.items() if stream.producers
-            },
-            "shared": {name: sharing.saved(engine, query) for name, query in engine.queries_by_name.items()},
-            "paused": [
-                [name, query.paused, query.failed]
-                for name, query in engine.queries_by_name.items()
-                if query.paused is not None
-            ],
-            "apart": {name: query.apart for name, query in engine.queries_by_name.items() if query.apart},
-            "separate": {name: [*query.separate] for name, query in engine.queries_by_name.items() if query.separate},
-            "merge_wait": engine.merge_wait,
-            "lost": [[name, query.lost] for name, query in engine.queries_by_name.items() if query.lost],
-            "strategies": [[name, str(strategy)] for name, strategy in graph.strategies.items()],
-            "breaks": list(graph.breaks),
-            "links": [[name, *astuple(link)] for name, link in graph.links.items()],
-            "chains": engine.chains.save(),
-            "forks": [[operator.name, fork.name, fork.turn] for operator, fork in graph.all_forks().items()],
-            "operators": operators,
-            "faults": faults,
-            "components": [component.save() for component in graph.components],
-        }
-    )
+    return {
+        "version": VERSION,
+        "now_us": engine.clock.now_us,
+        "limits": {name: getattr(engine, name) for name in LIMITS},
+        "modes": [graph.thin, engine.share],
+        "turn": engine.turn,
+        "time": engine.time.save(),
+        "last_id": engine.last_id,
+        "owing": list(engine.owing),
+        "history_held": list(engine.history_held),
+        "slow": engine.slow,
+        "reads": [
+            [query, reader, read.interval_us, read.since_us, read.keys]
+            for query, readers in engine.reads.items()
+            for reader, read in readers.items()
+        ],
+        "costs": [[name, tuples, us] for name, (tuples, us) in engine.costs.items()],
+        "gauge": [engine.gauge.peak_tuples, engine.gauge.peak_bytes],
+        "definitions": definitions(engine),
+        "producers": {
+            name: stream.producers.save() for name, stream in engine.streams_by_name.items() if stream.producers
+        },
+        "shared": {name: sharing.saved(engine, query) for name, query in engine.queries_by_name.items()},
+        "paused": [
+            [name, query.paused, query.failed]
+            for name, query in engine.queries_by_name.items()
+            if query.paused is not None
+        ],
+        "apart": {name: query.apart for name, query in engine.queries_by_name.items() if query.apart},
+        "separate": {name: [*query.separate] for name, query in engine.queries_by_name.items() if query.separate},
+        "merge_wait": engine.merge_wait,
+        "lost": [[name, query.lost] for name, query in engine.queries_by_name.items() if query.lost],
+        "strategies": [[name, str(strategy)] for name, strategy in graph.strategies.items()],
+        "breaks": list(graph.breaks),
+        "links": [[name, *astuple(link)] for name, link in graph.links.items()],
+        "chains": engine.chains.save(),
+        "forks": [[operator.name, fork.name, fork.turn] for operator, fork in graph.all_forks().items()],
+        "operators": operators,
+        "faults": faults,
+        "components": [component.save() for component in graph.components],
+    }
 
 
 def definitions(engine: Engine) -> list[StreamDefinition | QueryPlan]:
@@ -199,6 +202,15 @@ def save_state(operator: Operator) -> list[Any]:
 
 def restore_state(operator: Operator, saved: list[Any]) -> None:
     operator.restore(operator.layout.read(operator, *saved))
+
+
+def bring_back(engine: Engine, collected: dict[str, Any]) -> None:
+    """Let an engine be what it was when this was collected, in the step that is in progress."""
+    before = restore(pack(collected), stopwatch=engine.stopwatch, trace=engine.trace)
+    before.graph.index = engine.graph.index
+    before.time.heard_us = engine.time.heard_us
+    before.time.serve(engine)
+    vars(engine).update(vars(before))
 
 
 def restore(data: bytes, *, stopwatch: Stopwatch | None, trace: bool, into: Engine | None = None) -> Engine:

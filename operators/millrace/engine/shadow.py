@@ -312,6 +312,10 @@ def _rows(picture: _Picture) -> dict[str, dict[str, Any]]:
     }
 
 
-def disagree(refused: Refuse) -> AssertionError:
-    """The engine refused what its shadow had obeyed."""
-    return AssertionError(f"the shadow obeyed what the engine refuses in the middle of a change: {refused.text}")
+def disagree(raised: Exception) -> Refuse:
+    """The engine refused what its shadow had obeyed, and has been brought back."""
+    return Refuse(
+        f"the engine refused a change whose trial had succeeded: {raised}. Everything is as it was before the change. "
+        "This is a fault of Millrace: please report it",
+        code="rolled_back",
+    )

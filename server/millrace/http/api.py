@@ -66,6 +66,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "changed": 412,
     "catalog": 500,
     "history_failed": 500,
+    "rolled_back": 500,
     "unknown_stream": 404,
     "unknown_query": 404,
     "unknown_sink": 404,

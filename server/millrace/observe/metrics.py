@@ -50,7 +50,7 @@ STATES: Final = ("running", "paused", "failed")
 # Operators that never leave out a row because it is older than its key's.
 PASSING: Final = ("source", "fork", "sink")
 JOIN_MODES: Final = ("arrival", "sync", "filter")
-RESULTS: Final = ("done", "refused")
+RESULTS: Final = ("done", "refused", "rolled_back")
 OUTCOMES: Final = ("answered", "below", "timeout", "closed")
 
 

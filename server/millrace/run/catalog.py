@@ -452,7 +452,7 @@ class Catalog:
                 answer = await change()
             except MillraceError as error:
                 for label in labels():
-                    self._tell(label, "refused", error.text)
+                    self._tell(label, "rolled_back" if error.code == "rolled_back" else "refused", error.text)
                 raise
             for label in labels():
                 self._tell(label, "done")
@@ -482,6 +482,8 @@ class Catalog:
         self._metrics.reconfigured(label.kind, result)
         if result == "done":
             log.info("changed", change=label.kind, name=label.name)
+        elif result == "rolled_back":
+            log.error("a change was rolled back", change=label.kind, name=label.name, reason=reason)
         else:
             # Mostly a typo, and the client got the whole text: the place in the statement and a caret follow below.
             first_line = None if reason is None else reason.partition("\n")[0]

@@ -832,7 +832,9 @@ class Graph:
             else:
                 changed.append(operator)
             if StrategyKind.CHAIN in (was, strategy.kind) and was is not strategy.kind:
-                placed |= dict.fromkeys(one for reader in operator.inputs if (one := self.producer(reader)) in self._forks)
+                placed |= dict.fromkeys(
+                    one for reader in operator.inputs if (one := self.producer(reader)) in self._forks
+                )
         stale = self._stale(changed)
         for operator in (*changed, *stale):
             self._component_of[operator].table[operator] = self._row(operator)
@@ -858,7 +860,9 @@ class Graph:
                     listed.append(forks[operator])
         home.table = {operator: rows[operator] for operator in listed}
         if touched.new or touched.gone:
-            sinks = [one for one in self.operators.values() if isinstance(one, Sink) and self._component_of[one] is home]
+            sinks = [
+                one for one in self.operators.values() if isinstance(one, Sink) and self._component_of[one] is home
+            ]
             home.members(listed, sinks, self.stopped)
         for operator in (*touched.new, *touched.operators):
             operator.output.ready = home.ready.queue

@@ -451,6 +451,10 @@ class WatermarkCoordinator:
     def _definition(self, source: Source) -> StreamDefinition:
         return self._engine.streams_by_name[source.stream].definition
 
+    def serve(self, engine: Engine) -> None:
+        """Belong to another engine."""
+        self._engine = engine
+
     def save(self) -> list[Any]:
         return [self.requests, self.timers.save()]
 

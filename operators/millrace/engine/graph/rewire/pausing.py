@@ -14,15 +14,20 @@ if TYPE_CHECKING:
 
 
 def pause(engine: Engine, command: PauseQuery) -> dict[str, Any]:
-    name = command.name
-    query = engine.query(name)
+    query = engine.query(command.name)
+    refuse_pause(query)
+    leave(engine, query, command.reason)
+    return {"query": command.name, "paused": command.reason}
+
+
+def refuse_pause(query: Query) -> None:
+    """Refuse to pause a query that reads nothing at present."""
+    name = query.plan.name
     refuse_catching_up(query)
     if query.failed:
         raise Refuse(f"query {name} has already failed: {query.paused}", code="already_paused")
     if query.paused is not None:
         raise Refuse(f"query {name} is already paused: {query.paused}", code="already_paused")
-    leave(engine, query, command.reason)
-    return {"query": name, "paused": command.reason}
 
 
 def leave(engine: Engine, query: Query, reason: str) -> None:
