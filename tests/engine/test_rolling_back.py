@@ -128,7 +128,7 @@ def test_every_kind_of_change_is_rolled_back(kind: str, last: bool) -> None:
             world.made += 1
             world.obey(world.planned(f"CREATE QUERY q{world.made} AS {text}"))
     flow.step(world.engine, 4)
-    paused = [*world.engine.queries_by_name][0]
+    paused = next(iter(world.engine.queries_by_name))
     if kind == "resume":
         world.obey(PauseQuery(paused))
     first = next(place for place, name in enumerate(world.engine.graph.operators) if name.startswith(f"{paused}."))

@@ -7,7 +7,7 @@ Rule: after each change everything is written down, if there is a folder. A writ
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from operator import attrgetter
 from pathlib import Path
@@ -114,16 +114,7 @@ class Keeper:
         """What makes everything again, in an order in which it can be applied; not queries that have yet to get their
         past, nor who reads them."""
         known = self.definitions if definitions is None else definitions
-        unwritten = self.catching_up | self.temporary.keys()
-        kept: dict[str, str] = {}
-        for query in _readers_last(known.queries):
-            if query.name not in unwritten and all(name in kept for name in query.reads_queries):
-                kept[query.name] = query.sql
-        return [
-            *(stream.sql for stream in known.streams.values()),
-            *kept.values(),
-            *(sink.sql for sink in known.sinks.values() if sink.query in kept),
-        ]
+        return _statements(known, {*self.catching_up, *self.temporary})
 
     def export(self) -> dict[str, Any]:
         """The catalog as SQL that can be applied to an empty server; what SQL does not say as comments."""
@@ -213,12 +204,14 @@ class Keeper:
 
     async def _write(self, store: CatalogFile) -> None:
         known = self.definitions
-        statements, running, decisions = await self._runner.between_steps(
-            lambda: (self.statements(known), self._running(), self.decisions(known)), self.took.add
+        unwritten = {*self.catching_up, *self.temporary}
+        running, decisions = await self._runner.between_steps(
+            lambda: (self._running(), self.decisions(known)), self.took.add
         )
         entries = self._ledger.unwritten()
 
         def write() -> None:
+            statements = _statements(known, unwritten)
             texts = self._plan_texts.of(known.queries, running)
             plans = {sql: texts[sql] for sql in statements if sql in texts}
             changes = {entry.number: entry.model_dump_json() for entry in entries}
@@ -262,6 +255,18 @@ def _outlasts(component: ComponentDecisions, known: Definitions) -> bool:
     """Whether a component exists after a restart: a side stream without readers does not."""
     stream = component.first.removesuffix(".source")
     return stream in known.streams or any(stream in query.reads_streams for query in known.queries.values())
+
+
+def _statements(known: Definitions, unwritten: Collection[str]) -> list[str]:
+    kept: dict[str, str] = {}
+    for query in _readers_last(known.queries):
+        if query.name not in unwritten and all(name in kept for name in query.reads_queries):
+            kept[query.name] = query.sql
+    return [
+        *(stream.sql for stream in known.streams.values()),
+        *kept.values(),
+        *(sink.sql for sink in known.sinks.values() if sink.query in kept),
+    ]
 
 
 def _readers_last(queries: Mapping[str, QueryPlan]) -> Iterator[QueryPlan]:

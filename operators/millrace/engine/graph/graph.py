@@ -58,6 +58,8 @@ class Touched:
         self.new: dict[Operator, None] = {}
         self.gone: dict[Operator, None] = {}
         self.readers: dict[Operator, None] = {}
+        self.reorders = False  # whether the forks are others
+        self.sorts = False  # whether readers may stand in another order
 
     def __bool__(self) -> bool:
         return bool(self.operators or self.gone)
@@ -78,6 +80,7 @@ class Touched:
         self.new |= dict.fromkeys(new)
         self.operators |= dict.fromkeys(operators)
         self.readers |= dict.fromkeys(readers)
+        self.sorts = self.sorts or bool(not gone or self.new or self.readers)
         for one in gone:
             for known in (self.new, self.operators, self.readers):
                 known.pop(one, None)
@@ -178,7 +181,8 @@ class Graph:
                 self._forget_fork(operator)
         if before == list(operators):
             return
-        if instead or [one for one in before if one in stays] != [one for one in operators if one in known]:
+        earlier = [one for one in before if one in stays]
+        if instead or earlier != ([one for one in operators if one in known] if new else list(operators)):
             self.rewire()
         else:
             touched = [self._producers[id(arc)] for arc in arcs if id(arc) in self._producers]
@@ -730,7 +734,7 @@ class Graph:
                 if id(reader.arc) in self._producers:
                     touched.operators[self.producer(reader)] = None
         for operator in (*touched.readers, *touched.new):
-            self._consumers |= {reader: operator for reader in operator.inputs}
+            self._consumers |= dict.fromkeys(operator.inputs, operator)
             touched.operators |= {self.producer(reader): None for reader in operator.inputs}
         homes = dict.fromkeys(self._component_of[one] for one in touched.operators if one in self._component_of)
         if len(homes) != 1 or not (touched.keeps_inputs or self._is_connected([*touched.operators, *touched.new])):
@@ -742,7 +746,7 @@ class Graph:
         self._component_of |= dict.fromkeys(touched.new, home)
         place = {operator: position for position, operator in enumerate(self.operators.values())}
         touched.operators = dict.fromkeys(sorted((*touched.operators, *touched.new), key=place.__getitem__))
-        for operator in touched.operators:
+        for operator in touched.operators if touched.sorts else ():
             if len(operator.output.readers) > 1:
                 operator.output.readers.sort(key=lambda reader: self._place_of(reader, place))
         self._refork([one for one in touched.operators if not isinstance(one, Sink)], home)
@@ -800,6 +804,7 @@ class Graph:
                 resting[operator] = fork
                 self._component_of.pop(fork, None)
         if before != ([*forks], [*resting]):
+            self._touched.reorders = True
             self._forks = {one: forks[one] for one in self.operators.values() if one in forks}
             self.resting = {one: resting[one] for one in self.operators.values() if one in resting}
 
@@ -844,9 +849,13 @@ class Graph:
         for operator in above:
             if not isinstance(operator, Sink):
                 self._component_of[operator].table[operator].ets_arcs = self._leaps(operator)
-        for home in dict.fromkeys(self._component_of[one] for one in (*touched.operators, *ruled)):
-            if touched:
+        homes = dict.fromkeys(self._component_of[one] for one in touched.operators)  # one at the most
+        for home in homes:
+            if touched.reorders or touched.new:
                 self._list_members(home, touched)
+            elif touched.gone:
+                home.leave(touched.gone)
+        for home in homes | dict.fromkeys(self._component_of[one] for one in ruled):
             home.changed(self.stopped)
 
     def _list_members(self, home: Component, touched: Touched) -> None:

@@ -173,6 +173,14 @@ class Component:
         self.switching = tuple(one for one in listed if isinstance(one, OrderSwitching))
         self.sinks = tuple(sinks)
 
+    def leave(self, gone: Mapping[Operator, None]) -> None:
+        """Have these operators no longer."""
+        for operator in gone:
+            self.table.pop(operator, None)
+        self.waiters = tuple(one for one in self.waiters if one not in gone)
+        self.switching = tuple(one for one in self.switching if one not in gone)
+        self.sinks = tuple(one for one in self.sinks if one not in gone)
+
     def changed(self, stopped: Mapping[Operator, None]) -> None:
         """Rows are others. What lies unseen anywhere will be found again, but not by those that are stopped."""
         self.ready.slopes = dict(_slopes(self.table))

@@ -8,7 +8,7 @@ idle-waiting-prone ones) extend `IdleWaiting` in `idle_waiting.py`.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -63,7 +63,7 @@ class Counts:
             setattr(self, name, value)
 
 
-class Operator(ABC):
+class Operator:
     """A node of the graph.
 
     inputs          a reader for each input, in the order of the plan
