@@ -80,7 +80,6 @@ class Touched:
         self.new |= dict.fromkeys(new)
         self.operators |= dict.fromkeys(operators)
         self.readers |= dict.fromkeys(readers)
-        self.sorts = self.sorts or bool(not gone or self.new or self.readers)
         for one in gone:
             for known in (self.new, self.operators, self.readers):
                 known.pop(one, None)
@@ -143,7 +142,7 @@ class Graph:
         operators: Sequence[Operator],
         names: Mapping[Operator, str],
         instead: Mapping[Operator, Operator],
-        readers: Iterable[Operator],
+        readers: Sequence[Operator],
         arcs: Iterable[Buffer],
     ) -> None:
         """Consist of these operators, in this order; some have other names, and some stand in the place of others.
@@ -186,7 +185,9 @@ class Graph:
             self.rewire()
         else:
             touched = [self._producers[id(arc)] for arc in arcs if id(arc) in self._producers]
-            self._touch([*touched, *(one for one in above if one in stays)], new, gone, readers)
+            self._touch(
+                [*touched, *(one for one in above if one in stays)], new, gone, readers, sorts=bool(new or readers)
+            )
 
     def _stand_in(self, old: Operator, new: Operator) -> None:
         for forks in (self._forks, self.resting):
@@ -479,9 +480,9 @@ class Graph:
         self._unconnected = self._underived = True
         self._connected = self._derived = False
 
-    def touch(self, operators: Iterable[Operator]) -> None:
-        """These have other readers than before, or ones that declare something else."""
-        self._touch(operators, (), (), ())
+    def touch(self, operators: Iterable[Operator], *, sorts: bool = True) -> None:
+        """These have other readers than before, or ones that declare something else. Without `sorts` some have left."""
+        self._touch(operators, (), (), (), sorts=sorts)
 
     def _touch(
         self,
@@ -489,8 +490,11 @@ class Graph:
         new: Sequence[Operator],
         gone: Sequence[Operator],
         readers: Iterable[Operator],
+        *,
+        sorts: bool,
     ) -> None:
         self._touched.note(operators, new, gone, readers)
+        self._touched.sorts = self._touched.sorts or sorts
         self._connected = self._derived = False
 
     def rule_again(self, operators: Iterable[Operator]) -> None:
@@ -744,11 +748,12 @@ class Graph:
             self._component_of.pop(operator, None)
             self._broken.pop(operator, None)
         self._component_of |= dict.fromkeys(touched.new, home)
-        place = {operator: position for position, operator in enumerate(self.operators.values())}
-        touched.operators = dict.fromkeys(sorted((*touched.operators, *touched.new), key=place.__getitem__))
-        for operator in touched.operators if touched.sorts else ():
-            if len(operator.output.readers) > 1:
-                operator.output.readers.sort(key=lambda reader: self._place_of(reader, place))
+        if touched.sorts:
+            place = {operator: position for position, operator in enumerate(self.operators.values())}
+            touched.operators = dict.fromkeys(sorted((*touched.operators, *touched.new), key=place.__getitem__))
+            for operator in touched.operators:
+                if len(operator.output.readers) > 1:
+                    operator.output.readers.sort(key=lambda reader: self._place_of(reader, place))
         self._refork([one for one in touched.operators if not isinstance(one, Sink)], home)
         return True
 
@@ -840,7 +845,12 @@ class Graph:
                 placed |= dict.fromkeys(
                     one for reader in operator.inputs if (one := self.producer(reader)) in self._forks
                 )
-        stale = self._stale(changed)
+        if (
+            not touched.sorts and not touched.reorders
+        ):  # readers have left at the most, and the others lead back as before
+            stale = self._stale([one for one in changed if self.broken(one) != self._broken.get(one)])
+        else:
+            stale = self._stale(changed)
         for operator in (*changed, *stale):
             self._component_of[operator].table[operator] = self._row(operator)
         for operator in dict.fromkeys((*changed, *placed)):

@@ -186,7 +186,8 @@ class Component:
         self.ready.slopes = dict(_slopes(self.table))
         if self.current not in self.table:
             self.current = None
-        self.ready.refill(one for one in (*self.table, *self.sinks) if one not in stopped)
+        sinks = [sink for sink in self.sinks if sink.inputs[0].unseen or sink.watched]
+        self.ready.refill(one for one in (*self.table, *sinks) if one not in stopped)
         self.has_work = True
 
     def grow(self, new: Sequence[Operator]) -> None:

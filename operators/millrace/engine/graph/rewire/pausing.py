@@ -36,7 +36,7 @@ def leave(engine: Engine, query: Query, reason: str) -> None:
     for inlet in entries:
         inlet.detach()
     query.paused = reason
-    engine.graph.touch(map(engine.graph.producer, entries))
+    engine.graph.touch(map(engine.graph.producer, entries), sorts=False)
 
 
 def come_back(engine: Engine, query: Query) -> int:

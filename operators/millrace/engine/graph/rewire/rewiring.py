@@ -51,7 +51,8 @@ def carry_out(engine: Engine, change: Rewiring) -> None:
     before = dict.fromkeys(graph.operators.values())
     keeps = _keeps_places(engine, change)
     readers = [one for query, _, operators in change.after for one in (*operators, query.sink)]
-    arcs = [arc for one, other, *_ in (*change.handed, *change.joined) for arc in (one, other)]
+    arcs = [arc for old, new, _ in change.handed for arc in (old, new)]
+    arcs += [arc for both in change.joined for arc in both]
     placed = dict.fromkeys(change.instead.values())
     for _, _, operators in change.after:
         connect(one for one in operators if one not in before and one not in placed)
