@@ -226,6 +226,7 @@ class Graph:
             if fork is not None:
                 self._component_of.pop(fork, None)
                 self._forget(fork.name)
+                self._touched.reorders = True
 
     def _is_shared(self, operator: Operator) -> bool:
         """Whether several operators read an output, those that are away among them."""
@@ -966,8 +967,9 @@ class Graph:
                 else:
                     operator.ets_arcs = (*operator.ets_arcs, *self._arcs_from(below, ()))
         component = self._component_of[new[0]]
-        for operator, added in readers.items():
-            self._grow_rows(component, operator, added)
+        # Rows that grow come first: a new fork has those below it built again, with all of their readers.
+        for operator in sorted(readers, key=lambda one: self._forks.get(one) not in component.table):
+            self._grow_rows(component, operator, readers[operator])
         rows = component.table
         for operator in above:
             rows[operator].ets_arcs = self._leaps(operator)
@@ -989,7 +991,8 @@ class Graph:
                 continue
             output.carry(union)
             for reader in operator.inputs:
-                changed.setdefault(self.producer(reader), []).append(reader)
+                if not reader.away:
+                    changed.setdefault(self.producer(reader), []).append(reader)
 
     def _grow_rows(self, component: Component, operator: Operator, added: Sequence[Inlet]) -> None:
         """The rows of an operator that has more readers, and of those readers whose predecessor is another now."""
