@@ -925,7 +925,8 @@ class Graph:
         read = dict.fromkeys(self.producer(reader) for operator in new for reader in operator.inputs)
         homes = list(dict.fromkeys(self._component_of[one] for one in read if one in self._component_of))
         alone = not homes and len(new) == 1 and isinstance(new[0], Source)
-        paths = any(self._strategy(one).kind in (StrategyKind.RR, StrategyKind.CHAIN) for one in (*new, *read))
+        strategies = [*map(self._strategy, (*new, *read)), *(home.strategy for home in homes)]
+        paths = any(strategy.kind in (StrategyKind.RR, StrategyKind.CHAIN) for strategy in strategies)
         apart = not alone and any(isinstance(one, Source) for one in new)  # a stream that came in the same change
         if apart or paths or self.punctuating or not (alone or len(homes) == 1):
             return False
