@@ -74,7 +74,7 @@ class World:
 
     def stream(self) -> CommandBody:
         self.made += 1
-        return self.planned(f"CREATE STREAM s{self.made} (a BIGINT, b BIGINT)")
+        return self.planned(f"CREATE STREAM s{self.made} (a BIGINT, b BIGINT) WITH (update_key = 'a')")
 
     def query(self, which: int, one: int, other: int, order: str) -> CommandBody:
         self.made += 1
@@ -139,7 +139,7 @@ class World:
             case "remove":
                 return RemoveOperator(operator)
             case "queue":
-                return SetQueue(operator, "fifo", 0)
+                return SetQueue(operator, "append" if other % 3 == 0 else "fifo", 0)
             case _ if not queries:
                 return None
             case "rename":
@@ -157,7 +157,7 @@ class World:
 
 
 def picture(engine: Engine) -> Any:
-    """All that is derived of a graph."""
+    """All that is derived of an engine's queries and its graph."""
     graph = engine.graph
     components = [
         (
@@ -170,7 +170,31 @@ def picture(engine: Engine) -> Any:
         )
         for component in graph.components
     ]
-    return components, {one.name: _arc(one) for one in graph.operators.values()}, graph.decisions()
+    arcs = {one.name: _arc(one) for one in graph.operators.values()}
+    return components, arcs, graph.decisions(), _queries(engine)
+
+
+def _queries(engine: Engine) -> Any:
+    """Which operators queries have, by what names, and which of them have equal definitions."""
+    operators, alike = engine.graph.operators.values(), engine.alike
+    owners = {one.name: [query.plan.name for query in engine.owners(one)] for one in operators}
+    nodes = {
+        node.name: engine.named(node.name).name
+        for query in engine.queries_by_name.values()
+        for node in query.plan.nodes
+    }
+    members = {
+        one.name: [
+            (member.query.plan.name, member.node, member.operator.name)
+            for query in engine.owners(one)
+            for node in query.plan.nodes
+            if engine.named(node.name) is one
+            for member in alike.members(node, [engine.graph.producer(inlet) for inlet in one.inputs])
+        ]
+        for one in operators
+    }
+    groups = [[(member.query.plan.name, member.operator.name) for member in group] for group in alike.groups()]
+    return owners, nodes, members, groups, alike.unique, list(engine.remembering)
 
 
 def _row(row: Row) -> Any:
@@ -221,4 +245,14 @@ def test_a_paused_query_is_below_the_fork_that_appears_meanwhile():
     world.obey(PauseQuery("early"))
     for number in (2, 3):
         world.obey(world.planned(f"CREATE QUERY later{number} AS SELECT a FROM s1 WHERE a = {number}"))
+    assert picture(world.engine) == picture(Engine.restore(world.engine.save()))
+
+
+def test_an_operator_whose_input_drops_tuples_is_not_shared():
+    world = World(share=True)
+    world.obey(world.planned("CREATE QUERY first AS SELECT a, b FROM s1 WHERE a = 3"))
+    world.obey(world.planned("CREATE QUERY other AS SELECT a, b FROM s2 WHERE a = 3"))
+    world.obey(SetQueue("first.filter1", "fifo", 0))
+    world.obey(world.planned("CREATE QUERY second AS SELECT a, b FROM s1 WHERE a = 3"))
+    assert "second.filter1" in world.engine.graph.operators
     assert picture(world.engine) == picture(Engine.restore(world.engine.save()))

@@ -290,7 +290,7 @@ class Engine:
         self.merge_wait = 0
 
     def queries_renamed(self, queries: Sequence[Query]) -> None:
-        """Plans of these have other names for the same operators."""
+        """Plans of these have other names for the same operators, or other edges between them."""
         if not queries:
             return
         self.remembering = {name: query for name, query in self.queries_by_name.items() if query.remembers}
@@ -298,9 +298,9 @@ class Engine:
         self._nodes = {name: operator for name, operator in self._nodes.items() if operator not in renamed}
         for query in dict.fromkeys(owner for operator in renamed for owner in self.owners(operator)):
             self._nodes.update(zip((node.name for node in query.plan.nodes), query.operators, strict=True))
-        if self._alike is not None:
-            for query in queries:
-                self._alike.rename(query)
+        for query in queries:
+            if self._alike is not None and not self._alike.rename(self, query):
+                self._alike = None
         self.merge_wait = 0
 
     def owners(self, operator: Operator) -> list[Query]:

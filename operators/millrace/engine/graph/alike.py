@@ -48,10 +48,8 @@ class Alike:
 
     def add(self, engine: Engine, query: Query) -> None:
         """List the operators of a query that is younger than all others here."""
-        for node, operator in zip(query.plan.nodes, query.operators, strict=True):
-            if not sharable(node):
-                continue
-            key = _key(node, [engine.graph.producer(inlet) for inlet in operator.inputs])
+        for node, operator in _sharable(query):
+            key = _key_of(engine, node, operator)
             members = self._members.setdefault(key, [])
             members.append(Member(query, node, operator))
             self._keys.setdefault(query, []).append(key)
@@ -74,14 +72,19 @@ class Alike:
         self._operators.difference_update(query.operators)
         return True
 
-    def rename(self, query: Query) -> None:
-        """Its plan has other names for the same operators."""
+    def rename(self, engine: Engine, query: Query) -> bool:
+        """Its plan has other names for the same operators. Returns whether that is all: not if an input of one keeps
+        other tuples now."""
+        keys = [_key_of(engine, node, operator) for node, operator in _sharable(query)]
+        if keys != self._keys.get(query, []):
+            return False
         nodes = dict(zip(query.operators, query.plan.nodes, strict=True))
-        for key in self._keys.get(query, ()):
+        for key in keys:
             self._members[key] = [
                 member._replace(node=nodes[member.operator]) if member.query is query else member
                 for member in self._members[key]
             ]
+        return True
 
     def members(self, node: Node, inputs: Sequence[Operator]) -> Iterator[Member]:
         """The operators with a node's definition over these inputs."""
@@ -95,6 +98,14 @@ class Alike:
 def sharable(node: Node) -> bool:
     """Whether it may be shared and has no separate queues, whose tuples depend on when they are served."""
     return node.spec.state().shared != "never" and all(node.edge(at).plain for at in range(len(node.inputs)))
+
+
+def _sharable(query: Query) -> list[tuple[Node, Operator]]:
+    return [both for both in zip(query.plan.nodes, query.operators, strict=True) if sharable(both[0])]
+
+
+def _key_of(engine: Engine, node: Node, operator: Operator) -> Hashable:
+    return _key(node, [engine.graph.producer(inlet) for inlet in operator.inputs])
 
 
 def _key(node: Node, inputs: Sequence[Operator]) -> Hashable:
