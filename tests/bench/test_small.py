@@ -16,6 +16,7 @@ import pytest
 
 from bench import (
     aggregate,
+    durability,
     engine,
     ets,
     join,
@@ -54,6 +55,21 @@ def test_from_a_socket_to_a_count(kind: str, rows: int) -> None:
     speed, share = wire.throughput(kind, rows, 20_000, 1.0)
     assert speed.value > 0
     assert share.value > 0
+
+
+def test_the_price_of_the_journal() -> None:
+    base, *shares, size = durability.throughput("rows", 100, 10_000, 1.0, rounds=1)
+    assert [share.value > 0 for share in (base, *shares, size)] == [True] * 5
+
+
+def test_single_tuples_beside_the_disk() -> None:
+    assert len(durability.latency(20)) == 5
+
+
+def test_a_killed_server_repeats_what_was_sent() -> None:
+    ready, replay = durability.recovery(10_000)
+    assert ready.value > 0
+    assert replay.value > 0
 
 
 def test_from_a_socket_to_history() -> None:

@@ -116,4 +116,4 @@ def test_a_server_with_functions(here):
     done = millrace("serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data-dir", str(data))
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
-    assert "the function celsius does not exist" in done.stderr
+    assert "function celsius(double) does not exist; is its module configured?" in done.stderr

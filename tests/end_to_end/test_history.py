@@ -40,11 +40,9 @@ def test_a_server_that_is_killed_leaves_whole_files(tmp_path):
                 assert server.millrace("sql", STREAM).returncode == 0
             else:
                 shown = server.json("stream", "show", "s")["archive"]
-                assert [gap["reason"] for gap in shown["gaps"]] == ["killed"] * life
-                # Rows of complete files are still there, and the restart adds none.
-                assert archived(folder) == there
-                assert shown["last_seq"] == max([seq for seq, _ in there], default=-1)
-                assert not list(folder.rglob(".*"))
+                assert shown["gaps"] == []
+                # Rows of complete files are still there; the others come again from the journal.
+                assert archived(folder)[: len(there)] == there
             feeding = threading.Thread(target=feed_until_it_fails, args=(server, rows), daemon=True)
             feeding.start()
             enough = len(history.files(folder)) + rng.randint(2, 6)
@@ -64,10 +62,11 @@ def test_a_server_that_is_killed_leaves_whole_files(tmp_path):
         assert reach.last_seq <= numbers[-1]
     with Server(tmp_path, **SIZES) as server:
         answer = server.json("stream", "archive", "s")["archive"]
-        assert answer["rows"] == len(there)
+        assert answer["rows"] == server.json("stream", "show", "s")["tuples"] >= len(there)
         code, _, err = server.end()
     assert code == 0
-    assert "killed while it wrote history" in err
+    assert [seq for seq, _ in archived(folder)] == list(range(answer["rows"]))
+    assert "killed while it wrote history" not in err
     reach = history.read_reach(folder)
     assert reach is not None
     assert not reach.open

@@ -12,6 +12,7 @@ from millrace.backfill.verifying import read_backfill
 from tests.cli.conftest import Server
 from tests.comparison import same_rows
 from tests.running import run_script
+from tests.server.harness import forget_journal
 from tests.spark.test_spark import cli_at, text
 
 SECOND = 1_000_000
@@ -101,6 +102,7 @@ def test_windows_of_rows_go_on_in_the_order_of_arrival(spark, tmp_path):
         assert server.millrace("sql", ROWS_STREAM).returncode == 0
         feed_rows(server, 0, 41)
         assert server.end()[0] == 0
+    forget_journal(tmp_path / "data")
     with Server(tmp_path / "data") as server:
         # No tuple has arrived since the start: no time is known, so the server has all rows.
         nothing = text_of(tmp_path, query.replace("QUERY q", "QUERY early"))

@@ -34,6 +34,7 @@ from millrace.history.archive import Archive, open_files
 from millrace.history.archive import Limits as ArchiveLimits
 from millrace.http.hosts import Hosts
 from millrace.http.operations import cores, guards, kernels, process
+from millrace.journal.errors import JournalError
 from millrace.net.connection import Connection, ConnectionContext
 from millrace.net.feeds import Feeds
 from millrace.net.frames import FrameDialect
@@ -665,14 +666,17 @@ class Daemon:
             connection.abort()
 
     def _watch(self, task: asyncio.Task[Any]) -> None:
-        """Watch a task whose failure, an internal error, ends the daemon and is logged in full."""
+        """Watch a task whose failure ends the daemon. An internal error is logged in full."""
         self._tasks.append(task)
         task.add_done_callback(self._task_ended)
 
     def _task_ended(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("internal error: the server is stopping", task=task.get_name(), exc_info=error)
-            self._failure = StartError("internal error; see the server's log", code="internal")
+            if isinstance(error, JournalError):  # logged when it happened
+                self._failure = error
+            else:
+                log.error("internal error: the server is stopping", task=task.get_name(), exc_info=error)
+                self._failure = StartError("internal error; see the server's log", code="internal")
             self.stop()
 
     async def _sweep(self, idle_seconds: float) -> None:
