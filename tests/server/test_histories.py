@@ -98,7 +98,7 @@ async def test_a_number_of_a_dropped_query_is_not_one_of_its_successor(daemon):
 
 
 @pytest.mark.parametrize("kept", FOLDERS.values(), ids=FOLDERS)
-def test_a_restart_begins_a_history(kept, tmp_path):
+def test_a_restart_begins_a_history_in_memory_alone(kept, tmp_path):
     sections = {"server": {"data_dir": str(tmp_path)}} if kept else {}
     sql = "CREATE STREAM s (k BIGINT); CREATE QUERY q AS SELECT k FROM s"
 
@@ -113,8 +113,13 @@ def test_a_restart_begins_a_history(kept, tmp_path):
                 following, history = subscription.next_sequence, subscription.history
         async with running(None if kept else sql, **sections) as daemon:
             await feed(daemon, [(number,) for number in range(7, 12)])
-            await until(lambda: daemon.query("q")["rows"] == 5)
+            await until(lambda: daemon.query("q")["rows"] == (7 if kept else 5))
             async with AsyncClient(str(daemon.listen)) as client:
+                if kept:
+                    subscription = await client.subscribe("q", from_sequence=following, history=history)
+                    batch = await subscription.next_batch()
+                    assert [row[0] for row in batch.rows] == list(range(7, 12))
+                    return
                 with pytest.raises(ServerError, match="started again") as caught:
                     await client.subscribe("q", from_sequence=following, history=history)
                 assert caught.value.code == "not_retained"

@@ -17,7 +17,7 @@ from millrace.run.config import ConfigError, load
 from millrace.run.daemon import Daemon
 from millrace.store.places import SinkFolders
 from tests.patience import HANG_SECONDS
-from tests.server.harness import SCHEMA_SQL, lines, running, served, until
+from tests.server.harness import SCHEMA_SQL, forget_journal, lines, running, served, until
 from tests.server.test_api import ask, get
 
 
@@ -297,6 +297,7 @@ def test_sinks_of_an_older_catalog_write_on_where_they_did(tmp_path, monkeypatch
             await daemon.catalog.execute(sink("relative.jsonl", "r"))
             await feed(daemon, 1)
         (data / "sinks/relative.jsonl").rename(work / "relative.jsonl")
+        forget_journal(data)
         forget_places(data)
 
     async def later(k):

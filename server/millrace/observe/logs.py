@@ -371,6 +371,11 @@ EVENTS: Final[dict[str, LogEvent]] = {
     "changed": LogEvent(
         "info", ("change", "name"), "A change by an administrator is in effect; `request` has the path."
     ),
+    "a change was rolled back": LogEvent(
+        "error",
+        ("change", "name", "reason"),
+        "The engine refused what its trial had accepted, an internal error: everything is as it was before the change.",
+    ),
     "a change was refused": LogEvent(
         "info",
         ("change", "name", "reason"),

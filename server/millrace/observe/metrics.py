@@ -218,9 +218,9 @@ class Metrics:
         yield self._requests()
         yield _counter(
             "reconfigurations",
-            "Changes requested by administrators, by kind and by result (done, refused, or "
-            "rolled_back: the engine refused it after its trial); `statements` is SQL that was refused before its kind of "
-            "change was known.",
+            "Changes requested by administrators, by kind and by result: done, refused, or rolled back because the "
+            "engine refused it after its trial; `statements` is SQL that was refused before its kind of change was "
+            "known.",
             ("kind", "result"),
             [((kind, result), self._reconfigurations[kind, result]) for kind in RECONFIGURATIONS for result in RESULTS],
         )

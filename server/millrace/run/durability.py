@@ -251,7 +251,8 @@ class Durability:
         self.checkpoint, self.checkpoint_us = lsn, control["at_us"]
         self.took, self.size = time.perf_counter() - began, self._checkpoints.bytes(lsn)
         self.made += 1
-        log.info("made a checkpoint", steps=lsn, pause_seconds=round(self.pause, 4))
+        if recorder is not None:  # else the first one, of an empty journal
+            log.info("made a checkpoint", steps=lsn, pause_seconds=round(self.pause, 4))
 
     def _control(self, server_id: bytes) -> dict[str, Any]:
         """The control state, as plain data. Orders of steps that are not durable yet count as carried out."""
