@@ -3,9 +3,7 @@
 import asyncio
 import json
 import os
-import random
 import re
-import signal
 import time
 
 import pyarrow as pa
@@ -19,9 +17,7 @@ from millrace.protocol import Refuse, Schema
 from millrace.store.places import SinkFolders
 from millrace.store.sinkfiles import KEY, BufferedRows, Folder, Label, Rotation, WholeFiles
 from millrace.values.batch import Batch
-from tests.cli.conftest import Server
 from tests.depth import examples
-from tests.patience import wait_until
 from tests.server.harness import lines, served, until
 
 SCHEMA = Schema.of(k="bigint", t="text")
@@ -223,41 +219,3 @@ def test_a_consumer_hands_over_what_follows_as_one(tmp_path):
     assert sum(count for _, count in calls) == 5
     assert len(calls) <= 3
     assert names(tmp_path) == [number(0, 8)]
-
-
-@pytest.mark.parametrize("ending", ["parquet", "jsonl"])
-def test_kills_lose_no_more_than_the_file_that_was_not_full(tmp_path, ending):
-    """Over and over, at any moment: whole files and whole lines remain, and no row twice in one history."""
-    data, rotate, lives = tmp_path / "data", 50, 4
-    data.mkdir()
-    more = f", rotate_rows = {rotate}" if ending == "parquet" else ""
-    rng, fed = random.Random(3), 0
-    for life in range(lives):
-        with Server(data) as server:
-            if not life:
-                sql = f"""CREATE STREAM s (k BIGINT); CREATE QUERY q AS SELECT k FROM s;
-                          CREATE SINK f FROM q WITH (type = 'file', path = 'out.{ending}'{more})"""
-                assert server.millrace("sql", sql).returncode == 0
-            count = rng.randrange(100, 400)
-            rows = "".join(json.dumps({"k": k}) + "\n" for k in range(fed, fed + count))
-            assert server.millrace("feed", "s", stdin=rows).returncode == 0
-            fed += count
-            written(server, count)
-            server.process.send_signal(signal.SIGKILL)
-            server.process.communicate()
-            (data / "addresses.json").unlink()
-    path = data / f"sinks/out.{ending}"
-    if ending == "jsonl":
-        found = [json.loads(line)["k"] for line in path.read_text().splitlines()]
-        assert found == list(range(fed))
-        return
-    assert all(NAME.fullmatch(name) for name in os.listdir(path) if not name.startswith((".", "_")))
-    found = sorted(
-        row["k"] for name in os.listdir(path) if not name.startswith((".", "_")) for row in read(path / name)
-    )
-    assert len(found) == len(set(found))
-    assert fed - len(found) < lives * rotate
-
-
-def written(server, count):
-    wait_until(lambda: server.json("sink", "show", "f")["delivered"] == count)
