@@ -370,6 +370,11 @@ class Archive:
             at.next_seq = first
         return min(max(at.next_seq - first, 0), count)
 
+    def mark(self, name: str) -> int:
+        """The mark of a stream after the tuples that are here; the least time if it has no history."""
+        at = self._streams.get(name)
+        return MIN_TIME if at is None else at.mark
+
     def next_numbers(self) -> dict[str, int]:
         """By stream with history, the number of its next row."""
         return {name: at.next_seq for name, at in self._streams.items()}

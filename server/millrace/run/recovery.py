@@ -228,6 +228,8 @@ class Recovery:
         for command in commands:
             await runner.command(command)
         catalog.keeper.held.clear()
+        for name in list(catalog.temporaries.names):  # their readers are gone
+            await catalog.change(DropQuery(name=name))
         for name in sorted(catalog.keeper.catching_up):
             log.warning("a query was still reading its history: it is dropped, create it again", query=name)
             sinks = [sink.name for sink in catalog.known.sinks.values() if sink.query == name]

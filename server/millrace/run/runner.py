@@ -734,6 +734,11 @@ class Runner:
         self._idle.clear()
         self._something.set()
 
+    @property
+    def settles(self) -> bool:
+        """Whether steps wait to be durable, so that the engine is ahead of what reads it."""
+        return bool(self._undurable)
+
     def undurable_orders(self) -> Iterable[Effect]:
         """The orders of steps that are not durable yet."""
         for taken in self._undurable:
