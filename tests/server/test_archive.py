@@ -514,7 +514,7 @@ def test_files_that_the_reach_does_not_know_of_are_counted(tmp_path):
 
 
 def test_a_stream_that_begins_anew_takes_the_reach_back_until_it_is_true(tmp_path):
-    """After a restart the mark starts again, so tuples sent again may be on time earlier than the recorded reach."""
+    """Without a journal the mark starts again, so tuples sent again may be on time earlier than the recorded reach."""
 
     async def life(sql, tuples):
         server = {"data_dir": tmp_path, "archive_file_age": "1 day"}
@@ -527,6 +527,7 @@ def test_a_stream_that_begins_anew_takes_the_reach_back_until_it_is_true(tmp_pat
 
     play(life(STREAM, [("f", NOW), ("f", NOW + 10_000_000)]))
     assert reach_of(tmp_path / "history" / "s").reach_us == NOW + 9_000_000
+    forget_journal(tmp_path)
     play(life(None, [("f", NOW)]))
 
 

@@ -53,7 +53,8 @@ def test_the_series_count_what_the_journal_does(tmp_path):
             assert seen["journal_oldest_lsn"] == 1
             assert seen["journal_newest_lsn"] == seen["journal_replay_steps"] >= seen["journal_records_total"]
             assert seen['journal_checkpoints_total{result="done"}'] == 1
-            assert seen["journal_full_seconds"] == seen["journal_waiting_bytes"] == seen["journal_recovery_steps"] == 0
+            assert seen["journal_full_seconds"] == seen["journal_recovery_steps"] == 0
+            assert seen["journal_waiting_bytes"] < 1_000
             await daemon.durability.make()
             seen = samples(await get(daemon, "/metrics"))
             assert seen["journal_replay_steps"] == 0

@@ -125,7 +125,7 @@ CASES = [
     ("ALTER STREAM p SET («timestamps = 'latent')", "timestamps cannot change after p was created"),
     ("ALTER STREAM s SET (ets = 'none', «grace = '1 s')", "grace does not apply here: s is internal"),
     ("ALTER STREAM p SET ()«", "expected the options to set"),
-    ("ALTER STREAM p «STE (ets = 'none')", "expected ADD or SET"),
+    ("ALTER STREAM p «STE (ets = 'none')", "expected ADD, RENAME or SET"),
     ("«ALTER TABLE p SET (ets = 'none')", "ALTER TABLE is not supported"),
     ("ALTER QUERY «s RENAME TO z", "s is a stream, not a query"),
     ("ALTER QUERY «xx RENAME TO z", "the query xx does not exist; did you mean x?"),
