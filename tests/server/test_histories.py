@@ -8,7 +8,7 @@ import pytest
 
 from millrace.changes.pause_query import PauseQuery
 from millrace.changes.resume_query import ResumeQuery
-from millrace.client import AsyncClient, ServerError
+from millrace.client import AsyncClient, RowBatch, ServerError
 from millrace.protocol import Schema
 from millrace.protocol.messages import PROTOCOL, Closed, Error, Hello, Result, Subscribe, Subscribed, Welcome
 from tests.protocol.vectors import read
@@ -118,6 +118,7 @@ def test_a_restart_begins_a_history_in_memory_alone(kept, tmp_path):
                 if kept:
                     subscription = await client.subscribe("q", from_sequence=following, history=history)
                     batch = await subscription.next_batch()
+                    assert isinstance(batch, RowBatch)
                     assert [row[0] for row in batch.rows] == list(range(7, 12))
                     return
                 with pytest.raises(ServerError, match="started again") as caught:
