@@ -87,6 +87,7 @@ class Feeder(Worker):
         try:
             with self.world.client() as client:
                 feed = client.open(self.stream, producer=self.producer)
+                self.world.opened.wait()  # a feed that opens after tuples of another could only be late
                 while not self.world.stopping.is_set():
                     count = self.random.choice((1, 3, 20, 200))
                     feed.send([self.row(number) for number in range(self.sent, self.sent + count)])
@@ -130,6 +131,7 @@ class World:
         self.listen, self.admin = (f"127.0.0.1:{free_port()}" for _ in range(2))
         self.stopping, self.finish = threading.Event(), threading.Event()
         self.server: subprocess.Popen[bytes] | None = None
+        self.opened = threading.Barrier(len(FEEDS))
         self.kills = 0
         self.log = (folder.parent / f"{folder.name}.log").open("wb")
         config = folder.parent / f"{folder.name}.toml"
@@ -204,6 +206,7 @@ class World:
         """Leave no process behind."""
         self.stopping.set()
         self.finish.set()
+        self.opened.abort()
         if self.server is not None and self.server.poll() is None:
             self.server.kill()
             self.server.wait()
@@ -243,6 +246,7 @@ class World:
             for thread in threads:
                 if thread.error is not None:
                     raise AssertionError(f"{thread.name}: {thread.error!r}\n{self.tail_of_log()}")
+            assert self.get("streams/a")["late"] == self.get("streams/b")["late"] == 0, "tuples were late"
             numbers = {reader.query: self.get(f"queries/{reader.query}")["next_sequence"] for reader in readers}
             plain = sum(feeder.row(at)[2] % 3 == 0 for feeder in feeders[:2] for at in range(feeder.sent))
             return numbers["plain"] == plain and all(len(one.rows) >= numbers[one.query] for one in readers)
