@@ -219,6 +219,7 @@ class Runner:
         self._reconfigures = False  # whether an event of the next step may change the graph
         self._ended = False
         self._aside = False  # whether a step is being taken by the worker
+        self._computes = False  # whether it is not recorded yet
         self._wakes: list[int] = []
         self._something = asyncio.Event()
         self._rests = False  # whether `run` waits for something
@@ -315,7 +316,7 @@ class Runner:
             call()
         elif self._events:
             self._settled.append(call)
-        elif self._aside:
+        elif self._computes:
             self._settling.append(call)
         elif self._undurable:
             self._undurable[-1].settled.append(call)
@@ -657,7 +658,7 @@ class Runner:
         async with self._turn:
             now_us, events = self._begin()
             budget = self._budget
-            self._aside = True
+            self._aside = self._computes = True
             try:
                 began = time.perf_counter()
                 effects = await self._worker.run_whole(lambda: self.engine.step(now_us, events, budget=budget))
@@ -665,11 +666,12 @@ class Runner:
                 if not changes:
                     self._adapt(took, effects.more)
                 self._finish(now_us, budget, events, effects, took)
+                self._computes = False
                 if changes:
                     # What follows goes by the change, whose effects outside the engine wait until it is durable.
                     await self._all_durable.wait()
             finally:
-                self._aside = False
+                self._aside = self._computes = False
 
     def _begin(self) -> tuple[int, list[Event]]:
         """The time and the events of a step."""
@@ -723,14 +725,18 @@ class Runner:
             self.fail(error)
         if not self._undurable:
             self._all_durable.set()
-        if self._turned is not None:
-            self._turned.set_result(None)
-            self._turned = None
+        self._note_turn()
+
+    def _note_turn(self) -> None:
+        turned, self._turned = self._turned, None
+        if turned is not None:
+            turned.set_result(None)
 
     def fail(self, error: Exception) -> None:
-        """An internal error: the next turn of `run` raises it."""
+        """An error that ends the server: the next turn of `run` raises it."""
         self._failure = error
         self._all_durable.set()
+        self._note_turn()
         self._idle.clear()
         self._something.set()
 
