@@ -62,7 +62,7 @@ from millrace.run.config import (
     listen_security,
     read_token,
 )
-from millrace.run.durability import Durability
+from millrace.run.durability import LAST_SECONDS, Durability
 from millrace.run.planning import Planning
 from millrace.run.recovery import RecoveryStopped
 from millrace.run.runner import NOTHING, Runner, Stopwatch, Timepiece
@@ -109,7 +109,9 @@ HANDSHAKE_SECONDS: Final = 5.0
 # How long the end waits for running tasks: mostly answers at the HTTP port.
 TASK_SECONDS: Final = 5.0
 # How long the end may take beyond `server.drain_seconds`; a service manager must wait longer before it kills.
-END_SECONDS: Final = TRIAL_SECONDS + CHANGE_SECONDS + SINK_SECONDS + RESULTS_SECONDS + HISTORY_SECONDS + TASK_SECONDS
+END_SECONDS: Final = (
+    TRIAL_SECONDS + CHANGE_SECONDS + LAST_SECONDS + SINK_SECONDS + RESULTS_SECONDS + HISTORY_SECONDS + TASK_SECONDS
+)
 # How often it is looked for rows that are older than sinks promise: at the least, and at the most.
 MOST_SECONDS: Final = 1.0
 LEAST_SECONDS: Final = 0.05

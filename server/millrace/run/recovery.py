@@ -32,7 +32,7 @@ from millrace.journal.checkpoints import Checkpoint
 from millrace.journal.segments import Journal
 from millrace.journal.steps import Start, Step, StepReader
 from millrace.net.sink import Count
-from millrace.protocol import MillraceError
+from millrace.protocol import MillraceError, Refuse
 from millrace.run.catalog import new_streams
 from millrace.run.control import changed, from_data
 from millrace.run.worker import Worker
@@ -226,14 +226,20 @@ class Recovery:
         for component in catalog.keeper.held.values():
             commands += component.strategies(names, forks)
         for command in commands:
-            await runner.command(command)
+            try:
+                await runner.command(command)
+            except Refuse as refused:
+                log.warning("cannot restore a decision of the catalog", reason=refused.text)
         catalog.keeper.held.clear()
         for name in list(catalog.temporaries.names):  # their readers are gone
             await catalog.change(DropQuery(name=name))
         for name in sorted(catalog.keeper.catching_up):
             log.warning("a query was still reading its history: it is dropped, create it again", query=name)
             sinks = [sink.name for sink in catalog.known.sinks.values() if sink.query == name]
-            await catalog.change_all([*(DropSink(name=sink) for sink in sinks), DropQuery(name=name)])
+            try:
+                await catalog.change_all([*(DropSink(name=sink) for sink in sinks), DropQuery(name=name)])
+            except Refuse as refused:
+                log.warning("a query could not be dropped and emits no rows", query=name, reason=refused.text)
         catalog.keeper.catching_up.clear()
         await catalog.note_undecided()
 
