@@ -235,11 +235,11 @@ class Durability:
                 return
             assert self._journal is not None
             control = self._control(self._journal.server_id)
-            child: int | None = self._fork(lsn)
+            child, saves = self._fork(lsn), True
             self.pause = time.perf_counter() - began
         try:
             _, status = await loop.run_in_executor(None, os.waitpid, child, 0)
-            child = None
+            saves = False
             if status != 0:
                 raise CheckpointError(
                     f"the process that saves the engine ended with {os.waitstatus_to_exitcode(status)}"
@@ -250,7 +250,7 @@ class Durability:
             control |= await daemon.make_durable()
             await loop.run_in_executor(None, self._checkpoints.write_control, lsn, control)
         except BaseException:
-            if child is not None:
+            if saves:
                 os.kill(child, signal.SIGKILL)
             self._checkpoints.discard(lsn)
             raise
