@@ -1,5 +1,5 @@
 """What the journal costs: the same work without a data directory, with `journal.sync = 'off'`, and with `'always'`, in
-turns in one run. The disk's own `fdatasync` is measured beside it."""
+turns in one run. The disk's own `fdatasync` is measured in the same run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def sync_seconds(count: int = 100) -> list[float]:
 
 
 def throughput(kind: str, rows: int, tuples: int, bound: float, rounds: int = 3) -> list[Figure]:
-    """Tuples per second into a filtered count, beside the rate without a journal."""
+    """Tuples per second into a filtered count, compared with the rate without a journal."""
     frames = max(1, tuples // rows)
     rates: dict[str | None, list[float]] = {mode: [] for mode in MODES}
     spent: dict[str | None, list[float]] = {mode: [] for mode in MODES}
@@ -95,7 +95,7 @@ def _called(mode: str | None) -> str:
 
 
 def recovery(tuples: int) -> list[Figure]:
-    """How fast a killed server repeats what was sent to it, beside how fast that came."""
+    """How fast a killed server replays what was sent to it, compared with how fast that came."""
     settings = {"MILLRACE_JOURNAL__CHECKPOINT_SECONDS": "86400", "MILLRACE_JOURNAL__CHECKPOINT_BYTES": str(1 << 40)}
     with tempfile.TemporaryDirectory(dir=os.environ.get("MILLRACE_BENCH_DIR")) as folder:
         with daemon(settings, folder) as server:

@@ -295,7 +295,7 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         Panel(
             "Age of the newest checkpoint",
             "s",
-            "A start replays what came after it.",
+            "After a restart, the server replays everything since this checkpoint.",
             ((f"millrace_journal_checkpoint_age_seconds{{{SERVER}}}", "{{instance}}"),),
         ),
         Panel(

@@ -135,12 +135,12 @@ def outside_sinks(seen: Snapshot) -> Iterator[Advice]:
 
 
 def catalog_unwritten(seen: Snapshot) -> Iterator[Advice]:
-    """Definitions that a restart would lose."""
+    """A copy of the definitions that is out of date."""
     error = seen.server.get("catalog_error")
     if error is not None:
         text = (
-            f"The server cannot save its catalog: {_sentence(error)} Later changes are in effect but are lost when the "
-            "server ends. The server retries every second; until it succeeds, keep a copy."
+            f"The server cannot update catalog.sqlite: {_sentence(error)} Changes are safe in the journal, and a restart keeps "
+            "them; only an earlier version would start without them. The server retries every second."
         )
         yield Advice("catalog_unwritten", "server", text, "millrace export > catalog.sql")
 
