@@ -386,6 +386,36 @@ def test_a_failed_fsync_is_final(tmp_path, monkeypatch):
     asyncio.run(play())
 
 
+@pytest.mark.parametrize("failing", range(4))
+def test_a_failed_fsync_of_a_full_file_or_a_folder_is_final_too(tmp_path, monkeypatch, failing):
+    async def play():
+        results = Results(tmp_path, now_us=Clock())
+        failures = []
+        results.on_failure = failures.append
+        log = opened(results, "1 MB")
+        fsync, calls = os.fsync, []
+
+        def once(handle):
+            calls.append(handle)
+            if len(calls) == failing + 1:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            fsync(handle)
+
+        monkeypatch.setattr(os, "fsync", once)
+        with pytest.raises(OSError, match=r"output error|an earlier fsync failed"):  # noqa: PT012 - in one of the rounds
+            for first in range(0, 400, 40):
+                log.append(first, rows_of(first, 40, size=200))
+                await results.sync()
+        for _ in range(2):
+            with pytest.raises(OSError, match="an earlier fsync failed"):
+                await results.sync()
+        assert [error.code for error in failures] == ["results_broken"]
+        assert len(calls) == failing + 1
+        await results.close()
+
+    asyncio.run(play())
+
+
 def test_sync_makes_everything_before_it_durable(tmp_path):
     async def play():
         results = Results(tmp_path, now_us=Clock())

@@ -139,8 +139,8 @@ def catalog_unwritten(seen: Snapshot) -> Iterator[Advice]:
     error = seen.server.get("catalog_error")
     if error is not None:
         text = (
-            f"The server cannot update catalog.sqlite: {_sentence(error)} Changes are safe in the journal, and a restart keeps "
-            "them; only an earlier version would start without them. The server retries every second."
+            f"The server cannot update catalog.sqlite: {_sentence(error)} Changes are safe in the journal, and "
+            "a restart keeps them; only an earlier version would start without them. The server retries every second."
         )
         yield Advice("catalog_unwritten", "server", text, "millrace export > catalog.sql")
 

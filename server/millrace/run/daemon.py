@@ -74,7 +74,7 @@ from millrace.sql.functions import install_module
 from millrace.sql.limits import Limits as SqlLimits
 from millrace.store.places import SinkFolders
 from millrace.store.restarts import Marker, UncleanEnd
-from millrace.store.results import ResultLimits, Results
+from millrace.store.results import ResultLimits, Results, ResultsBroken
 from millrace.values.batch import Batch
 from millrace.values.intervals import parse_interval
 from millrace.values.retention import parse_bytes
@@ -151,6 +151,7 @@ class Daemon:
             clock=clock,
             threads=threads,
         )
+        self.results.on_failure = self.runner.fail
         self.feeds = Feeds(self.runner)
         self.metrics = Metrics(self.engine, self.runner, self.feeds)
         self.runner.on_ask_ended = self.metrics.ask_ended
@@ -677,7 +678,7 @@ class Daemon:
 
     def _task_ended(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            if isinstance(error, JournalError):  # logged when it happened
+            if isinstance(error, JournalError | ResultsBroken):  # logged when it happened
                 self._failure = error
             else:
                 log.error("internal error: the server is stopping", task=task.get_name(), exc_info=error)

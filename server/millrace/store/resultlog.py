@@ -412,7 +412,7 @@ class ResultLog:
         self.close_file()
         if not self._folder.is_dir():
             self._folder.mkdir(parents=True, exist_ok=True)
-            _sync_folder(self._folder.parent)
+            self._sync_folder(self._folder.parent)
         head = Head(self.history, self.schema, first, None if last is None else last.first, since_us)
         path = self._folder / name_of(first)
         data = write_head(head)
@@ -420,7 +420,7 @@ class ResultLog:
         handle = os.open(path, flags, 0o600)
         try:
             _write_at(handle, data, 0)
-            _sync_folder(self._folder)
+            self._sync_folder(self._folder)
         except BaseException:
             os.close(handle)
             raise
@@ -475,8 +475,15 @@ class ResultLog:
         """Make what is written durable."""
         if self._unsynced:
             if self._handle is not None:
-                os.fsync(self._handle)
+                self._results.make_durable(self._handle)
             self._unsynced = False
+
+    def _sync_folder(self, folder: Path) -> None:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._results.make_durable(handle)
+        finally:
+            os.close(handle)
 
     def close_file(self) -> None:
         """Make the last file durable and close it; the next write opens it again."""
@@ -586,11 +593,3 @@ def _write_at(handle: int, data: bytes, offset: int) -> None:
     while view:
         written = os.pwrite(handle, view, offset)
         view, offset = view[written:], offset + written
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -6,6 +6,7 @@ Rule: the engine emits the same rows under the same numbers again when it replay
 written twice: `append` skips what a log has. The event loop appends to a buffer; one thread writes the buffers of all
 logs, and trims them; readers read in another thread. A write that fails is retried until it succeeds, and meanwhile
 the rows wait in memory and press the feeds. A failed `fsync` is final: what it should have made durable may be lost.
+Nothing more is written then, the server stops, and its next start emits the rows again.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Final
 
 import structlog
 
-from millrace.protocol import Schema, format_timestamp
+from millrace.protocol import MillraceError, Schema, format_timestamp
 from millrace.protocol.words import counted
 from millrace.store.places import error_words
 from millrace.store.resultlog import ResultLog, Rows
@@ -64,6 +65,12 @@ class Trouble:
 
     reason: str
     since_us: int
+
+
+class ResultsBroken(MillraceError):  # noqa: N818 - named after the state
+    """An fsync failed, so the state of the disk is unknown until a restart reads it."""
+
+    code = "results_broken"
 
 
 @dataclass(slots=True)
@@ -109,6 +116,7 @@ class Results:
         self.disk_bytes = 0  # of all logs
         self.trouble: Trouble | None = None
         self.failed: str | None = None
+        self.on_failure: Callable[[Exception], None] = _ignore_failure  # on the loop
         self.retries = 0
         self.damaged: dict[str, str] = {}
         self._folder = None if folder is None else folder / FOLDER
@@ -280,6 +288,9 @@ class Results:
 
     def work(self, *, final: bool = False) -> bool:
         """Write what waits, make it durable if a caller waits for that, and trim; whether all of it succeeded."""
+        if self.failed is not None:
+            self._end_syncs(OSError(f"an earlier fsync failed: {self.failed}"))
+            return False
         with self.lock:
             syncs, self._syncs = self._syncs, []
             dirty, self._dirty = list(self._dirty), {}
@@ -294,7 +305,7 @@ class Results:
                 self._dirty = dict.fromkeys(dirty[done:]) | self._dirty
                 self._syncs = syncs + self._syncs
             self._trim(dirty)
-            if final:
+            if final or self.failed is not None:
                 self._end_syncs(error)
             return False
         if self.trouble is not None:
@@ -318,8 +329,6 @@ class Results:
 
     def _sync_all(self, *, final: bool) -> OSError | None:
         """fsync of every open file; the others were durable when they were closed."""
-        if self.failed is not None:
-            return OSError(f"an earlier fsync failed: {self.failed}")
         try:
             for found in tuple(self._open):
                 if final:
@@ -327,10 +336,21 @@ class Results:
                 else:
                     found.sync()
         except OSError as error:
-            self.failed = error_words(error)
-            log.error("retained rows could not be made durable", reason=self.failed)
             return error
         return None
+
+    def make_durable(self, handle: int) -> None:
+        """fsync. Its failure is final."""
+        try:
+            os.fsync(handle)
+        except OSError as error:
+            self.failed = reason = error_words(error)
+            text = "retained rows cannot be made durable: the server stops, and its next start emits them again"
+            log.error(text, reason=reason)
+            if self._loop is not None:
+                with suppress(RuntimeError):  # the loop has been closed
+                    self._loop.call_soon_threadsafe(self.on_failure, ResultsBroken(f"{self._folder}: {reason}"))
+            raise
 
     def _end_syncs(self, error: OSError | None) -> None:
         with self.lock:
@@ -387,3 +407,7 @@ class Results:
             if not oldest:
                 return
             min(oldest, key=lambda one: one[:2])[2].drop_oldest()
+
+
+def _ignore_failure(_: Exception) -> None:
+    """For callers that read `failed` instead."""
