@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import IO
 
-HANG_SECONDS = 600.0
+HANG_SECONDS = 240.0
 
 
 def wait_until(true: Callable[[], object]) -> None:

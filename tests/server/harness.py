@@ -5,6 +5,7 @@ import inspect
 import json
 import shutil
 import threading
+import time
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from tempfile import gettempdir
@@ -257,6 +258,8 @@ async def settle(turns=20):
 
 
 async def until(true):
-    """Let the loop turn until something holds; `served` ends a test that would wait forever."""
-    while not true():  # noqa: ASYNC110
+    """Let the loop turn until something holds."""
+    end = time.monotonic() + HANG_SECONDS
+    while not true():
+        assert time.monotonic() < end, "it did not come true"
         await asyncio.sleep(0.001)

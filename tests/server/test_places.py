@@ -333,6 +333,7 @@ def test_a_sink_over_the_servers_own_catalog_waits_and_the_server_starts(tmp_pat
                 "UPDATE statements SET sql = replace(sql, 'x.jsonl', ?) WHERE sql LIKE '%x.jsonl%'",
                 (str(data / "catalog.sqlite"),),
             )
+        forget_journal(data)
 
     async def second():
         async with running(server={"data_dir": data}) as daemon:
