@@ -292,7 +292,7 @@ def test_nothing_is_advised_where_all_is_well() -> None:
         (
             "catalog_unwritten",
             "server",
-            "update catalog.sqlite: cannot write the catalog d/catalog.sqlite: disk full. Changes are safe in the journal",
+            "cannot write the catalog d/catalog.sqlite: disk full. Changes are safe in the journal",
             "millrace export > catalog.sql",
             {"server": {"catalog_error": "cannot write the catalog d/catalog.sqlite: disk full"}},
         ),
