@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 
+from millrace.journal import segments
 from millrace.journal.disk import RealDisk
 from millrace.journal.errors import JournalBroken, JournalError, JournalFull
 from millrace.journal.layout import HEADER_BYTES, RECORD_BYTES
@@ -330,3 +331,18 @@ def test_a_failure_is_reported_once() -> None:
     with pytest.raises(JournalBroken):
         writer.close()
     assert (len(watch.failures), watch.written, watch.synced) == (1, 1, 0)
+
+
+def test_segments_start_small_and_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "FIRST_SEGMENT_BYTES", 300)
+    disk, count = SimulatedDisk(Random(1)), 0
+    for expected in ([300], [300, 1_200], [300, 1_200, 4_000], [300, 1_200, 4_000, 4_000]):
+        journal = Journal.open(disk, segment_bytes=4_000)  # a start continues with the size that it finds
+        while len(journal.segments) < len(expected):
+            journal.append(bytes(50))
+            journal.write()
+            count += 1
+        journal.sync()
+        assert [segment.bytes for segment in journal.segments] == expected
+        assert len(list(journal.read(1))) == count
+        journal.close()

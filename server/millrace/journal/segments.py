@@ -1,4 +1,4 @@
-"""A log of opaque records in segments: files of a fixed size, named by the LSN of their first record.
+"""A log of opaque records in segments: files that are allocated as a whole, named by the LSN of their first record.
 
 Rule: a segment is complete and synced before the next one has a name, so a crash can damage the last segment only, and
 there only records that were never synced. Any other damage stops the server.
@@ -40,6 +40,9 @@ from millrace.journal.layout import (
 from millrace.journal.reader import JournalReader, lost, missing, open_segment
 
 SEGMENT_BYTES: Final = 64 * 2**20
+# Segments start small, for servers with little to record, and each is so many times as large as the one before.
+FIRST_SEGMENT_BYTES: Final = 4 * 2**20
+GROWTH: Final = 4
 # A segment that has no first LSN yet. It never has records under this name.
 SPARE: Final = "next"
 # How long a full disk is left alone while the present segment has room.
@@ -153,7 +156,7 @@ class Journal:
             raise JournalError(f"{self.disk.path('')} cannot be opened ({reason(error)}): check the disk") from None
 
     def _start(self, server_id: bytes, first_lsn: int) -> None:
-        head = Header(server_id, first_lsn, 0, self.segment_bytes, self._now_us())
+        head = Header(server_id, first_lsn, 0, min(FIRST_SEGMENT_BYTES, self.segment_bytes), self._now_us())
         self._place(self.disk.create(SPARE, head.size), head)
         self.next_lsn = first_lsn
         self.written = self.synced = first_lsn - 1
@@ -245,7 +248,7 @@ class Journal:
         if self._spare is not None or self._offset <= self._file.size // 2:
             self.full = None
         elif self.full is None or self._now_us() >= self._retry_us:
-            self._prepare(self.segment_bytes)
+            self._prepare(self._next_bytes)
         return self.written
 
     def _write_some(self) -> None:
@@ -278,7 +281,7 @@ class Journal:
 
     def _roll(self, payload: int) -> None:
         """Continue in a new segment that takes a record of this size."""
-        size = max(self.segment_bytes, HEADER_BYTES + RECORD_BYTES + payload)
+        size = max(self._next_bytes, HEADER_BYTES + RECORD_BYTES + payload)
         if self._spare is not None and self._spare.size != size:
             self._spare.close()
             self._spare = None
@@ -360,6 +363,11 @@ class Journal:
             self._spare = None
         self.disk.unlock()
         self._broken = "the journal has been closed"
+
+    @property
+    def _next_bytes(self) -> int:
+        """The size of the next segment."""
+        return min(GROWTH * self._head.size, self.segment_bytes)
 
     @property
     def _path(self) -> str:
