@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from millrace.journal import disk
 from millrace.journal.disk import Disk, RealDisk
 from millrace.journal.errors import JournalFull, JournalLocked
 from millrace.journal.reader import JournalReader
@@ -172,3 +173,40 @@ def test_a_killed_writer_loses_nothing_it_reported(tmp_path: Path) -> None:
             assert payload == str(lsn).encode() * 20
         assert reader.next_lsn > promised
         reader.close()
+
+
+@pytest.mark.parametrize("refuses", [None, "open", "write", "half"])
+def test_large_writes_change_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: str | None) -> None:
+    """Random writes to a file, and to an array; file systems without direct writes, and such as write half of it."""
+    monkeypatch.setattr(disk, "_LARGE", 5_000)
+    monkeypatch.setattr(disk, "_DIRECT_BYTES", 2 * 4_096)
+    opens, write = os.open, os.pwrite
+
+    def refuse_open(path: Path, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return opens(path, flags, mode)
+
+    def refuse_blocks(handle: int, data: bytes | memoryview, offset: int) -> int:
+        if isinstance(data, memoryview) and refuses == "write":
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return write(handle, data[: 4_096 if isinstance(data, memoryview) and refuses == "half" else None], offset)
+
+    if refuses == "open":
+        monkeypatch.setattr(os, "open", refuse_open)
+    monkeypatch.setattr(os, "pwrite", refuse_blocks)
+    random, size = Random(3), 100_001
+    expected = bytearray(size)
+    for turn in range(2):
+        real = RealDisk(tmp_path)
+        file = real.open("x", write=True) if turn else real.create("x", size)
+        for _ in range(60):
+            offset = random.choice([0, 4_096, random.randrange(size)])
+            data = random.randbytes(min(random.choice([1, 96, 4_999, 5_000, 8_192, 12_288, 50_000]), size - offset))
+            cuts = sorted(random.randrange(len(data) + 1) for _ in range(random.randrange(4)))
+            file.write_at(offset, [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)])
+            expected[offset : offset + len(data)] = data
+            assert file.read_at(0, size) == expected
+        file.sync()
+        file.close()
+    assert (tmp_path / "x").read_bytes() == expected
