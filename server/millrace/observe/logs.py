@@ -277,7 +277,7 @@ EVENTS: Final[dict[str, LogEvent]] = {
         "error", ("reason",), "Rows wait in memory; when too many do, feeds wait. No row is lost."
     ),
     "results are written again": LogEvent("info", ("seconds",), "The problem of the previous row is over."),
-    "retained rows could not be made durable": LogEvent(
+    "retained rows cannot be made durable: the server stops, and its next start emits them again": LogEvent(
         "error", ("reason",), "An fsync failed: the disk may have lost what was written before."
     ),
     "retained rows are damaged; subscribers resume after them": LogEvent(
