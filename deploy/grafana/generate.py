@@ -293,6 +293,15 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
             ),
         ),
         Panel(
+            "Retained rows",
+            "bytes",
+            "Rows of all queries for readers that resume: on the disk, and in memory until they are written.",
+            (
+                (f"millrace_results_bytes{{{SERVER}}}", "{{instance}} disk"),
+                (f"millrace_results_waiting_bytes{{{SERVER}}}", "{{instance}} memory"),
+            ),
+        ),
+        Panel(
             "Age of the newest checkpoint",
             "s",
             "After a restart, the server replays everything since this checkpoint.",
