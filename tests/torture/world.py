@@ -26,6 +26,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
+
 from millrace.client import Backoff, Client, RowBatch
 from tests.cli.conftest import clean_environment
 from tests.patience import wait_until
@@ -34,6 +36,7 @@ STEP_US = 1_000
 START_US = 1_790_000_000_000_000
 WINDOW_US = 500_000
 BAND_US = 3_000
+GAP_US = 3_000
 KEYS = 7
 SQL = """
 CREATE STREAM a (ts TIMESTAMP, k BIGINT, v BIGINT) WITH (time = 'ts', grace = '1 hour');
@@ -46,10 +49,14 @@ CREATE QUERY pairs WITH (retain = '1 GB') AS
   SELECT a.k, a.v AS av, b.v AS bv FROM a JOIN b
   ON a.k = b.k AND b.ts BETWEEN a.ts AND a.ts + INTERVAL '3 milliseconds';
 CREATE QUERY totals WITH (retain = '1 GB') AS SELECT k, count(*) AS n FROM b GROUP BY k;
+CREATE QUERY sparse AS SELECT ts, v FROM a WHERE v % 11 < 4;
+CREATE QUERY sessions WITH (retain = '1 GB') AS
+  SELECT count(*) AS n, sum(v) AS total, window_start FROM SESSION(sparse, ts, INTERVAL '3 milliseconds');
 CREATE SINK lines FROM plain WITH (type = 'file', path = 'plain.jsonl');
 CREATE SINK table FROM pairs WITH (type = 'file', path = 'pairs.csv', format = 'csv');
+CREATE SINK files FROM plain WITH (type = 'file', path = 'plain', format = 'parquet', rotate_rows = 700);
 """
-QUERIES = ("plain", "windows", "pairs", "totals")
+QUERIES = ("plain", "windows", "pairs", "totals", "sessions")
 # The feeds, each with its stream; two feed one stream.
 FEEDS = {"a1": "a", "a2": "a", "b1": "b"}
 
@@ -236,6 +243,8 @@ class World:
         assert self.server is not None
         self.server.send_signal(signal.SIGTERM)
         assert self.server.wait(60) == 0, self.tail_of_log()
+        rows = next(reader.rows for reader in readers if reader.query == "plain")
+        in_order("files", parquet_rows(self.folder / "sinks" / "plain"), [row for _, row in rows])
         return verdict
 
     def judge(self, feeders: list[Feeder], readers: list[Reader]) -> str:
@@ -263,6 +272,7 @@ class World:
         same("plain", rows["plain"], [(k, v) for _, k, v in a if v % 3 == 0])
         same("windows", [row[:3] for row in rows["windows"]], windows(a))
         same("pairs", rows["pairs"], pairs(a, b))
+        same("sessions", [row[:2] for row in rows["sessions"]], sessions([row for row in a if row[2] % 11 < 4]))
         assert dict(rows["totals"]) == Counter(k for _, k, _ in b), "totals"
         lines = [json.loads(line) for line in (self.folder / "sinks" / "plain.jsonl").read_text().splitlines()]
         in_order("lines", [(line["k"], line["v"]) for line in lines], rows["plain"])
@@ -307,6 +317,25 @@ def windows(rows: list[tuple[int, int, int]]) -> list[tuple[Any, ...]]:
         entry[0] += 1
         entry[1] += v
     return [(k, n, total) for (_, k), (n, total) in found.items()]
+
+
+def sessions(rows: list[tuple[int, int, int]]) -> list[tuple[Any, ...]]:
+    found: list[tuple[int, int]] = []
+    before = 0
+    for ts, _, v in sorted(rows):
+        if ts - before >= GAP_US:
+            found.append((0, 0))
+        n, total = found[-1]
+        found[-1], before = (n + 1, total + v), ts
+    return list(found)
+
+
+def parquet_rows(folder: Path) -> list[tuple[Any, ...]]:
+    """The rows of a sink's files, in the order of its manifest; every file is in it."""
+    entries = [json.loads(line) for line in (folder / "_files.manifest.jsonl").read_text().splitlines()]
+    assert sorted(entry["file"] for entry in entries) == sorted(path.name for path in folder.glob("*.parquet"))
+    tables = [pq.read_table(folder / entry["file"]) for entry in entries]
+    return [(row["k"], row["v"]) for table in tables for row in table.to_pylist()]
 
 
 def pairs(a: list[tuple[int, int, int]], b: list[tuple[int, int, int]]) -> list[tuple[Any, ...]]:
