@@ -13,10 +13,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+import pyarrow as pa
+
 from bench.figure import Figure
 from bench.race.served import FILTERED, pace
 from bench.wire import FILTER, STREAM, Daemon, _settled, daemon, send
+from millrace.client import Client
 
+TOTALS: Final = "CREATE QUERY counted AS SELECT src, count(*) AS n, sum(len) AS total FROM packets GROUP BY src;"
+SLICE: Final = 50_000
 # None: without a data directory.
 MODES: Final = (None, "off", "10 ms", "always")
 
@@ -108,6 +114,27 @@ def recovery(tuples: int) -> list[Figure]:
     return [
         Figure("ready again after SIGTERM", started[1], "s"),
         Figure("replay, times as fast as the rows came", sent / replay, "times", 3, most=False),
+    ]
+
+
+def groups(count: int) -> list[Figure]:
+    """How long a server with so many groups takes to start from its checkpoint, until it is ready."""
+    with tempfile.TemporaryDirectory(dir=os.environ.get("MILLRACE_BENCH_DIR")) as folder:
+        with daemon({}, folder) as server:
+            server.sql(STREAM + TOTALS)
+            with Client(server.listen) as client:
+                feed = client.open("packets")
+                for first in range(0, count, SLICE):
+                    keys = np.arange(first, min(first + SLICE, count))
+                    columns = {"src": keys, "dst": keys % 7, "len": keys * 3, "rate": keys * 0.5}
+                    feed.send_arrow(pa.record_batch(columns))
+                feed.flush()
+            rows = _settled(server)
+        state = sum(file.stat().st_size for file in (Path(folder) / "checkpoints").iterdir())
+        ready = min(_start({}, folder, rows) for _ in range(3))
+    return [
+        Figure(f"{count:,} groups: checkpoints on disk", state / 2**20, "MiB"),
+        Figure(f"{count:,} groups: ready after SIGTERM", ready, "s", 2),
     ]
 
 

@@ -72,6 +72,12 @@ def test_a_killed_server_repeats_what_was_sent() -> None:
     assert replay.value > 0
 
 
+def test_groups_are_there_after_a_start() -> None:
+    state, ready = durability.groups(1_000)
+    assert state.value > 0
+    assert ready.value > 0
+
+
 def test_from_a_socket_to_history() -> None:
     """`history` itself compares the rows that were archived with those that were sent."""
     speed, _ = wire.history("arrow", 1_000, 20_000, 1.0)
