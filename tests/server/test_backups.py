@@ -134,7 +134,7 @@ REFUSED = {
         lambda backup: damage(
             backup, segment(backup).relative_to(backup), lambda data: data[:90] + bytes([data[90] ^ 1]) + data[91:]
         ),
-        "is damaged: it has 67108864 bytes with another checksum",
+        "is damaged: it has 4194304 bytes with another checksum",
     ),
     "a missing file": (lambda backup: segment(backup).unlink(), "no such file or directory"),
 }

@@ -19,7 +19,7 @@ from tests.cli.conftest import Server, millrace
 from tests.server.directories import contents, feed, killed, restarted, rows, state
 from tests.server.harness import running
 
-SEGMENT = 64 * 2**20
+SEGMENT = 4 * 2**20
 YEAR_US = 365 * 86_400_000_000
 
 
@@ -179,7 +179,7 @@ BAD = {
     ),
     "half a segment": Bad(
         cut_segment,
-        r"{data}/journal/0+1.segment has 33554432 bytes, not 67108864, so it is an incomplete copy: copy the whole "
+        r"{data}/journal/0+1.segment has 2097152 bytes, not 4194304, so it is an incomplete copy: copy the whole "
         "file again",
     ),
     "a segment with another name": Bad(

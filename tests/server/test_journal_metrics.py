@@ -3,6 +3,7 @@
 import asyncio
 import re
 
+from millrace.journal.segments import FIRST_SEGMENT_BYTES
 from millrace.journal.writer import Full
 from tests.server.directories import SQL, feed
 from tests.server.harness import running, served
@@ -49,7 +50,7 @@ def test_the_series_count_what_the_journal_does(tmp_path):
                 assert first[name] < least <= seen[name] <= after[name]
             assert seen["journal_records_total"] >= first["journal_records_total"] + 10
             assert seen['journal_sync_seconds_bucket{le="+Inf"}'] == seen["journal_sync_seconds_count"]
-            assert (seen["journal_segments"], seen["journal_disk_bytes"]) == (1, 64 * 2**20)
+            assert (seen["journal_segments"], seen["journal_disk_bytes"]) == (1, FIRST_SEGMENT_BYTES)
             assert seen["journal_oldest_lsn"] == 1
             assert seen["journal_newest_lsn"] == seen["journal_replay_steps"] >= seen["journal_records_total"]
             assert seen['journal_checkpoints_total{result="done"}'] == 1
