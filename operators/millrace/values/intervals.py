@@ -9,7 +9,7 @@ import re
 from fractions import Fraction
 
 from millrace.protocol import MAX_INT64, MIN_INT64, Refuse
-from millrace.protocol.timestamps import DAY, LIFETIME_US
+from millrace.protocol.timestamps import DAY, LIFETIME_US, TimestampError, parse_timestamp
 
 UNITS_US: dict[str, int] = {
     **dict.fromkeys(("us", "usec", "usecs", "microsecond", "microseconds"), 1),
@@ -51,6 +51,25 @@ def parse_duration(text: str, unit: str | None = None) -> int:
     us = parse_interval(text, unit)
     check_duration(us, repr(text)[:60])
     return us
+
+
+def parse_moment(text: str, now_us: int) -> int:
+    """A time as people name it: ISO 8601, integer microseconds, or `-10 minutes`, which is before `now_us`."""
+    bare = text.strip()
+    try:
+        if bare.lstrip("-").isdecimal():
+            return parse_timestamp(int(bare))
+        if not bare.startswith("-"):
+            return parse_timestamp(bare)
+        if (ago_us := parse_duration(bare[1:])) >= 0:
+            return now_us - ago_us
+    except (TimestampError, Refuse, ValueError):
+        pass
+    raise Refuse(
+        "expected a time (ISO 8601 such as 2026-01-01T09:30:00Z, integer microseconds, or a time ago such as "
+        f"'-10 minutes'), got {text!r:.60}",
+        code="bad_value",
+    )
 
 
 def check_duration(us: int, shown: str) -> None:

@@ -83,6 +83,10 @@ class Checkpoints:
         control, state = (_read(self._path(lsn, kind)) for kind in ("control", "state"))
         return Checkpoint(lsn, state, self._unpacked(lsn, control))
 
+    def control(self, lsn: int) -> dict[str, Any]:
+        """The control state alone: that of the engine may be large."""
+        return self._unpacked(lsn, _read(self._path(lsn, "control")))
+
     def _unpacked(self, lsn: int, control: bytes) -> dict[str, Any]:
         try:
             data: dict[str, Any] = unpack(control)

@@ -99,6 +99,17 @@ def encode_start(start: Start) -> bytes:
     return pack([START, FORM, start.version, dict(start.limits)])
 
 
+def is_step(record: bytes) -> bool:
+    """Whether a record is a step, found out without decoding it."""
+    return record[1] == STEP
+
+
+def time_of(step: bytes) -> int:
+    """The clock of a recorded step."""
+    now_us: int = unpack(step)[1]
+    return now_us
+
+
 def _arrived(event: Arrived) -> list[Any]:
     """Tuples as plain data: the frames that they came in, or their columns."""
     batch = event.batch
