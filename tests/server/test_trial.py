@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.changes.set_strategy import SetStrategy
-from millrace.observe import trial as trial_module
+from millrace.observe import latencies as latencies_module
 from millrace.observe.conditions import MEASURES, parse_condition
-from millrace.observe.trial import Latencies
+from millrace.observe.latencies import Latencies
 from millrace.protocol import Refuse
 from millrace.store.catalog import CatalogFile
 from tests.server.harness import SCHEMA_SQL, lines, peer, running, served, until
@@ -94,7 +94,7 @@ def test_latencies_are_exact(batches):
 
 @pytest.mark.parametrize("size", [1, 7, 1_000, 10_000])
 def test_beyond_the_samples_that_are_kept_quantiles_are_of_every_so_manieth_row(monkeypatch, size):
-    monkeypatch.setattr(trial_module, "SAMPLES", 500)
+    monkeypatch.setattr(latencies_module, "SAMPLES", 500)
     latencies = Latencies()
     for start in range(0, 10_000, size):
         latencies.add(np.arange(start, min(start + size, 10_000)))

@@ -24,6 +24,7 @@ from millrace.engine.events import CommandBody, SetStrategy
 from millrace.engine.fieldnames import with_old_names
 from millrace.engine.scheduler.table import Strategy
 from millrace.observe.conditions import Condition, parse_condition
+from millrace.observe.latencies import Latencies
 from millrace.observe.rates import Counters, between, goes_on
 from millrace.protocol import MillraceError, Refuse
 from millrace.run.catalog import Catalog, Check
@@ -34,8 +35,6 @@ log = structlog.get_logger()
 
 # How often queues are looked at: fifty looks are in a second, and each costs a few microseconds an operator.
 QUEUE_LOOK_SECONDS: Final = 0.02
-# Latencies that are kept exactly; beyond that every second one, then every fourth, and so on: 8 MB at the most.
-SAMPLES: Final = 1_000_000
 # A shorter span would measure the server's own rhythm; a longer one would not end in reasonable time.
 SHORTEST_US: Final = 10_000
 LONGEST_US: Final = 3_600_000_000
@@ -59,40 +58,6 @@ class Measures:
     idle: float
     steps_per_second: float
     input_per_second: float
-
-
-class Latencies:
-    """How long rows took. Mean and most are of all of them, the quantiles of those that are kept."""
-
-    def __init__(self) -> None:
-        self.rows = 0
-        self.most_us = 0
-        self._total_us = 0
-        self._kept: list[np.ndarray[Any, Any]] = []
-        self._count = 0
-        self._stride = 1
-
-    def add(self, waited: np.ndarray[Any, Any]) -> None:
-        """Of every `stride` rows the first is kept, counted over all of them."""
-        self._kept.append(waited[(-self.rows) % self._stride :: self._stride])
-        self._count += len(self._kept[-1])
-        self.rows += len(waited)
-        self._total_us += int(waited.sum())
-        self.most_us = max(self.most_us, int(waited.max()))
-        while self._count > SAMPLES:
-            self._kept = [np.concatenate(self._kept)[::2]]
-            self._count = len(self._kept[0])
-            self._stride *= 2
-
-    def mean_us(self) -> float | None:
-        return self._total_us / self.rows if self.rows else None
-
-    def quantiles_us(self, *percents: int) -> list[float | None]:
-        """For each percentage, the least latency that this share of rows does not exceed."""
-        if not self.rows:
-            return [None] * len(percents)
-        found: list[float | None] = np.percentile(np.concatenate(self._kept), percents, method="inverted_cdf").tolist()
-        return found
 
 
 class Meter:
