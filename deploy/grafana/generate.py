@@ -286,10 +286,11 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         Panel(
             "Journal and checkpoint on the disk",
             "bytes",
-            "Checkpoints let the server remove the segments before them.",
+            "Checkpoints let the server remove older segments. The past is what `journal.keep` keeps in addition.",
             (
                 (f"millrace_journal_disk_bytes{{{SERVER}}}", "{{instance}} journal"),
                 (f"millrace_journal_checkpoint_bytes{{{SERVER}}}", "{{instance}} checkpoint"),
+                (f"millrace_journal_past_bytes{{{SERVER}}}", "{{instance}} past"),
             ),
         ),
         Panel(

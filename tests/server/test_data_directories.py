@@ -341,7 +341,7 @@ def test_trim_leaves_what_a_start_needs(data, made):
         done = millrace("journal", "trim", "--before", str(lsn), "--data-dir", str(data))
         assert done.returncode == 1
         assert done.stderr == (
-            f"millrace: a start may need the records after {older}, the older of the complete checkpoints: use "
+            f"millrace: a start may need the records after {older}, the older of the newest two checkpoints: use "
             f"--before {older + 1} at the most\n"
         )
     assert contents(data) == before

@@ -1,4 +1,5 @@
-"""How much of a query's result is retained: `7 days`, `1 GB`, `1000 rows` or `none`, as people write it.
+"""How much of a query's result is retained: `7 days`, `1 GB`, `1000 rows` or `none`, as people write it; and how much
+of a server's past is kept: `1 hour`, `4 GB`, `1 hour | 4 GB` or `none`.
 
 A kB, MB, GB or TB is a power of 1000, a KiB, MiB, GiB or TiB a power of 1024.
 """
@@ -21,6 +22,7 @@ UNITS_BYTES: Final[dict[str, int]] = {
 }
 FORMS: Final = "a size such as '64 MB', a time such as '7 days', a number of rows such as '1000 rows', or 'none'"
 DEFAULT: Final = "64 MB"
+KEEP_FORMS: Final = "a time such as '1 hour', a size such as '4 GB', both as in '1 hour | 4 GB', or 'none'"
 _AMOUNT: Final = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-z]+)\s*", re.ASCII)
 # Longer texts are nonsense; the pattern's time grows with their length.
 _MOST_CHARACTERS: Final = 64
@@ -40,6 +42,44 @@ class Retain:
     @property
     def nothing(self) -> bool:
         return self.bytes == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """A server's past: at most so long, and at most so many bytes on disk. None: no such limit; one of them is set."""
+
+    age_us: int | None = None
+    bytes: int | None = None
+
+    @property
+    def nothing(self) -> bool:
+        return self.bytes == 0
+
+
+def parse_keep(text: str) -> Keep:
+    """What `[journal] keep` says; Refuse names the forms that it has."""
+    if text.strip().lower() == "none":
+        return Keep(bytes=0)
+    parts = text.split("|")
+    if len(text) > _MOST_CHARACTERS or len(parts) > 2:
+        raise Refuse(f"expected {KEEP_FORMS}, got {text!r:.60}")
+    found = [_keep_part(part, text) for part in parts]
+    if len(found) == 1:
+        return found[0]
+    first, second = found
+    if (first.bytes is None) == (second.bytes is None):
+        raise Refuse(f"expected one time and one size, got {text!r:.60}")
+    return Keep(first.age_us or second.age_us, first.bytes or second.bytes)
+
+
+def _keep_part(part: str, text: str) -> Keep:
+    try:
+        retain = parse_retain(part)
+    except Refuse as error:
+        raise Refuse(f"expected {KEEP_FORMS}, got {text!r:.60}" if FORMS in error.text else error.text) from None
+    if retain.rows is not None or retain.nothing:
+        raise Refuse(f"expected {KEEP_FORMS}, got {text!r:.60}")
+    return Keep(retain.age_us, retain.bytes)
 
 
 def parse_retain(text: str) -> Retain:
@@ -73,7 +113,7 @@ def parse_bytes(text: str) -> int:
 
 def _above_zero(number: int, text: str) -> int:
     if number <= 0:
-        raise Refuse(f"expected more than 0, or 'none' to retain no rows, got {text!r:.60}")
+        raise Refuse(f"expected more than 0, or 'none', got {text!r:.60}")
     if number > MAX_INT64:
         raise Refuse(f"expected at most {MAX_INT64}, got {text!r:.60}")
     return number

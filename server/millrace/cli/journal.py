@@ -120,15 +120,22 @@ def trim(
     """Remove whole segments from the start of the journal, never the last one. Refused while a server runs."""
     from millrace.cli import details
     from millrace.journal.checkpoints import Checkpoints
+    from millrace.journal.keeping import NEEDED
 
-    complete = Checkpoints(data_folder(config, data_dir)).complete()
-    if complete and before > complete[0] + 1:
+    checkpoints = Checkpoints(data_folder(config, data_dir))
+    complete = checkpoints.complete()
+    needed = complete[-NEEDED:]
+    if needed and before > needed[0] + 1:
         raise MillraceError(
-            f"a start may need the records after {complete[0]}, the older of the complete checkpoints: use --before "
-            f"{complete[0] + 1} at the most"
+            f"a start may need the records after {needed[0]}, the older of the newest two checkpoints: use --before "
+            f"{needed[0] + 1} at the most"
         )
     journal = Journal.open(journal_disk(config, data_dir), create=False)
     try:
+        starts = [segment.first_lsn for segment in journal.segments if segment.first_lsn <= before]
+        for lsn in complete:
+            if starts and lsn + 1 < starts[-1]:
+                checkpoints.forget(lsn)  # first: the records after a checkpoint that is there are there, too
         removed = journal.trim(before)
         torn, first_lsn, next_lsn = journal.torn, journal.first_lsn, journal.next_lsn
     finally:

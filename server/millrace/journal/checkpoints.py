@@ -4,7 +4,7 @@ A checkpoint is two files. `<lsn>.state` has the engine, and is written first, b
 server's memory. `<lsn>.control` has the rest and makes it complete: it is written when everything that the steps up to
 `lsn` have led to (rows for subscribers, files of sinks, history) is durable too. Recovery needs nothing before it then.
 
-Rule: a checkpoint is complete or it does not exist. Two are kept, because one alone could be damaged.
+Rule: a checkpoint is complete or it does not exist. Which ones stay is decided in `keeping.py`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from millrace.journal.steps import FORM, pack, unpack
 from millrace.protocol import MillraceError
 
 FOLDER: Final = "checkpoints"
-# Complete checkpoints that stay.
-KEPT: Final = 2
 # The last character is the form. A newer server reads older forms, never the other way round.
 _MAGIC: Final = b"MRCHECK1"
 _NAME: Final = re.compile(r"(\d{20})\.(state|control)(\.part\d*)?")
@@ -104,14 +102,11 @@ class Checkpoints:
         """The two files of a complete checkpoint."""
         return [self._path(lsn, kind) for kind in ("state", "control")]
 
-    def forget_old(self) -> int | None:
-        """Remove all but the newest; the number of the last step of the oldest that stays."""
-        complete = self.complete()
-        for lsn in complete[:-KEPT]:
-            # Without its control file it is none.
-            self._path(lsn, "control").unlink(missing_ok=True)
-            self._path(lsn, "state").unlink(missing_ok=True)
-        return complete[-KEPT:][0] if complete else None
+    def forget(self, lsn: int) -> None:
+        """Remove a checkpoint."""
+        # Without its control file it is none.
+        self._path(lsn, "control").unlink(missing_ok=True)
+        self._path(lsn, "state").unlink(missing_ok=True)
 
     def discard(self, lsn: int) -> None:
         """Remove the state of a checkpoint that was not completed."""

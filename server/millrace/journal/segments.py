@@ -353,6 +353,7 @@ class Journal:
             except OSError as error:
                 self._break(f"removing {self.disk.path(name)} failed ({reason(error)})")
             removed.append(self._segments.pop(0))
+        self._retry_us = 0  # a full disk may have room now
         return removed
 
     def close(self) -> None:

@@ -35,12 +35,19 @@ def _ignore_full(full: Full | None) -> None:
     """For callers that read `full` instead."""
 
 
+def _no_room() -> int | None:
+    """For callers that hold nothing that they could do without."""
+    return None
+
+
 class GroupCommit:
     """Decides when the journal is written and synced.
 
     `always`   after every write
     `10 ms`    at most 10 ms after the oldest record that is written and not synced
     `off`      when a segment is full, and at the end
+
+    While the disk is full, `make_room` returns the LSN before which records may go; None: all of them are needed.
     """
 
     def __init__(
@@ -51,6 +58,7 @@ class GroupCommit:
         on_synced: Callable[[int], None],
         on_full: Callable[[Full | None], None] = _ignore_full,
         clock: Callable[[], float] = time.monotonic,
+        make_room: Callable[[], int | None] = _no_room,
     ) -> None:
         self.journal = journal
         self.sync = sync
@@ -60,18 +68,17 @@ class GroupCommit:
         # Records up to this LSN are to be synced whatever the mode.
         self.wanted = 0
         self._on_written, self._on_synced, self._on_full = on_written, on_synced, on_full
-        self._clock = clock
+        self._clock, self._make_room = clock, make_room
         self._written, self._synced = journal.written, journal.synced
         self._oldest_unsynced: float | None = None
 
     def turn(self, *, last: bool = False) -> float | None:
         """Write and sync what is due; `last`: everything. Returns the seconds until a sync or another try is due."""
         journal = self.journal
-        try:
-            journal.write()
-            stuck = None
-        except JournalFull as error:
-            stuck = error
+        stuck = self._write()
+        while journal.full is not None and (before := self._make_room()) is not None:
+            journal.trim(before)
+            stuck = self._write()
         self._say_full()
         if journal.written > self._written:
             self._written = journal.written
@@ -90,6 +97,14 @@ class GroupCommit:
         if last and stuck is not None:
             raise stuck
         return self._wait()
+
+    def _write(self) -> JournalFull | None:
+        """Write what can be written; the error if that is not everything."""
+        try:
+            self.journal.write()
+        except JournalFull as error:
+            return error
+        return None
 
     def _due(self) -> bool:
         if self._synced < self.wanted:
@@ -120,7 +135,7 @@ class JournalWriter:
 
     `on_written` and `on_synced` get the newest LSN that is written or durable. `on_failure` gets the error after which
     nothing more is written. `on_full` gets the state of a full disk, and None when there is room again. Records that
-    do not fit wait in memory: stop appending while the disk is full.
+    do not fit wait in memory: stop appending while the disk is full. `make_room` is tried before that.
     """
 
     def __init__(
@@ -132,9 +147,10 @@ class JournalWriter:
         on_synced: Callable[[int], None],
         on_failure: Callable[[Exception], None],
         on_full: Callable[[Full | None], None] = _ignore_full,
+        make_room: Callable[[], int | None] = _no_room,
     ) -> None:
         self.journal = journal
-        self._commit = GroupCommit(journal, sync, on_written, on_synced, on_full)
+        self._commit = GroupCommit(journal, sync, on_written, on_synced, on_full, make_room=make_room)
         self._on_failure = on_failure
         self._wake = threading.Event()
         self._closing = False

@@ -47,6 +47,7 @@ def journal_families(durability: Durability | None, now_us: int) -> Iterator[Met
     journal: dict[str, Any] = view or {}
     checkpoint: dict[str, Any] = journal.get("checkpoint", {})
     recovery: dict[str, Any] = journal.get("recovery") or {}
+    past: dict[str, Any] = journal.get("past", {})
     full: dict[str, Any] | None = journal.get("full")
     for name, text, value in (
         ("segments", "Segments of the journal on the disk.", journal.get("segments", 0)),
@@ -76,6 +77,12 @@ def journal_families(durability: Durability | None, now_us: int) -> Iterator[Met
             "Steps after the newest checkpoint, which a start would replay.",
             checkpoint.get("steps_since", 0),
         ),
+        ("past_seconds", "How far back `millrace replay` and `why --at` can reach.", since(past.get("from_us"))),
+        (
+            "past_bytes",
+            "Bytes of segments and checkpoints that are kept for the past alone.",
+            past.get("bytes", 0),
+        ),
         (
             "recovery_seconds",
             "How long the recovery of this start took, or has taken so far.",
@@ -85,6 +92,10 @@ def journal_families(durability: Durability | None, now_us: int) -> Iterator[Met
         ("recovery_replayed_steps", "Steps that this start has replayed so far.", recovery.get("replayed", 0)),
     ):
         yield gauge(f"journal_{name}", text, (), one(value))
+    yield counter(
+        "journal_past_dropped_bytes", "Bytes of the past that were removed because the disk was full.", (),
+        one(past.get("dropped_bytes", 0)),
+    )  # fmt: skip
     yield counter(
         "journal_checkpoints", "Attempts to make a checkpoint since the start, by result.", ("result",),
         [] if view is None else [(("done",), checkpoint["made"]), (("failed",), checkpoint["failures"])],

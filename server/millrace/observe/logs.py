@@ -91,6 +91,11 @@ EVENTS: Final[dict[str, LogEvent]] = {
     "the journal's disk is full: feeds wait and changes are refused": LogEvent(
         "error", ("reason",), "Make room in the data directory. Readers are served meanwhile."
     ),
+    "the disk is full: the oldest of the past was removed": LogEvent(
+        "warning",
+        ("bytes", "now_from"),
+        "`replay` and `why --at` now reach back to `now_from`. The past goes before anything waits for room.",
+    ),
     "the journal's disk has room again: feeds continue": LogEvent("info", (), "The server takes steps again."),
     "the journal cannot be written: the server stops, and its next start reads what is on the disk": LogEvent(
         "error", ("reason",), "A write or a sync failed. Look at the disk before you start the server again."

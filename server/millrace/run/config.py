@@ -33,7 +33,7 @@ from millrace.http.hosts import host_of
 from millrace.protocol import MillraceError, Refuse
 from millrace.protocol.frames import FRAME_BYTES, LARGEST_LIMIT
 from millrace.values.intervals import parse_duration
-from millrace.values.retention import parse_bytes
+from millrace.values.retention import parse_bytes, parse_keep
 
 PREFIX: Final = "MILLRACE_"
 # The paths of the server section that are folders; all others are files that must exist.
@@ -117,6 +117,17 @@ def _check_size(text: str) -> str:
 
 
 Size = Annotated[str, AfterValidator(_check_size)]
+
+
+def _check_keep(text: str) -> str:
+    try:
+        parse_keep(text)
+    except Refuse as error:
+        raise ValueError(error.text) from None
+    return text
+
+
+KeepField = Annotated[str, AfterValidator(_check_keep)]
 
 
 def _split_paths(value: object) -> object:
@@ -419,6 +430,11 @@ class JournalSection(Section):
     )
     checkpoint_seconds: int = Field(
         default=300, ge=1, description="Seconds after which the server makes a checkpoint, unless nothing has happened."
+    )
+    keep: KeepField = Field(
+        default="1 hour | 256 MB",
+        description="How much of the past `millrace replay` and `millrace why --at` can reach, beyond what a start "
+        "needs: a time, a size on disk, both (whichever is less), or `none`. It goes first when the disk fills.",
     )
 
 

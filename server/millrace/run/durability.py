@@ -28,6 +28,7 @@ from millrace.engine.events import Archived, Late
 from millrace.engine.saving import LIMITS
 from millrace.journal.checkpoints import Checkpoint, CheckpointError, CheckpointRefused, Checkpoints
 from millrace.journal.disk import JOURNAL_FOLDER, RealDisk
+from millrace.journal.keeping import Keeping, past_bytes
 from millrace.journal.layout import segment_lsns
 from millrace.journal.reader import JournalReader, open_segment
 from millrace.journal.segments import Journal, Statistics
@@ -38,6 +39,7 @@ from millrace.protocol.timestamps import format_timestamp
 from millrace.run.control import as_data
 from millrace.run.recorder import Recorder
 from millrace.run.recovery import Recovery, RecoveryError
+from millrace.values.retention import parse_keep
 
 if TYPE_CHECKING:
     from millrace.run.daemon import Daemon
@@ -77,6 +79,7 @@ class Durability:
         self._folder = folder
         self._settings = daemon.settings.journal
         self._checkpoints = Checkpoints(folder)
+        self._keeping = Keeping(self._checkpoints, parse_keep(self._settings.keep))
         self._journal: Journal | None = None
         self._found: Checkpoint | None = None
         self._one_at_a_time = asyncio.Lock()
@@ -172,13 +175,14 @@ class Durability:
         except OSError as error:
             journal.close()
             raise CheckpointError(f"cannot write {self._checkpoints.folder}: {error.strerror}") from None
+        self._keeping.load()
         return journal
 
     def _record(self, journal: Journal) -> None:
         runner, engine = self._daemon.runner, self._daemon.engine
         for name, value in self._daemon.limits.items():
             setattr(engine, name, value)
-        self.recorder = Recorder(journal, self._settings.sync, runner.durable, runner.fail)
+        self.recorder = Recorder(journal, self._settings.sync, runner.durable, runner.fail, self._make_room)
         self.recorder.start(version(), {name: getattr(engine, name) for name in LIMITS})
         runner.record_in(self.recorder)
         self._made_at = time.monotonic()
@@ -189,6 +193,8 @@ class Durability:
         """Make checkpoints when they are due, forever."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
+            if self._keeping.has_past:
+                await self._tidy()
             if self._is_due():
                 try:
                     await self.make()
@@ -216,10 +222,33 @@ class Durability:
         async with self._one_at_a_time:
             self._bytes, self._made_at = recorder.bytes, time.monotonic()
             await self._make(None)
-            oldest = self._checkpoints.forget_old()
-            if oldest is not None:
-                recorder.trim(oldest + 1)
             self.error = None
+        await self._tidy()
+
+    async def _tidy(self) -> None:
+        """Let go of checkpoints and records that are needed neither for a start nor for the past."""
+        journal, recorder = self._journal, self.recorder
+        assert journal is not None
+        assert recorder is not None
+        now_us = self._daemon.runner.now_us()
+        async with self._one_at_a_time:
+            recorder.trim(await asyncio.get_running_loop().run_in_executor(None, self._look_at_past, now_us))
+
+    def _look_at_past(self, now_us: int) -> int:
+        """Outside the loop: the record before which others may go. While the next checkpoint and the next segment would
+        not fit the disk, the oldest of the past goes each time."""
+        assert self._journal is not None
+        segments = self._journal.segments
+        before = self._keeping.tidy(segments, now_us)
+        room = os.statvfs(self._folder)
+        if room.f_bavail * room.f_frsize < self.size + self._journal.segment_bytes:
+            return self._make_room() or before
+        return before
+
+    def _make_room(self) -> int | None:
+        """The disk is full: let go of the oldest of the past. Also called by the journal's thread."""
+        assert self._journal is not None
+        return self._keeping.make_room(self._journal.segments)
 
     async def _make(self, lsn: int | None) -> None:
         """A checkpoint after this step, or the newest one."""
@@ -255,6 +284,7 @@ class Durability:
             self._checkpoints.discard(lsn)
             raise
         self.checkpoint, self.checkpoint_us = lsn, control["at_us"]
+        self._keeping.add(lsn, control["at_us"])
         self.took, self.size = time.perf_counter() - began, self._checkpoints.bytes(lsn)
         self.made += 1
         if recorder is not None:  # else the first one, of an empty journal
@@ -338,6 +368,7 @@ class Durability:
         journal, recorder, recovery = self._journal, self.recorder, self.recovery
         full = None if recorder is None else recorder.full
         last = 0 if journal is None else journal.next_lsn - 1
+        saved = self._keeping.saved
         return {
             "sync": self._settings.sync,
             "segments": 0 if journal is None else len(journal.segments),
@@ -356,6 +387,13 @@ class Durability:
                 "failures": self.failures,
                 "error": self.error,
                 "steps_since": 0 if self.checkpoint is None else max(last - self.checkpoint, 0),
+            },
+            "past": {
+                "keep": self._settings.keep,
+                "from_us": saved[0].at_us if saved else None,
+                "checkpoints": len(saved),
+                "bytes": 0 if journal is None else past_bytes(saved, journal.segments),
+                "dropped_bytes": self._keeping.dropped_bytes,
             },
             "recovery": None
             if recovery is None

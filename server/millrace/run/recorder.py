@@ -38,6 +38,7 @@ class Recorder:
         sync: Sync,
         durable: Callable[[int], None],
         fail: Callable[[Exception], None],
+        make_room: Callable[[], int | None],
     ) -> None:
         self.journal = journal
         self.sync = sync
@@ -62,6 +63,7 @@ class Recorder:
             on_synced=self._call(self._note_synced),
             on_failure=self._call(self._failed),
             on_full=self._call(self._look_at_full),
+            make_room=make_room,
         )
 
     def _call(self, function: Callable[[Any], None]) -> Callable[[Any], None]:
