@@ -216,14 +216,33 @@ def _join_lines(name: str, join: dict[str, Any]) -> list[str]:
     ]
 
 
-def why(link: Link, query: Query) -> None:
-    """Say in a sentence what a query waits for, and which command helps."""
-    answer, _ = request(link, "GET", "query", query, "/why")
+def why(
+    link: Link,
+    query: Query,
+    at: Annotated[
+        str | None,
+        typer.Option("--at", metavar="T", help="A moment of the past: ISO 8601, microseconds, or '-10 minutes'."),
+    ] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option("--data-dir", metavar="DIR", help="With --at: read this data directory, without its server."),
+    ] = None,
+) -> None:
+    """Say in a sentence what a query waits for, or waited for at a moment of the past, and which command helps."""
+    if data_dir is not None:
+        from millrace.cli.past import why_in
+
+        if at is None:
+            raise typer.BadParameter("without --at, ask the server: leave out --data-dir", param_hint="--data-dir")
+        answer = why_in(data_dir, query, at)
+    else:
+        moment = "" if at is None else f"?at={segment(at)}"
+        answer, _ = request(link, "GET", "query", query, f"/why{moment}")
     if link.as_json:
         show.as_json(answer)
         return
     show.out(answer["text"])
-    if answer["try"] is not None:
+    if answer["try"] is not None and at is None:
         show.tell(f"try: {answer['try']}")
 
 

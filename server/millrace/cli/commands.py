@@ -210,6 +210,14 @@ COMMANDS: Final = (
         "own",
     ),
     CommandInfo(
+        "Offline",
+        "replay",
+        "replay:replay",
+        "Run a server's past again, perhaps with a change",
+        "millrace replay --data-dir data --from '-1 hour' --strategy bfs",
+        "own",
+    ),
+    CommandInfo(
         "History",
         "backfill start",
         "backfill:start",

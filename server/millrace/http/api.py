@@ -39,7 +39,7 @@ from millrace.protocol.words import printable, spelt
 from millrace.run.threads import in_thread
 from millrace.run.timers import sleep
 from millrace.sql.errors import SqlError
-from millrace.values.intervals import parse_duration
+from millrace.values.intervals import parse_duration, parse_moment
 
 if TYPE_CHECKING:
     from millrace.run.daemon import Daemon
@@ -66,6 +66,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "changed": 412,
     "catalog": 500,
     "history_failed": 500,
+    "past": 500,
     "rolled_back": 500,
     "unknown_stream": 404,
     "unknown_query": 404,
@@ -79,6 +80,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "bad_condition": 400,
     "sink_path": 400,
     "bad_span": 400,
+    "bad_value": 400,
     "bad_edit": 400,
     "bad_share": 400,
 }
@@ -160,6 +162,13 @@ def _span_us(name: str, text: str) -> int:
 
 
 Analyze = Annotated[bool, Query(description="Also measured rates, selectivity and cost per operator.")]
+At = Annotated[
+    str | None,
+    Query(
+        max_length=100,
+        description="A moment of the recorded past: ISO 8601, integer microseconds, or a time ago such as -10 minutes.",
+    ),
+]
 Form = Annotated[
     Literal["json", "mermaid", "dot", "table", "text"],
     Query(alias="format", description="json for data; any other format answers with a drawing in `text`."),
@@ -486,8 +495,15 @@ def _add_queries(app: FastAPI, daemon: Daemon) -> None:
     async def explain(name: Name, analyze: Analyze = False) -> dict[str, Any]:
         return await (analyzed(daemon, name) if analyze else daemon.catalog.explain(name))
 
-    @app.get("/api/v1/queries/{name}/why", responses=refusals(404), summary="Why a query emits no rows")
-    async def why(name: Name) -> dict[str, Any]:
+    @app.get(
+        "/api/v1/queries/{name}/why",
+        responses=refusals(400, 404, 409),
+        summary="Why a query emits no rows, now or at a moment of the recorded past",
+    )
+    async def why(name: Name, at: At = None) -> dict[str, Any]:
+        if at is not None:
+            now_us = daemon.runner.now_us()
+            return await daemon.moments.why(name, parse_moment(at, now_us), now_us)
         look.at("query", name)
         return daemon.why(name)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -12,6 +12,9 @@ from millrace.offline.files import STANDARD
 
 # Below this a run is over before a bar would be drawn.
 LONG_BYTES: Final = 4 << 20
+
+# Stages of a bar from one number to another: more would not be seen.
+STAGES: Final = 200
 
 
 class Bar:
@@ -40,6 +43,26 @@ def bar(paths: Sequence[str], outputs: Sequence[tuple[str, str]]) -> Iterator[Ba
                 progress.advance(task, amount)
 
         yield Drawn()
+
+
+@contextmanager
+def percent(first: int, last: int) -> Iterator[Callable[[int], None]]:
+    """A bar from one number to another."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn
+
+    columns = (BarColumn(None), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=last - first)
+        drawn = first
+
+        def advanced(at: int) -> None:
+            nonlocal drawn
+            if (at - drawn) * STAGES >= last - first:
+                drawn = at
+                progress.update(task, completed=at - first)
+
+        yield advanced
 
 
 def has_terminal() -> bool:

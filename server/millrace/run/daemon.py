@@ -63,6 +63,7 @@ from millrace.run.config import (
     read_token,
 )
 from millrace.run.durability import LAST_SECONDS, Durability
+from millrace.run.moments import Moments
 from millrace.run.planning import Planning
 from millrace.run.recovery import RecoveryStopped
 from millrace.run.runner import NOTHING, Runner, Stopwatch, Timepiece
@@ -224,6 +225,7 @@ class Daemon:
         self._addresses = None if folder is None else folder / "addresses.json"
         self._marker = None if folder is None else Marker(folder)
         self.durability = None if folder is None else Durability(self, folder)
+        self.moments = Moments(folder, settings.server.functions)
         self.metrics.durability = self.durability
         self.metrics.problems = self.problems
         self.unclean_end: UncleanEnd | None = None  # of the server that was here before

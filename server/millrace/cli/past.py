@@ -1,0 +1,47 @@
+"""Options and helpers of the commands that read a data directory's past without its server."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from millrace.protocol.errors import MillraceError, Refuse
+
+if TYPE_CHECKING:
+    from millrace.journal.past import Past
+
+
+def opened(config: Path | None, data_dir: Path | None) -> Past:
+    """The past in the data directory of the options or the configuration, with the configured functions."""
+    from millrace.journal.past import Past
+    from millrace.run.config import load
+    from millrace.sql.functions import install_module
+
+    server = load(config, {"server": {"data_dir": data_dir}}).server
+    if server.data_dir is None:
+        raise MillraceError("this needs a data directory: name it with --data-dir, or the server's --config")
+    if server.functions is not None:
+        install_module(server.functions)
+    return Past(server.data_dir)
+
+
+def moment(flag: str, text: str) -> int:
+    """The time that an option names."""
+    from millrace.values.intervals import parse_moment
+
+    try:
+        return parse_moment(text, time.time_ns() // 1_000)
+    except Refuse as refused:
+        raise typer.BadParameter(refused.text, param_hint=flag) from None
+
+
+def why_in(data_dir: Path, query: str, at: str) -> dict[str, Any]:
+    """The answer of `why --at` from a data directory."""
+    from millrace.run.moments import why_at
+
+    at_us = moment("--at", at)
+    past = opened(None, data_dir)
+    return why_at(past.folder, query, at_us)
