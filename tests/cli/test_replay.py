@@ -117,6 +117,11 @@ def test_nonsense_is_refused(data: Path, tmp_path: Path) -> None:
     assert "has no past" in millrace("replay", "--data-dir", str(tmp_path)).stderr
 
 
+def test_check_says_how_far_the_past_reaches(data: Path) -> None:
+    done = millrace("journal", "check", "--data-dir", str(data), "--json")
+    assert json.loads(done.stdout)["past_from"] == format_timestamp(Past(data).span().from_us)
+
+
 def test_its_server_may_run(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()

@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from millrace.engine.events import Deliver
 from millrace.journal.past import Past, PastError
 from millrace.journal.steps import Start, encode_start
 from millrace.protocol import Refuse, format_timestamp
@@ -42,7 +43,7 @@ def test_steps_can_be_taken_one_by_one(tmp_path: Path) -> None:
     rows = 0
     for step, effects in playback.steps(recording.now_us):
         assert step.now_us == playback.at_us
-        rows += sum(len(order.batch) for order in effects.orders if type(order).__name__ == "Deliver")
+        rows += sum(len(order.batch) for order in effects.orders if isinstance(order, Deliver))
     assert rows == sum(map(len, recording.rows.values()))
     assert not playback.restarts
     assert list(playback.steps(2 * recording.now_us)) == []

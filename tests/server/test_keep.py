@@ -7,7 +7,6 @@ import pytest
 
 from millrace.journal.checkpoints import Checkpoints
 from millrace.journal.past import Past
-from millrace.run import durability as durability_module
 from tests.server.directories import SQL, feed
 from tests.server.harness import running
 from tests.server.test_api import get
@@ -76,7 +75,7 @@ def test_a_disk_that_fills_takes_the_oldest_of_the_past(tmp_path, monkeypatch):
     async def play(daemon):
         nonlocal full
         await checkpoints(daemon)
-        monkeypatch.setattr(durability_module.os, "statvfs", lambda _: Room())
+        monkeypatch.setattr(os, "statvfs", lambda _: Room())
         full = True
         for left in (4, 3, 2, 2):
             await daemon.durability._tidy()
@@ -86,9 +85,7 @@ def test_a_disk_that_fills_takes_the_oldest_of_the_past(tmp_path, monkeypatch):
         assert f"millrace_journal_past_dropped_bytes_total {float(dropped)}" in await get(daemon, "/metrics")
         assert daemon.problems() == []
 
-    statvfs = os.statvfs
     kept(tmp_path, "1 hour", play)
-    monkeypatch.setattr(os, "statvfs", statvfs)
     assert Past(tmp_path).span().from_us > 0
 
 

@@ -152,7 +152,7 @@ def test_a_replaced_query_and_an_option_of_queries(tmp_path: Path) -> None:
     recording, _ = play(tmp_path / "data", Random(8))
     recording.close()
     sql = "CREATE OR REPLACE QUERY large AS SELECT at, k, x FROM a WHERE x > 4"
-    from_us = recording.engine.query("large") and 2 * SECOND
+    from_us = 2 * SECOND
     found = replayed(recording, Variation(sql=sql), from_us).data["queries"]["large"]
     assert found["rows"]["verdict"] == "different"
     assert found["rows"]["only_changed"] == 0

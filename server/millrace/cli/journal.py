@@ -44,6 +44,7 @@ def check(config: ConfigOption = None, data_dir: DataDirOption = None, as_json: 
         "records": checked.records,
         "first_lsn": checked.first_lsn,
         "next_lsn": checked.next_lsn,
+        "past_from": _past_from(data_folder(config, data_dir)),
     }
     if as_json:
         torn = checked.torn
@@ -56,6 +57,16 @@ def check(config: ConfigOption = None, data_dir: DataDirOption = None, as_json: 
             f"{_torn(checked.torn)}: a server is writing there now, or the next start cuts it off. No record in it was "
             "acknowledged as durable."
         )
+
+
+def _past_from(folder: Path) -> str | None:
+    """From when on `replay` and `why --at` can answer."""
+    from millrace.journal.past import Past
+
+    try:
+        return format_timestamp(Past(folder).moments()[0].at_us)
+    except MillraceError:  # what is wrong with a checkpoint is not said of the journal
+        return None
 
 
 def show_records(

@@ -38,10 +38,20 @@ def moment(flag: str, text: str) -> int:
         raise typer.BadParameter(refused.text, param_hint=flag) from None
 
 
+def alive_us(folder: Path) -> int | None:
+    """Until when the directory's server is known to have run, if it still does or was killed."""
+    from millrace.store.restarts import MARKER
+
+    try:
+        return (folder / MARKER).stat().st_mtime_ns // 1_000
+    except OSError:
+        return None
+
+
 def why_in(data_dir: Path, query: str, at: str) -> dict[str, Any]:
     """The answer of `why --at` from a data directory."""
     from millrace.run.moments import why_at
 
     at_us = moment("--at", at)
     past = opened(None, data_dir)
-    return why_at(past.folder, query, at_us)
+    return why_at(past.folder, query, at_us, alive_us(past.folder))

@@ -11,7 +11,7 @@ import typer
 
 from millrace.cli import show
 from millrace.cli.journal import DataDirOption, JsonOption
-from millrace.cli.past import moment, opened
+from millrace.cli.past import alive_us, moment, opened
 from millrace.cli.serving import ConfigOption
 from millrace.protocol.errors import MillraceError, Refuse
 from millrace.protocol.timestamps import format_timestamp
@@ -63,7 +63,7 @@ def replay(
     variation = _variation(strategy, settings or [], query)
     wanted = [None if text is None else moment(flag, text) for flag, text in (("--from", from_), ("--to", to))]
     past = opened(config, data_dir)
-    span = past.span()
+    span = past.span(alive_us(past.folder))
     from_us, to_us = (end if us is None else us for us, end in zip(wanted, span, strict=True))
     if from_us >= to_us:
         raise MillraceError(
@@ -118,8 +118,8 @@ def _print(found: Mapping[str, Any]) -> None:
     late = [_late(name, sides, found["totals"]) for name, sides in found["streams"].items()]
     if late:
         show.out("")
-        heads = ("late",) if "changed" not in found["totals"] else ("late as recorded", "late with the change")
-        show.table(("stream", "tuples", *heads), late)
+        words = ("late as recorded", "late with the change") if "changed" in found["totals"] else ("late",)
+        show.table(("stream", "tuples", *words), late)
     show.out("")
     show.table(("total", *found["totals"]), _totals(found["totals"]))
     for name, query in found["queries"].items():
@@ -153,7 +153,7 @@ def _verdict(query: Mapping[str, Any]) -> str:
     return verdict
 
 
-DELIVERED: Final = {"same": "as delivered", "different": "different", "not_retained": "not retained"}
+DELIVERED: Final = {"same": "as delivered", "different": "different", "not_retained": "not on disk"}
 
 
 def _measures(side: Mapping[str, Any]) -> list[object]:

@@ -135,7 +135,12 @@ class Keeping:
             if not self.has_past:
                 return None
             before = past_bytes(self._saved, segments)
-            self._checkpoints.forget(self._saved.pop(0).lsn)
+            try:
+                self._checkpoints.forget(self._saved[0].lsn)
+            except OSError as error:
+                log.error("the past cannot be removed", reason=error.strerror or str(error))
+                return None
+            self._saved.pop(0)
             left = [one for at, one in enumerate(segments) if not _goes(at, segments, self._from())]
             dropped = before - past_bytes(self._saved, left)
             self.dropped_bytes += dropped

@@ -248,7 +248,7 @@ class Journal:
         if self._spare is not None or self._offset <= self._file.size // 2:
             self.full = None
         elif self.full is None or self._now_us() >= self._retry_us:
-            self._prepare(self._next_bytes)
+            self._prepare(self.next_bytes)
         return self.written
 
     def _write_some(self) -> None:
@@ -281,7 +281,7 @@ class Journal:
 
     def _roll(self, payload: int) -> None:
         """Continue in a new segment that takes a record of this size."""
-        size = max(self._next_bytes, HEADER_BYTES + RECORD_BYTES + payload)
+        size = max(self.next_bytes, HEADER_BYTES + RECORD_BYTES + payload)
         if self._spare is not None and self._spare.size != size:
             self._spare.close()
             self._spare = None
@@ -366,7 +366,7 @@ class Journal:
         self._broken = "the journal has been closed"
 
     @property
-    def _next_bytes(self) -> int:
+    def next_bytes(self) -> int:
         """The size of the next segment."""
         return min(GROWTH * self._head.size, self.segment_bytes)
 

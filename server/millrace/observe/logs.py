@@ -96,6 +96,9 @@ EVENTS: Final[dict[str, LogEvent]] = {
         ("bytes", "now_from"),
         "`replay` and `why --at` now reach back to `now_from`. The past goes before anything waits for room.",
     ),
+    "the past cannot be removed": LogEvent(
+        "error", ("reason",), "The disk is full, and an old checkpoint cannot be removed."
+    ),
     "the journal's disk has room again: feeds continue": LogEvent("info", (), "The server takes steps again."),
     "the journal cannot be written: the server stops, and its next start reads what is on the disk": LogEvent(
         "error", ("reason",), "A write or a sync failed. Look at the disk before you start the server again."

@@ -193,14 +193,14 @@ class Durability:
         """Make checkpoints when they are due, forever."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            if self._keeping.has_past:
-                await self._tidy()
-            if self._is_due():
-                try:
+            try:
+                if self._keeping.has_past:
+                    await self._tidy()
+                if self._is_due():
                     await self.make()
-                except (MillraceError, OSError) as error:
-                    self._failed(error)
-                    await asyncio.sleep(RETRY_SECONDS)
+            except (MillraceError, OSError) as error:
+                self._failed(error)
+                await asyncio.sleep(RETRY_SECONDS)
 
     def _is_due(self) -> bool:
         assert self.recorder is not None
@@ -241,7 +241,7 @@ class Durability:
         segments = self._journal.segments
         before = self._keeping.tidy(segments, now_us)
         room = os.statvfs(self._folder)
-        if room.f_bavail * room.f_frsize < self.size + self._journal.segment_bytes:
+        if room.f_bavail * room.f_frsize < self.size + self._journal.next_bytes:
             return self._make_room() or before
         return before
 

@@ -103,10 +103,10 @@ def _compared(
         queries[name] = {side: query.to_data() for side, query in sides.items()}
         if len(sides) == len(meters):
             queries[name]["rows"] = rows.get(name, RowComparison(Schema(()), None)).to_data()
-    streams = {name: {} for meter in meters.values() for name in meter.streams()}
+    streams: dict[str, dict[str, Any]] = {}
     for side, meter in meters.items():
         for name, counts in meter.streams().items():
-            streams[name][side] = counts
+            streams.setdefault(name, {})[side] = counts
     totals = {side: meter.totals() for side, meter in meters.items()}
     data = {**found, "streams": streams, "queries": queries, "totals": totals, "refused": changed.refusals}
     return Replayed(data, faithful=True)
