@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from millrace.engine.events import Command, SetStrategy
+from millrace.engine.events import Arrived, Command, SetStrategy
 from millrace.engine.scheduler.table import Strategy
 from millrace.journal.past import Past
 from millrace.protocol import Refuse, Schema
@@ -160,6 +160,42 @@ def test_a_replaced_query_and_an_option_of_queries(tmp_path: Path) -> None:
     assert all(3 < row["x"] <= 4 for row in found["rows"]["examples"]["recorded"])
     emitted = replayed(recording, Variation(settings=[Setting("running", "emit", "every")]), from_us).data["queries"]
     assert emitted["running"]["changed"]["rows"] >= emitted["running"]["recorded"]["rows"]
+
+
+def test_work_that_the_server_did_not_have_is_done_where_its_own_ends(tmp_path: Path) -> None:
+    recording = Recording(tmp_path / "data", "CREATE STREAM s (at TIMESTAMP, k BIGINT) WITH (time = 'at')")
+    recording.open("s")
+    from_us, rows = recording.now_us, [(number, number) for number in range(50)]
+    recording.now_us += 1
+    assert not recording.feed("s", rows, budget=60).more
+    recording.now_us += SECOND
+    recording.close()
+    sql = ";".join(f"CREATE QUERY q{number} AS SELECT k + {number} AS k FROM s" for number in range(5))
+    found = replayed(recording, Variation(sql=sql), from_us).data["queries"]
+    for number in range(5):
+        assert found[f"q{number}"]["changed"]["rows"] == len(rows)
+        assert found[f"q{number}"]["changed"]["latency_us"]["max"] == 0
+
+
+def test_timers_that_the_server_did_not_have_ring(tmp_path: Path) -> None:
+    options = "WITH (time = 'at', max_skew = '50 ms')"
+    streams = ";".join(f"CREATE STREAM {name} (at TIMESTAMP, k BIGINT) {options}" for name in "ab")
+    recording = Recording(tmp_path / "data", streams)
+    recording.open("a", "b")
+    from_us = recording.now_us
+    recording.now_us += SECOND
+    recording.feed("b", [(recording.now_us, 1)])
+    recording.feed("a", [(recording.now_us, 1)])
+    for number in range(3):
+        recording.now_us += SECOND
+        assert not recording.feed("a", [(recording.now_us, number)]).more
+    recording.now_us += SECOND
+    recording.step()
+    recording.close()
+    sql = "CREATE QUERY q WITH (order = 'event') AS SELECT at, k FROM a UNION ALL SELECT at, k FROM b"
+    found = replayed(recording, Variation(sql=sql), from_us).data["queries"]["q"]["changed"]
+    assert found["rows"] == 5
+    assert 40_000 < found["latency_us"]["max"] < 60_000  # b's clock stands in for it, and no step was recorded then
 
 
 @pytest.mark.parametrize(
