@@ -145,7 +145,7 @@ class Keeping:
             dropped = before - past_bytes(self._saved, left)
             self.dropped_bytes += dropped
             since = format_timestamp(self._saved[0].at_us)
-            log.warning("the disk is full: the oldest of the past was removed", bytes=dropped, now_from=since)
+            log.warning("the disk fills: the oldest of the past was removed", bytes=dropped, now_from=since)
             return self._from()
 
     def _from(self) -> int:

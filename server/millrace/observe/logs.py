@@ -91,7 +91,7 @@ EVENTS: Final[dict[str, LogEvent]] = {
     "the journal's disk is full: feeds wait and changes are refused": LogEvent(
         "error", ("reason",), "Make room in the data directory. Readers are served meanwhile."
     ),
-    "the disk is full: the oldest of the past was removed": LogEvent(
+    "the disk fills: the oldest of the past was removed": LogEvent(
         "warning",
         ("bytes", "now_from"),
         "`replay` and `why --at` now reach back to `now_from`. The past goes before anything waits for room.",
