@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from millrace.engine.events import Arrived, Command, SetStrategy
+from millrace.engine.events import Command, SetStrategy
 from millrace.engine.scheduler.table import Strategy
 from millrace.journal.past import Past
 from millrace.protocol import Refuse, Schema
