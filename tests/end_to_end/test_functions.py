@@ -116,4 +116,76 @@ def test_a_server_with_functions(here):
     done = millrace("serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data-dir", str(data))
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
-    assert "function celsius(double) does not exist; is its module configured?" in done.stderr
+    assert "aggregate weighted_mean(double, double) does not exist; is its module configured?" in done.stderr
+
+
+DICE = """
+import secrets
+from millrace.functions import function
+
+@function("bigint", returns="bigint")
+def same(k):
+    return k
+"""
+ROLL = """
+@function("bigint", returns="bigint", deterministic=False)
+def roll(k):
+    return secrets.randbelow(10**15)
+"""
+
+
+def tail(server, query, count):
+    done = server.millrace("tail", query, "--from", "0", "--limit", str(count))
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def kill(server, data):
+    server.process.kill()
+    server.process.communicate()
+    (data / "addresses.json").unlink()
+
+
+def test_a_killed_server_has_the_results_that_its_function_returned(here):
+    (here / "dice.py").write_text(DICE + ROLL)
+    (here / "millrace.toml").write_text('[server]\nfunctions = "dice"\n')
+    data = here / "data"
+    data.mkdir()
+    flags = ("--config", str(here / "millrace.toml"))
+    sql = """CREATE STREAM s (k BIGINT);
+             CREATE QUERY rolls AS SELECT same(k) AS k, roll(k) AS r FROM s;
+             CREATE QUERY totals WITH (emit = 'every') AS SELECT k % 2 AS g, sum(r) AS r, count(*) AS n FROM rolls
+               GROUP BY k % 2"""
+
+    def feed(server, first, end):
+        fed = server.millrace("feed", "s", stdin="".join(json.dumps({"k": k}) + "\n" for k in range(first, end)))
+        assert fed.returncode == 0, fed.stderr
+
+    with Server(data, *flags) as server:
+        assert server.millrace("sql", sql).returncode == 0
+        feed(server, 0, 40)
+        delivered, totals = tail(server, "rolls", 40), tail(server, "totals", 40)
+        kill(server, data)
+    with Server(data, *flags) as server:
+        assert tail(server, "rolls", 40) == delivered
+        assert tail(server, "totals", 40) == totals
+        feed(server, 40, 50)
+        delivered, totals = tail(server, "rolls", 50), tail(server, "totals", 50)
+        expected = {g: [sum(row["r"] for row in delivered if row["k"] % 2 == g), 25] for g in (0, 1)}
+        assert {row["g"]: [row["r"], row["n"]] for row in totals} == expected
+        kill(server, data)
+    (here / "dice.py").write_text(DICE)  # the replay needs no function that has gone, but the query does
+    serve = ("serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data-dir", str(data), *flags)
+    done = millrace(*serve)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "query rolls: function roll(bigint) does not exist; is its module configured?" in done.stderr
+    (here / "dice.py").write_text(DICE + ROLL)
+    with Server(data, *flags) as server:
+        assert tail(server, "rolls", 50) == delivered
+        assert server.millrace("sql", "DROP QUERY totals; DROP QUERY rolls").returncode == 0
+        kill(server, data)
+    (here / "dice.py").write_text(DICE)
+    with Server(data, *flags) as server:
+        assert server.json("query", "list") == []
+        assert server.end()[0] == 0

@@ -123,7 +123,7 @@ class Bench:
     def query(self, made: QueryPlan, strategy: str | None = None) -> Any:
         return self.do(AddQuery(made, strategy))
 
-    def step(self, *events: Any, at: int | None = None, **limits: int) -> Effects:
+    def step(self, *events: Any, at: int | None = None, **limits: Any) -> Effects:
         self.now_us = self.now_us + 1 if at is None else at
         return self._checked(self.engine.step(self.now_us, events, **limits))
 
@@ -133,7 +133,7 @@ class Bench:
         assert self.may_fail or not failed, failed[0].detail or failed[0].reason
         return effects
 
-    def run(self, *events: Any, at: int | None = None, **limits: int) -> Effects:
+    def run(self, *events: Any, at: int | None = None, **limits: Any) -> Effects:
         """Step until no work is left; return all effects as the effects of one step."""
         effects = self.step(*events, at=at, **limits)
         while effects.more:

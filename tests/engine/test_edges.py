@@ -372,7 +372,7 @@ def test_nothing_is_lost_and_a_restored_engine_goes_on_alike(actions: list[Any],
         base += 2
         other = Engine.restore(bench.engine.save(), trace=True)
         events: list[Any] = []
-        limits = {"executions": 0}
+        limits: dict[str, Any] = {"executions": 0}
         match action:
             case "give":
                 if value:

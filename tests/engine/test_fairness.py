@@ -7,8 +7,9 @@ input always has more tuples than a step takes; the other gets a single tuple.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import product
+from typing import Any
 
 import pytest
 
@@ -80,7 +81,7 @@ def _engine(sql: str, order: str, strategy: str, also: str = "") -> Engine:
     return engine
 
 
-def _served(engine: Engine, query: str, limits: dict[str, int], per_tuple: int, *, busy: str, waits: str) -> bool:
+def _served(engine: Engine, query: str, limits: Mapping[str, Any], per_tuple: int, *, busy: str, waits: str) -> bool:
     """Whether the one tuple of `waits` comes out in time although more of `busy` come in every step, and all that any
     input of an operator holds is taken in time."""
     executed = now = 0

@@ -39,7 +39,7 @@ class Play:
         for body in plan_script(sql).commands:
             self.do(body)
 
-    def step(self, *events: Any, **limits: int) -> list[Any]:
+    def step(self, *events: Any, **limits: Any) -> list[Any]:
         return self.engine.step(self.now_us, events, **limits).orders
 
     def do(self, body: Any) -> Any:

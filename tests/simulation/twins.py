@@ -68,9 +68,11 @@ class Twin:
         """Let it take the step that the restored one has taken with these effects."""
         if self.engine is None:
             return
-        step = StepReader(self.engine).read(encode(Step(now, budget, events)))
+        step = StepReader(self.engine).read(encode(Step(now, budget, events, None, effects.results or {})))
         assert isinstance(step, Step)
-        its = self.engine.step(step.now_us, step.events, budget=step.budget, executions=executions)
+        its = self.engine.step(
+            step.now_us, step.events, budget=step.budget, executions=executions, results=step.results
+        )
         if described(its) != described(effects):
             raise Broken(f"a restored engine did otherwise than the saved one:\n{effects}\n{its}")
         self._left -= 1

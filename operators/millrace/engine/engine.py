@@ -45,6 +45,8 @@ from millrace.operators.frame.operator import Operator, StepClock
 from millrace.operators.queues.reads import Reads
 from millrace.operators.source.source import Source
 from millrace.protocol import Refuse
+from millrace.values.functions import LIBRARY
+from millrace.values.functions.tape import Results, Tape, played, playing
 
 # Tuples that a step takes at the most before it returns to its driver: a few milliseconds of work.
 BUDGET: Final = 65_536
@@ -124,9 +126,24 @@ class Engine:
     # -- the one door --------------------------------------------------------------------------------------------------
 
     def step(
-        self, now_us: int, events: Sequence[Event] = (), *, budget: int = BUDGET, executions: int = MANY
+        self,
+        now_us: int,
+        events: Sequence[Event] = (),
+        *,
+        budget: int = BUDGET,
+        executions: int = MANY,
+        results: Results | None = None,
     ) -> Effects:
-        """Take what happened, work within the budget (in tuples, and in executions), and say what is to be done."""
+        """Take what happened, work within the budget (in tuples, and in executions), and say what is to be done.
+
+        A replay passes the `results` of nondeterministic functions that the step had, or none at all ({}).
+        """
+        if (results is not None or LIBRARY.draws) and playing() is None:  # an engine within a step has that step's tape
+            with played(Tape(results)) as tape:
+                effects = self.step(now_us, events, budget=budget, executions=executions)
+            tape.check()
+            effects.results = tape.made or None
+            return effects
         self.clock.now_us = self.time.heard_us = max(now_us, self.clock.now_us)
         effects = Effects()
         can_merge = self.share and bool(events)

@@ -17,6 +17,7 @@ from millrace.operators.queues.edge import QueueKind
 from millrace.operators.source.source import Judged
 from millrace.protocol import Field, Refuse, Schema, Type
 from millrace.values.batch import Batch, Int64s, constant_column, constant_int64
+from millrace.values.functions.tape import Results
 
 # -- events ------------------------------------------------------------------------------------------------------------
 
@@ -627,8 +628,10 @@ class Execution:
 
 @dataclass(slots=True)
 class Effects:
-    """The orders of a step, in order; whether work is left; and its executions if the engine traces."""
+    """The orders of a step, in order; whether work is left; its executions if the engine traces; and what
+    nondeterministic functions returned, if any was called."""
 
     orders: list[Effect] = field(default_factory=list)
     more: bool = False
     executions: list[Execution] = field(default_factory=list)
+    results: Results | None = None

@@ -30,13 +30,20 @@ _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
 
 
 def function(
-    *arguments: str, returns: str, name: str | None = None, vectorised: bool = False, nulls: bool = False
+    *arguments: str,
+    returns: str,
+    name: str | None = None,
+    vectorised: bool = False,
+    nulls: bool = False,
+    deterministic: bool = True,
 ) -> Callable[[_Decorated], _Decorated]:
     """Register a Python function for SQL, with the types of its arguments and of its result.
 
-    name         its name in SQL; default: the Python name
-    vectorised   it takes a numpy array per argument and returns an array of the same length
-    nulls        it is also called for null arguments (None, or masked arrays); default: null if an argument is null
+    name            its name in SQL; default: the Python name
+    vectorised      it takes a numpy array per argument and returns an array of the same length
+    nulls           it is also called for null arguments (None, or masked arrays); default: null if an argument is null
+    deterministic   it returns the same for the same arguments; False: it is called once for each row, and a server with
+                    a journal records its results
     """
     types = _types(arguments)
     result = _type(returns)
@@ -46,7 +53,7 @@ def function(
         if vectorised and not types:
             raise Refuse(f"{called}: a vectorised function needs an argument, which sets the length of its result")
         _check_callable(called, call, len(types))
-        _declare(call, UserFunction(called, types, result, call, vectorised, nulls).row())
+        _declare(call, UserFunction(called, types, result, call, vectorised, nulls, deterministic).row())
         return call
 
     return decorate

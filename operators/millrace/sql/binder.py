@@ -220,6 +220,16 @@ class Binder:
                 "computed for each of their tests. Compute it in a query in parentheses, and test its column",
             )
 
+    def _check_repeated(self, node: s.Expr, value: e.Expression) -> None:
+        """Refuse a value that several tests would compute, if it may differ each time."""
+        drawn = self._library.drawn(value)
+        if drawn:
+            raise self.error(
+                node,
+                f"{drawn[0]} is not deterministic, and the value of BETWEEN, IN and CASE is computed for each of their "
+                "tests: compute it in a query in parentheses, and test its column",
+            )
+
     def _bind(self, node: s.Expr) -> e.Expression:
         match node:
             case s.Constant():
@@ -565,7 +575,9 @@ class Binder:
 
     def _case(self, node: s.CaseExpr) -> e.Expression:
         subject = None if node.subject is None else self.bind(node.subject)
-        self._repeats = self._repeats or (subject is not None and len(node.branches) > 1)
+        if node.subject is not None and subject is not None and len(node.branches) > 1:
+            self._check_repeated(node.subject, subject)
+            self._repeats = True
         tests = [self._test(node.subject, subject, test) for test, _ in node.branches]
         otherwise = node.otherwise or s.Constant(node.span, None)
         values = [value for _, value in node.branches] + [otherwise]
@@ -594,6 +606,7 @@ class Binder:
 
     def _between(self, node: s.Between) -> e.Expression:
         value, low, high = self.bind(node.value), self.bind(node.low), self.bind(node.high)
+        self._check_repeated(node.value, value)
         self._repeats = True
         above = self._call(node.low, ">=", [node.value, node.low], [value, low])
         below = self._call(node.high, "<=", [node.value, node.high], [value, high])
@@ -611,6 +624,7 @@ class Binder:
                 node, name, [node.value, *(at for at, _ in pairs)], [value, *(constant for _, constant in pairs)]
             )
         else:
+            self._check_repeated(node.value, value)
             self._repeats = True
             equal = [
                 self._call(at, "=", [node.value, at], [value, member])

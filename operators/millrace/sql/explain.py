@@ -10,6 +10,7 @@ from millrace.protocol import Schema
 from millrace.protocol.units import UNITS
 from millrace.sql.planned import Catalog, schemas_of
 from millrace.sql.updates import depends_on_steps, sheds
+from millrace.values.functions import LIBRARY
 from millrace.values.written import show_name
 
 
@@ -56,9 +57,9 @@ def equality(plan: QueryPlan, catalog: Catalog) -> str:
     final   the same last row for each key of an update stream, whatever the number of updates in between
     load    the rows depend on how busy the engine is. A latent stream's tuples are stamped when an operator needs
             their time; a query or an edge that emits only some rows of a key changes which row is current; or SHED
-            drops rows.
+            drops rows. So do functions that are not deterministic: the rows of two runs differ.
     """
-    if depends_on_steps(plan, catalog) or sheds(plan):
+    if depends_on_steps(plan, catalog) or sheds(plan) or LIBRARY.drawn(plan):
         return "load"
     latent = any(catalog.stream(name).timestamps == "latent" for name in plan.reads_streams)
     below = any(equality(catalog.queries[name], catalog) == "load" for name in plan.reads_queries)

@@ -40,6 +40,13 @@ def unfold_rows(
             "ROWS counts the tuples of one stream as they arrive: expected a stream, or a query in "
             "parentheses that only selects and computes",
         )
+    drawn = [key for node in path for key in planner.library.drawn(node.spec)]
+    if drawn:
+        raise planner.error(
+            place,
+            f"ROWS computes the columns of the inner query from the stream itself, and {drawn[0]} is not "
+            "deterministic: create the inner query separately",
+        )
     nodes = [node for node in planner.nodes if node not in path]
     planner.nodes[:] = nodes
     planner.namer = Namer(planner.name)

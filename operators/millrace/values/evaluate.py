@@ -21,9 +21,11 @@ from millrace.protocol import Refuse, Schema, Type
 from millrace.values.batch import FILLERS, Batch, Bools, Values, constant_column
 from millrace.values.eventtime import MIN_TIME
 from millrace.values.expression import TIME, Call, Case, Cast, Column, Constant, Expression, parts
-from millrace.values.functions import LIBRARY, Library
+from millrace.values.functions import LIBRARY, Function, Library
 from millrace.values.functions.casts import CASTS
 from millrace.values.functions.faults import REASONS, Fault
+from millrace.values.functions.tape import playing
+from millrace.values.functions.user import absent
 from millrace.values.functions.vectors import (
     Faults,
     Operand,
@@ -175,7 +177,9 @@ def _compile(expression: Expression, library: Library) -> Operand:
             return Operand(expression.type, _column(expression))
         case Call():
             operands = [_compile(argument, library) for argument in expression.arguments]
-            return _folded(expression.type, library[expression.function].make(operands), operands)
+            function = _function(expression, library)
+            run = function.make(operands)
+            return _folded(expression.type, run, operands) if function.deterministic else Operand(expression.type, run)
         case Cast():
             operand = _compile(expression.argument, library)
             make = CASTS.get((operand.type, expression.type))
@@ -185,6 +189,14 @@ def _compile(expression: Expression, library: Library) -> Operand:
         case Case():
             return _compile_case(expression, library)
     raise AssertionError(f"no way to compute {expression!r}")
+
+
+def _function(call: Call, library: Library) -> Function:
+    """The function of a call. A replay needs none that has gone, as long as the steps have its results."""
+    tape = playing()
+    if tape is not None and tape.replays and call.function not in library:
+        return absent(call.function, tuple(argument.type for argument in call.arguments), call.type)
+    return library[call.function]
 
 
 def _folded(type: Type, run: Run, operands: Sequence[Operand]) -> Operand:

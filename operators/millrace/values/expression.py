@@ -6,8 +6,8 @@ be compared, saved and sent. Types are decided when an expression is made, never
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, NamedTuple
 
 from millrace.protocol import Type
@@ -118,6 +118,21 @@ def parts(expression: Expression) -> Sequence[Expression]:
         case Case():
             return (*(part for branch in expression.branches for part in branch), expression.otherwise)
     return ()
+
+
+def functions_in(definition: Any) -> Iterator[str]:
+    """The functions that the expressions of a definition call, wherever they are in it."""
+    if isinstance(definition, Call):
+        yield definition.function
+    if is_dataclass(definition):
+        for field in fields(definition):
+            yield from functions_in(getattr(definition, field.name))
+    elif isinstance(definition, Mapping):
+        for value in definition.values():
+            yield from functions_in(value)
+    elif isinstance(definition, tuple | list):
+        for value in definition:
+            yield from functions_in(value)
 
 
 def columns_of(expression: Expression) -> Iterator[Column]:

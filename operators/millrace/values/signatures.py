@@ -56,6 +56,9 @@ class Signatures(Generic[Row]):
     def __iter__(self) -> Iterator[Row]:
         return iter(self._by_key.values())
 
+    def __contains__(self, key: object) -> bool:
+        return key in self._by_key
+
     def __getitem__(self, key: str) -> Row:
         if key not in self._by_key:
             raise Refuse(f"{self.noun.split()[-1]} {key} does not exist; is its module configured?")

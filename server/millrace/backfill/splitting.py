@@ -160,7 +160,7 @@ def plan_split(
 
 LOAD: Final = (
     "the result depends on the load of the engine (equality load: a latent stamp, SHED, or rows appended below "
-    "LATEST), so the results of tasks could not be combined"
+    "LATEST) or on a function that is not deterministic, so the results of tasks could not be combined"
 )
 
 

@@ -73,8 +73,8 @@ def verify(
     flow = wanted.flow
     if flow.equality == "load":
         raise Refuse(
-            f"{flow.name} cannot be verified: its rows depend on the load of the engine (equality load), so two "
-            "runs can differ",
+            f"{flow.name} cannot be verified: its rows depend on the load of the engine or on a function that is "
+            "not deterministic (equality load), so two runs can differ",
             code="cannot_verify",
         )
     for path in against:

@@ -3,7 +3,8 @@
 Rule: a record has all that a step depends on: the clock, the budget and the events. Replaying the records on the engine
 that they were made with has the same effects. Tuples of row frames stay the bytes that arrived; those of lines and
 Arrow frames are columns, which take less than their lines. `note` is the driver's: what it did outside the engine when
-commands of the step were obeyed.
+commands of the step were obeyed. What nondeterministic functions returned is in the record, so that a replay doesn't
+call them.
 
 A new kind of event is saved without a change here, as long as its fields are plain data or definitions.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, cast, get_args
 
 import msgpack
@@ -25,6 +27,7 @@ from millrace.formats.decoder import StreamDecoder
 from millrace.protocol import Refuse, Schema, Type
 from millrace.sql import SinkDefinition
 from millrace.values.batch import DTYPES, TEXTS, Batch, Bools, Values, constant_int64
+from millrace.values.functions.tape import Result, Results
 from millrace.values.texts import Texts, as_texts
 
 # Records of another form are refused.
@@ -43,12 +46,14 @@ _OBJECT, _TUPLE = 64, 65
 
 
 class Step(NamedTuple):
-    """A step that was taken. `note` is plain data, None in nearly every step."""
+    """A step that was taken. `note` is plain data, None in nearly every step; `results` are those of its
+    nondeterministic functions, none in nearly every step."""
 
     now_us: int
     budget: int
     events: Sequence[Event]
     note: Any = None
+    results: Results = MappingProxyType({})
 
 
 class Start(NamedTuple):
@@ -92,7 +97,10 @@ def _restore(code: int, data: bytes) -> Any:
 
 def encode(step: Step) -> bytes:
     written = [_arrived(event) if type(event) is Arrived else event for event in step.events]
-    return pack([STEP, step.now_us, step.budget, step.note, written])
+    record = [STEP, step.now_us, step.budget, step.note, written]
+    if step.results:
+        record.append({key: [_result(one) for one in results] for key, results in step.results.items()})
+    return pack(record)
 
 
 def encode_start(start: Start) -> bytes:
@@ -117,8 +125,18 @@ def _arrived(event: Arrived) -> list[Any]:
     if event.wire is not None:
         return [*head, len(batch.ts), [bytes(payload) for payload in event.wire]]
     columns = [_column(field.type, values) for field, values in zip(batch.schema, batch.columns, strict=True)]
-    masks = [None if mask is None else np.packbits(mask).tobytes() for mask in batch.valid]
+    masks = [_bits(mask) for mask in batch.valid]
     return [*head, len(batch.ts), columns, masks]
+
+
+def _result(result: Result) -> list[Any]:
+    faults = None if result.faults is None else result.faults.tobytes()
+    values = _column(result.type, result.values)
+    return [str(result.type), len(result.values), values, _bits(result.valid), faults, result.sentence]
+
+
+def _bits(mask: Bools | None) -> bytes | None:
+    return None if mask is None else np.packbits(mask).tobytes()
 
 
 def _column(type: Type, values: Values) -> Any:
@@ -139,8 +157,9 @@ class StepReader:
             if form != FORM:
                 raise Refuse(f"the journal was written by another Millrace (records of form {form})", code="bad_state")
             return Start(version, limits)
-        now_us, budget, note, written = rest
-        return Step(now_us, budget, [self._event(event) for event in written], note)
+        now_us, budget, note, written, *more = rest
+        results = {key: [_read_result(one) for one in found] for key, found in more[0].items()} if more else {}
+        return Step(now_us, budget, [self._event(event) for event in written], note, results)
 
     def _event(self, event: Any) -> Event:
         if type(event) is not list:
@@ -150,7 +169,7 @@ class StepReader:
         if not masks:
             return Arrived(stream, feed, decoder.decode_many(columns), at_us)
         fields = zip(decoder.schema, columns, strict=True)
-        valid = [None if mask is None else _mask(mask, count) for mask in masks[0]]
+        valid = [_mask(mask, count) for mask in masks[0]]
         return Arrived(stream, feed, _timed(decoder, [_values(one.type, data) for one, data in fields], valid), at_us)
 
     def _decoder(self, name: str, width: int) -> StreamDecoder:
@@ -166,7 +185,16 @@ def _values(type: Type, data: Any) -> Values:
     return cast(Values, Texts.restore(data)) if type in TEXTS else np.frombuffer(data, DTYPES[type])
 
 
-def _mask(data: bytes, count: int) -> Bools:
+def _read_result(data: Sequence[Any]) -> Result:
+    name, count, values, valid, faults, sentence = data
+    type = Type(name)
+    failed = None if faults is None else np.frombuffer(faults, np.uint8)
+    return Result(type, np.asarray(_values(type, values)), _mask(valid, count), failed, sentence)
+
+
+def _mask(data: bytes | None, count: int) -> Bools | None:
+    if data is None:
+        return None
     return np.unpackbits(np.frombuffer(data, np.uint8), count=count).astype(np.bool_)
 
 
@@ -187,7 +215,7 @@ def described(record: bytes) -> str:
         return "not a step of this version"
     if kind == START:
         return f"start of Millrace {rest[1]}"
-    _, _, _, written = rest
+    _, _, _, written, *_ = rest
     parts = [_described(event) for event in written]
     return ", ".join(part for part in parts if part) or "work"
 

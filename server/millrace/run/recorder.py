@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 import structlog
 
-from millrace.engine.events import Event
 from millrace.journal.segments import Journal
 from millrace.journal.steps import Start, Step, encode, encode_start
 from millrace.journal.writer import Full, JournalWriter, Sync
@@ -80,8 +79,8 @@ class Recorder:
         """A server starts with these limits."""
         self._append(encode_start(Start(version, limits)))
 
-    def record(self, now_us: int, budget: int, events: Sequence[Event], note: Any) -> int:
-        return self._append(encode(Step(now_us, budget, events, note)))
+    def record(self, step: Step) -> int:
+        return self._append(encode(step))
 
     def _append(self, record: bytes) -> int:
         number = self.recorded = self._writer.append(record)

@@ -36,6 +36,9 @@ from millrace.protocol import MillraceError, Refuse
 from millrace.run.catalog import new_streams
 from millrace.run.control import changed, from_data
 from millrace.run.worker import Worker
+from millrace.values.expression import functions_in
+from millrace.values.functions import LIBRARY
+from millrace.values.functions.tape import Tape, played
 
 if TYPE_CHECKING:
     from millrace.run.daemon import Daemon
@@ -91,6 +94,7 @@ class Recovery:
             await self._replay(worker)
         finally:
             worker.close()
+        self._check_functions()
         self._took, self._done = time.monotonic() - self._began, True
         log.info("recovered", checkpoint=self._checkpoint.lsn, steps=self.steps, seconds=round(self.seconds, 3))
 
@@ -99,7 +103,7 @@ class Recovery:
     async def _restore(self, worker: Worker) -> None:
         daemon, control = self._daemon, self._checkpoint.control
         try:
-            await worker.run_whole(lambda: daemon.engine.become(self._checkpoint.state))
+            await worker.run_whole(self._become)
         except Exception as error:
             reason = error.text if isinstance(error, MillraceError) else repr(error)
             raise RecoveryError(
@@ -122,6 +126,10 @@ class Recovery:
         await self._perform(effects, _counts(control), control["positions"])
         for name, outlet in daemon.runner.outlets.items():
             outlet.since_us = control["since_us"].get(name)
+
+    def _become(self) -> None:
+        with played(Tape({})):  # a function that has gone may be needed by the replayed steps alone
+            self._daemon.engine.become(self._checkpoint.state)
 
     async def _perform(
         self, effects: Sequence[Effect], counts: Mapping[str, Count], positions: Mapping[str, Mapping[str, Any]]
@@ -163,6 +171,16 @@ class Recovery:
             if name in daemon.catalog.known.streams:
                 daemon.feeds.continue_from(name, stream.producers.positions())
 
+    def _check_functions(self) -> None:
+        """The replay went without functions that have gone, but the queries of now cannot."""
+        for name, query in self._daemon.engine.queries_by_name.items():
+            gone = [key for key in functions_in(query.plan) if key not in LIBRARY]
+            if gone:
+                raise RecoveryError(
+                    f"query {name}: function {gone[0]} does not exist; is its module configured? Drop or replace the "
+                    "query before you remove the function"
+                )
+
     def _replay_some(self, records: Iterator[tuple[int, bytes]]) -> list[tuple[Step, Effects]]:
         """In the worker: some steps, up to one with a change, whose effects outside must precede the next steps."""
         engine, done, size = self._daemon.engine, [], 0
@@ -174,7 +192,7 @@ class Recovery:
                     for name, limit in step.limits.items():
                         setattr(engine, name, limit)
                     continue
-                effects = engine.step(step.now_us, step.events, budget=step.budget)
+                effects = engine.step(step.now_us, step.events, budget=step.budget, results=step.results)
             except Exception as error:
                 reason = error.text if isinstance(error, MillraceError) else repr(error)
                 text = f"record {lsn} of the journal cannot be replayed: {reason}"

@@ -73,6 +73,7 @@ from millrace.engine.events import (
     WithholdCredit,
 )
 from millrace.engine.plan import QueryPlan, StreamDefinition
+from millrace.journal.steps import Step
 from millrace.net.sink import Backpressure, Count, Outlet, Retention, new_history
 from millrace.observe.logs import sparing
 from millrace.protocol import MAX_INT64, Refuse, Schema
@@ -132,7 +133,7 @@ class StepLog(Protocol):
     def synced(self) -> bool:
         """Whether all steps that are durable are synced, too."""
 
-    def record(self, now_us: int, budget: int, events: Sequence[Event], note: Any) -> int:
+    def record(self, step: Step) -> int:
         """Record a step; its number. `Runner.durable` is called with that number later."""
 
     def when_synced(self, call: Callable[[], None]) -> None:
@@ -701,7 +702,7 @@ class Runner:
                 self._orders[type(order)](order)
             else:
                 later.append(order)
-        number = self._log.record(now_us, budget, events, self._notes(events))
+        number = self._log.record(Step(now_us, budget, events, self._notes(events), effects.results or {}))
         settled, self._settling = self._settling, []
         self._undurable.append(_StepTaken(number, later, settled))
         self._all_durable.clear()

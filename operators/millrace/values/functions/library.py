@@ -15,6 +15,7 @@ import numpy as np
 
 from millrace.protocol import Type
 from millrace.values.batch import TEXTS, Batch, Bools, Values
+from millrace.values.expression import functions_in
 from millrace.values.functions.vectors import (
     Faults,
     Operand,
@@ -43,7 +44,7 @@ class Function:
     """One signature.
 
     `variadic` repeats the last argument type any number of times (also not at all). `nullable` defaults to: null if any
-    argument is.
+    argument is. One that is not `deterministic` is called once for each row, and its results are recorded (`tape.py`).
     """
 
     name: str
@@ -52,6 +53,7 @@ class Function:
     make: Make
     variadic: bool = False
     nullable: Nullability = any
+    deterministic: bool = True
 
     @property
     def key(self) -> str:
@@ -68,9 +70,27 @@ class Function:
 
 
 class Library(Signatures[Function]):
-    """The functions."""
+    """The functions. `draws`: whether any of them is not deterministic, which engines ask at each step."""
 
     noun: ClassVar[str] = "a function"
+
+    def __init__(self, rows: Sequence[Function] = ()) -> None:
+        self.draws = False
+        super().__init__(rows)
+
+    def add(self, row: Function) -> None:
+        super().add(row)
+        self.draws = self.draws or not row.deterministic
+
+    def remove(self, row: Function) -> None:
+        super().remove(row)
+        self.draws = any(not left.deterministic for left in self)
+
+    def drawn(self, definition: Any) -> list[str]:
+        """The functions that a definition calls and that are not deterministic, by key."""
+        if not self.draws:
+            return []
+        return [key for key in functions_in(definition) if key in self and not self[key].deterministic]
 
 
 # -- ways to make a row of the table -----------------------------------------------------------------------------------

@@ -15,10 +15,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from millrace.protocol import MAX_INT64, MIN_INT64, Type
+from millrace.protocol import MAX_INT64, MIN_INT64, Refuse, Type
 from millrace.values.batch import DTYPES, FILLERS, Batch, Bools, Int64s, Values, listed, object_array
 from millrace.values.functions.faults import Fault, told, user_fault
 from millrace.values.functions.library import ALWAYS, Function
+from millrace.values.functions.tape import playing
 from millrace.values.functions.vectors import Faults, Operand, Run, Vector, both, first_fault
 
 # Exceptions of a function that do not end the process; `sys.exit()` in a function is an error like others.
@@ -105,8 +106,9 @@ _KINDS: Final = {Type.BOOLEAN: "b", Type.BIGINT: "iu", Type.DOUBLE: "fiu", Type.
 class UserFunction:
     """A user's function and its declaration.
 
-    vectorised   it takes arrays and returns an array
-    nulls        it is called for null arguments too: None, or masked arrays
+    vectorised      it takes arrays and returns an array
+    nulls           it is called for null arguments too: None, or masked arrays
+    deterministic   it returns the same for the same arguments; otherwise its results are recorded
     """
 
     name: str
@@ -115,14 +117,18 @@ class UserFunction:
     call: Callable[..., Any]
     vectorised: bool = False
     nulls: bool = False
+    deterministic: bool = True
 
     def row(self) -> Function:
         """Its row of the table of functions."""
-        return Function(self.name, self.arguments, self.result, self._make, nullable=ALWAYS)
+        return Function(
+            self.name, self.arguments, self.result, self._make, nullable=ALWAYS, deterministic=self.deterministic
+        )
 
     def _make(self, operands: Sequence[Operand]) -> Run:
         runs = [operand.run for operand in operands]
         compute = self._over_arrays if self.vectorised else self._per_tuple
+        key = self.row().key
 
         def run(batch: Batch) -> Vector:
             columns: list[Values] = []
@@ -137,10 +143,16 @@ class UserFunction:
                 faults = first_fault(faults, failed)
             if faults is not None:
                 wanted = both(wanted, faults == 0)
-            made = _Made(self.result, len(batch), f"{self.name}()")
-            compute(made, columns, masks, wanted)
-            values, valid, own = made.vector(wanted)
-            return values, valid, first_fault(faults, own)
+            tape = playing()
+            own = None if tape is None else tape.read(key, len(batch))
+            if own is None:
+                made = _Made(self.result, len(batch), f"{self.name}()")
+                compute(made, columns, masks, wanted)
+                own = made.vector(wanted)
+                if tape is not None and not self.deterministic:
+                    tape.write(key, self.result, own)
+            values, valid, failed = own
+            return values, valid, first_fault(faults, failed)
 
         return run
 
@@ -204,6 +216,29 @@ class UserFunction:
             made.put_array(places, given)
         except RAISED as error:
             made.fail(places, error)
+
+
+def absent(key: str, arguments: tuple[Type, ...], result: Type) -> Function:
+    """In place of a function that does not exist any more: a replay has its results from the tape."""
+
+    def make(operands: Sequence[Operand]) -> Run:
+        def run(batch: Batch) -> Vector:
+            faults: Faults | None = None
+            for operand in operands:
+                faults = first_fault(faults, operand.run(batch)[2])
+            tape = playing()
+            own = None if tape is None else tape.read(key, len(batch))
+            if own is None:
+                reason = f"function {key} does not exist; is its module configured?"
+                if tape is not None:
+                    tape.fail(reason)
+                raise Refuse(reason)
+            values, valid, failed = own
+            return values, valid, first_fault(faults, failed)
+
+        return run
+
+    return Function(key.partition("(")[0], arguments, result, make, nullable=ALWAYS, deterministic=False)
 
 
 class _Made:
