@@ -374,6 +374,11 @@ class Engine:
     def streams(self) -> list[dict[str, Any]]:
         return [views.stream(self, stream) for stream in self.streams_by_name.values()]
 
+    def late(self, stream: str) -> dict[str, Any]:
+        """Which disorder would have kept how many of a stream's tuples."""
+        self.graph.settle()
+        return views.late(self, self.stream(stream))
+
     def punctuations(self) -> dict[str, dict[str, int]]:
         """By stream and cause, the promises that told anything new."""
         return {

@@ -147,6 +147,7 @@ def collect(engine: Engine) -> dict[str, Any]:
         "producers": {
             name: stream.producers.save() for name, stream in engine.streams_by_name.items() if stream.producers
         },
+        "lateness": {name: stream.source.save_ledger() for name, stream in engine.streams_by_name.items()},
         "shared": {name: sharing.saved(engine, query) for name, query in engine.queries_by_name.items()},
         "paused": [
             [name, query.paused, query.failed]
@@ -246,6 +247,9 @@ def restore(data: bytes, *, stopwatch: Stopwatch | None, trace: bool, into: Engi
     engine.merge_wait = saved.get("merge_wait", 0)
     for name, producers in saved.get("producers", {}).items():
         engine.stream(name).producers = Producers(producers)
+    ledgers = saved.get("lateness", {})
+    for name, stream in engine.streams_by_name.items():
+        stream.source.restore_ledger(ledgers.get(name), engine.clock.now_us)
     for query, reader, interval_us, since_us, keys in saved.get("reads", ()):
         listed = None if keys is None else tuple(map(tuple, keys))
         engine.reads.setdefault(query, {})[reader] = Reads(interval_us, since_us, listed)

@@ -222,7 +222,7 @@ def add(engine: Engine, command: AddStream) -> dict[str, Any]:
 def make(engine: Engine, definition: StreamDefinition, chosen: Strategy | None = None) -> None:
     """A stream without readers."""
     output = Buffer(definition.schema, ordered=definition.always_ordered, gauge=engine.gauge)
-    source = Source(definition.source, definition.name, clocking_of(definition), output)
+    source = Source(definition.source, definition.name, clocking_of(definition), output, engine.clock.now_us)
     engine.streams_by_name[definition.name] = Stream(definition, source)
     if definition.propagation == "punctuation":
         engine.graph.punctuating[source] = None
@@ -246,10 +246,11 @@ def alter(engine: Engine, command: AlterStream) -> dict[str, Any]:
         engine.queries_changed()
     before_us = stream.definition.disorder_us
     stream.definition = definition = replace(stream.definition, **changes, sql=text)
+    stream.source.clocking = clocking_of(definition)
     if definition.disorder_us != before_us:
         # The lateness under another disorder does not show which one is needed now.
         stream.source.late_by_max_us = 0
-    stream.source.clocking = clocking_of(definition)
+        stream.source.reopen_ledger(engine.clock.now_us)
     engine.graph.punctuating.pop(stream.source, None)
     if definition.propagation == "punctuation":
         engine.graph.punctuating[stream.source] = None

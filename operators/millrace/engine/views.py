@@ -22,6 +22,7 @@ from millrace.operators.frame.order_switching import OrderSwitching
 from millrace.operators.queues.inlet import QueueInlet
 from millrace.operators.sink.sink import Sink
 from millrace.operators.source.source import Source
+from millrace.protocol import Refuse
 from millrace.protocol.words import counted
 from millrace.values.eventtime import MAX_TIME, is_time
 
@@ -101,6 +102,48 @@ def stream(engine: Engine, entry: Stream) -> dict[str, Any]:
         "sql": definition.sql,
     }
     return with_old_names(view)
+
+
+def late(engine: Engine, found: Stream) -> dict[str, Any]:
+    """Which disorder would have kept how many of a stream's tuples, and the queries whose rows it delays."""
+    name, definition = found.definition.name, found.definition
+    lateness = found.source.lateness()
+    if lateness is None:
+        raise Refuse(
+            f"stream {name} has {definition.timestamps} timestamps: none of its tuples is late", code="never_late"
+        )
+    late, disorders = lateness.tuples, []
+    for disorder_us, kept in lateness.needed.items():
+        late -= kept
+        disorders.append({"disorder_us": disorder_us, "late": late})
+    return {
+        "stream": name,
+        "since_us": time_or_none(lateness.since_us),
+        "until_us": engine.clock.now_us,
+        "disorder_us": definition.disorder_us,
+        "progress": definition.progress,
+        "tuples": lateness.tuples,
+        "disorders": disorders,
+        "queries": delayed(engine, found),
+    }
+
+
+def delayed(engine: Engine, found: Stream) -> list[str]:
+    """The queries with an operator that waits for the stream's mark (watermark) before it emits rows."""
+    reads, waits = {found.source.name}, set[str]()
+    names = []
+    for query in engine.queries_by_name.values():
+        for node, operator in zip(query.plan.nodes, query.operators, strict=True):
+            if reads.isdisjoint(node.inputs):
+                continue
+            reads.add(node.name)
+            leaving = node.spec.leaving(["at once"] * len(node.inputs))
+            own = operator.waits if leaving == "unknown" else leaving != "at once"
+            if own or not waits.isdisjoint(node.inputs):
+                waits.add(node.name)
+        if query.plan.output in waits:
+            names.append(query.plan.name)
+    return names
 
 
 def groups(found: Stream) -> list[dict[str, Any]]:

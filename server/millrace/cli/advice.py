@@ -236,7 +236,7 @@ def long_waits(seen: Snapshot) -> Iterator[Advice]:
         try_ = why["try"] or (f"millrace query show {query}" if stream is None else f"millrace stream show {stream}")
         skew_us = streams.get(stream or "", {}).get("max_skew_us") or 0
         if reason == "skew" and skew_us > WAIT_US:
-            text += f" If {stream} is never {_interval(skew_us)} late, a smaller max_skew emits rows sooner."
+            text += f" If {stream} is never {interval(skew_us)} late, a smaller max_skew emits rows sooner."
             try_ = f"millrace sql \"ALTER STREAM {stream} SET (max_skew = '2 seconds')\""
         elif reason == "skew":
             # Its clock is near enough: the time of the other streams is ahead of it.
@@ -419,8 +419,9 @@ def late_tuples(seen: Snapshot) -> Iterator[Advice]:
             continue
         enough = _round_up(enough_us)
         text += (
-            f" With disorder = '{enough}' instead of '{_interval(stream['disorder_us'])}', none of them would have been"
+            f" With disorder = '{enough}' instead of '{interval(stream['disorder_us'])}', none of them would have been"
             " late. Rows in order of time are then delayed by as much."
+            f" `millrace late {name}` shows what a smaller one keeps."
         )
         yield Advice("late", name, text, f"millrace sql \"ALTER STREAM {name} SET (disorder = '{enough}')\"")
 
@@ -436,7 +437,7 @@ def clocks_ahead(seen: Snapshot) -> Iterator[Advice]:
             text = (
                 f"The server refused {counted(stream['too_far_ahead'], 'tuple')} of stream {name}: they, or others in "
                 f"their frames, were ahead of the server's clock by more than max_ahead "
-                f"({_interval(stream['ahead_us'])}). A sender's clock is wrong; the log names the feed."
+                f"({interval(stream['ahead_us'])}). A sender's clock is wrong; the log names the feed."
             )
             yield Advice("clock_ahead", name, text, f"millrace stream show {name}")
         elif newest_us is not None and newest_us - now_us > CLOCK_US:
@@ -631,7 +632,7 @@ def _seconds(us: int) -> str:
     return f"{us / SECOND_US:.1f} s"
 
 
-def _interval(us: int | None) -> str:
+def interval(us: int | None) -> str:
     """Microseconds as SQL takes them, in the largest unit that is exact."""
     if us is None:
         return "none"
@@ -648,4 +649,4 @@ def _round_up(us: int) -> str:
     unit = next((unit for unit in (SECOND_US, 100_000, 1_000) if us >= 10 * unit), 1)
     if us >= SECOND_US:
         unit = SECOND_US
-    return _interval(-(-us // unit) * unit)
+    return interval(-(-us // unit) * unit)

@@ -159,6 +159,13 @@ COMMANDS: Final = (
     CommandInfo("Queries", "changes", "ledger:changes", "List the applied changes", "millrace changes --last 5"),
     CommandInfo("Queries", "undo", "ledger:undo", "Undo an applied change", "millrace undo 7 --plan"),
     CommandInfo("Inspect", "why", "admin:why", "Say what a query waits for", "millrace why diary"),
+    CommandInfo(
+        "Inspect",
+        "late",
+        "late:late",
+        "Say which disorder would have kept how many tuples",
+        "millrace late door",
+    ),
     CommandInfo("Inspect", "top", "top:top", "Watch rates, queues and waiting operators", "millrace top --once"),
     CommandInfo("Inspect", "doctor", "doctor:doctor", "Check the server and advise", "millrace doctor"),
     CommandInfo("Inspect", "component list", "admin:component_list", "List all components", "millrace component list"),

@@ -103,6 +103,28 @@ class SqlRequest(BaseModel):
     )
 
 
+class LateDisorder(BaseModel):
+    """One disorder, and what it would have kept."""
+
+    disorder_us: int = Field(description="The disorder.")
+    late: int = Field(description="The tuples that would have been late with it.")
+
+
+class LateAnswer(BaseModel):
+    """How many of a stream's tuples would have been on time with which disorder."""
+
+    stream: str
+    since_us: int | None = Field(
+        description="The start of the count: when the stream was created, or its disorder was changed."
+    )
+    until_us: int = Field(description="The end of the count: the time of the engine's last step.")
+    disorder_us: int = Field(description="The present disorder.")
+    progress: str = Field(description="With `punctuation` the disorder makes no difference.")
+    tuples: int = Field(description="All tuples in that time.")
+    disorders: list[LateDisorder] = Field(description="Ascending; the present disorder is one of them.")
+    queries: list[str] = Field(description="The queries that emit rows later with a larger disorder.")
+
+
 class BackfillRequest(BaseModel):
     """A query that starts with the history of its streams."""
 
@@ -466,6 +488,14 @@ def _add_streams(app: FastAPI, daemon: Daemon) -> None:
     )
     async def stale(name: Name, worst: Annotated[int, Query(ge=0, le=1_000)] = 10) -> list[dict[str, Any]]:
         return daemon.stale(name, worst)
+
+    @app.get(
+        "/api/v1/streams/{name}/late",
+        responses=refusals(404, 409),
+        summary="How many of a stream's tuples would have been on time with which disorder",
+    )
+    async def late(name: Name) -> LateAnswer:
+        return LateAnswer.model_validate(daemon.engine.late(name))
 
     @app.post(
         "/api/v1/streams/{name}/archive",

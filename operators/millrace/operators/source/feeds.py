@@ -19,7 +19,9 @@ class Feed:
 
     mark       no later tuple of the feed is on time below it
     promised   what the client itself has promised, by punctuation or answer: below it, it breaks its word
+    assured    what was promised of it otherwise than by its tuples: by the client, or by the clock for it
     newest     the newest time it sent, and `heard_us` when; MIN_TIME and 0 before the first tuple
+    passed     from there on its next tuple is on time with any disorder: `newest`, `assured`, or the mark that it met
     owed       tuples taken since credit was last granted, and `owed_bytes` their bytes in memory
     request    the number of the request for a timestamp that is under way, or None; `silent` if it left the one
                before it without an answer
@@ -31,6 +33,7 @@ class Feed:
         "answered_us",
         "asked_need",
         "asked_us",
+        "assured",
         "broken",
         "can_answer",
         "heard_us",
@@ -43,6 +46,7 @@ class Feed:
         "number",
         "owed",
         "owed_bytes",
+        "passed",
         "promised",
         "request",
         "requests",
@@ -55,6 +59,8 @@ class Feed:
         self.number = number
         self.mark = mark
         self.promised = MIN_TIME
+        self.assured = MIN_TIME
+        self.passed = MIN_TIME
         self.newest = MIN_TIME
         self.heard_us = 0
         self.held_since: int | None = None
@@ -115,7 +121,11 @@ class Feed:
         return feed
 
 
-_PLAIN: Final = tuple(name for name in Feed.__slots__ if name != "requests")
+# `assured` is saved with the late ledger, which alone uses it; `passed` follows from others.
+_PLAIN: Final = tuple(name for name in Feed.__slots__ if name not in ("requests", "assured", "passed"))
+# The feeds that `staircase` looks at: with more that have promised and lag, what it says is too late rather than too
+# early.
+_LOOKS: Final = 64
 
 
 class Feeds:
@@ -124,6 +134,7 @@ class Feeds:
     def __init__(self) -> None:
         self.by_name: dict[str, Feed] = {}
         self._heap: list[tuple[int, int, Feed]] = []
+        self._by_newest: list[tuple[int, int, Feed]] = []
         self._opened = 0
 
     def __iter__(self) -> Iterator[Feed]:
@@ -140,6 +151,7 @@ class Feeds:
         feed = self.by_name[name] = Feed(name, self._opened, mark)
         self._opened += 1
         heapq.heappush(self._heap, (mark, feed.number, feed))
+        heapq.heappush(self._by_newest, (MIN_TIME, feed.number, feed))
         return feed
 
     def close(self, name: str) -> Feed | None:
@@ -191,6 +203,30 @@ class Feeds:
                 return feed
         return None
 
+    def staircase(self, enough_us: int, but: Feed | None = None) -> list[tuple[int, int]]:
+        """What the feeds have been assured to be past, and their newest times: ascending by the newest, each with less
+        assured than those before it, up to the first that was assured no more than enough. All other feeds are above
+        one of these, whatever the disorder.
+        """
+        steps: list[tuple[int, int]] = []
+        heap = self._by_newest
+        aside: list[tuple[int, int, Feed]] = []
+        while heap and len(aside) < _LOOKS:
+            newest, number, feed = heap[0]
+            if self.by_name.get(feed.name) is not feed:
+                heapq.heappop(heap)
+            elif newest < feed.newest:
+                heapq.heapreplace(heap, (feed.newest, number, feed))
+            else:
+                aside.append(heapq.heappop(heap))
+                if feed is not but and (not steps or feed.assured < steps[-1][0]):
+                    steps.append((feed.assured, newest))
+                    if feed.assured <= enough_us:
+                        break
+        for entry in aside:
+            heapq.heappush(heap, entry)
+        return steps
+
     def save(self) -> list[Any]:
         return [self._opened, [feed.save() for feed in self]]
 
@@ -200,3 +236,5 @@ class Feeds:
         self.by_name = {feed.name: feed for feed in made}
         self._heap = [(feed.mark, feed.number, feed) for feed in made]
         heapq.heapify(self._heap)
+        self._by_newest = [(feed.newest, feed.number, feed) for feed in made]
+        heapq.heapify(self._by_newest)

@@ -21,6 +21,7 @@ from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import Operator
 from millrace.operators.source.feeds import Feed, Feeds
 from millrace.operators.source.groups import Group, GroupMarks
+from millrace.operators.source.lateness import LateLedger, Lateness
 from millrace.values.batch import Batch, Bools, Int64s, constant_int64
 from millrace.values.eventtime import LATENT, MAX_TIME, MIN_TIME
 from millrace.values.expression import TIME
@@ -83,12 +84,13 @@ class Source(Operator):
     tuple_bytes   what a tuple took of late, rather too much than too little
     judged   what the last arrival came to, for the history of streams that have one
     groups   of which groups more is promised than of the stream
+    ledger   which disorder would have kept its tuples, if they can be late
     """
 
     kind: ClassVar[str] = "source"
     layout: ClassVar[Layout] = Layout(2, _without_groups)
 
-    def __init__(self, name: str, stream: str, clocking: Clocking, output: Buffer) -> None:
+    def __init__(self, name: str, stream: str, clocking: Clocking, output: Buffer, since_us: int = MIN_TIME) -> None:
         super().__init__(name, (), output)
         self.stream = stream
         self.clocking = clocking
@@ -102,6 +104,9 @@ class Source(Operator):
         self.late = self.broken = self.far = self.late_by_max_us = 0
         self.punctuations = dict.fromkeys(CAUSES, 0)
         self.groups = GroupMarks([output.schema.fields[at] for at in clocking.key])
+        self.ledger: LateLedger | None = None
+        if clocking.timestamps == "external":
+            self.ledger = LateLedger(since_us, 0, clocking.disorder_us)
         if clocking.timestamps == "latent":
             output.promise = LATENT
 
@@ -120,18 +125,27 @@ class Source(Operator):
         """The feed of this name. A new one holds the mark; one that left with grace continues."""
         known = self.feeds.get(feed)
         if known is None:
-            return self.feeds.open(feed, self.mark)
+            if self.ledger is None:
+                return self.feeds.open(feed, self.mark)
+            self.ledger.settle(self.feeds, self.clocking.by_tuples)
+            known = self.feeds.open(feed, self.mark)
+            known.passed = self.ledger.floor
+            return known
         known.leaves_us = None
         return known
 
     def close(self, feed: str, *, ended: bool) -> None:
         """Release the feed's hold. When the last one has left, the mark stays, or ends with a stream that is over."""
+        if self.ledger is not None and len(self.feeds) == 1:
+            self.ledger.settle(self.feeds, self.clocking.by_tuples)
         self.feeds.close(feed)
         self.groups.leave(feed)
         if len(self.feeds):
             self._raise_mark(self.feeds.least(), "close")
             self._raise_groups("close")
         elif ended:
+            if self.ledger is not None:
+                self.ledger.reach(MAX_TIME)
             self._raise_mark(MAX_TIME, "close")
 
     # -- arrivals ------------------------------------------------------------------------------------------------------
@@ -183,31 +197,40 @@ class Source(Operator):
         return Refused(batch, marks)
 
     def _judge(self, feed: Feed, batch: Batch, now_us: int, heard_us: int) -> tuple[Refused | None, Refused | None]:
-        far = None
-        newest: int = batch.ts.item(-1)
-        rising = len(batch.ts) == 1 or not (batch.ts[1:] < batch.ts[:-1]).any()
-        if not rising:
-            newest = int(batch.ts.max())
+        far = late = None
+        ts = batch.ts
+        newest: int = ts.item(-1)
+        first, rising = newest, True
+        if len(ts) > 1:
+            first, rising = ts.item(0), not (ts[1:] < ts[:-1]).any()
+            if not rising:
+                newest = int(ts.max())
         if self.clocking.ahead_us is not None and newest > now_us + self.clocking.ahead_us:
             far, batch = self._too_far(batch, now_us + self.clocking.ahead_us)
-            if not len(batch.ts):
+            ts = batch.ts
+            if not len(ts):
                 return None, far
-            newest = int(batch.ts.max())
-        late = None
-        doubtful = not (rising and batch.ts.item(0) >= self.mark) or self.groups.ahead > 0
+            first, newest = ts.item(0), int(ts.max())
+        doubtful = not (rising and first >= self.mark) or self.groups.ahead > 0
         if doubtful or self.clocking.history:
-            marks, promised = self._marks_met(feed, batch)
-            below: Bools = batch.ts < marks
+            marks, of_stream, promised = self._marks_met(feed, batch)
+            below: Bools = ts < marks
             if self.clocking.history:
                 self.judged = Judged(batch, below, marks)
-            if doubtful and below.any():
-                late, batch = self._late(feed, batch, marks, below, promised)
+            if doubtful:
+                self._note(feed, ts, None if of_stream is marks else below & (ts >= of_stream))
+                if below.any():
+                    late, batch = self._late(feed, batch, marks, below, promised)
+        if not doubtful and first < feed.passed:
+            self._note(feed, ts)
         if len(batch.ts):
             self._queue(batch, newest if late is None else int(batch.ts.max()))
         # A tuple that is late for its group still shows how far its feed is.
         if len(batch.ts) or self.groups.ahead:
             if newest > feed.newest:
                 feed.newest = newest
+                if newest > feed.passed:
+                    feed.passed = newest
                 feed.heard_us = heard_us
                 if feed.held_since is not None:
                     feed.held_since = heard_us
@@ -236,9 +259,9 @@ class Source(Operator):
         self.far += len(far)
         return Refused(far, constant_int64(bound_us, len(far))), batch.take(~beyond)
 
-    def _marks_met(self, feed: Feed, batch: Batch) -> tuple[Int64s, Int64s | int]:
+    def _marks_met(self, feed: Feed, batch: Batch) -> tuple[Int64s, Int64s, Int64s | int]:
         """The mark of the stream and of its group as each tuple met it: the tuples before it in the batch have moved it
-        too. And what the feed itself had promised."""
+        too. Then the stream's mark alone, and what the feed itself had promised."""
         ts = batch.ts
         others = self.feeds.min_excluding(feed)
         own = np.full(len(ts), feed.mark, np.int64)
@@ -249,11 +272,11 @@ class Source(Operator):
             own[1:] = np.maximum(own[1:], np.where(before < floor, MIN_TIME, before - disorder))
         marks: Int64s = np.maximum(np.minimum(own, others), self.mark)
         if not self.groups:
-            return marks, feed.promised
+            return marks, marks, feed.promised
         key = self.clocking.key
         columns, valid = [batch.columns[at] for at in key], [batch.valid[at] for at in key]
         of_groups, promised = self.groups.met(feed.name, columns, valid, own, partial(self._sides, but=feed.name))
-        return np.maximum(marks, of_groups), np.maximum(promised, feed.promised)
+        return np.maximum(marks, of_groups), marks, np.maximum(promised, feed.promised)
 
     def _queue(self, batch: Batch, newest_us: int) -> None:
         self.counts.output_tuples += len(batch.ts)
@@ -265,8 +288,11 @@ class Source(Operator):
 
     def promise(self, feed: Feed, value_us: int, cause: Cause) -> bool:
         """The feed will send nothing below this time; say whether that told anything new downstream."""
-        if cause == "client":
-            feed.promised = max(feed.promised, value_us)
+        if cause != "tuple":
+            feed.assured = max(feed.assured, value_us)
+            feed.passed = max(feed.passed, value_us)
+            if cause == "client":
+                feed.promised = max(feed.promised, value_us)
         if value_us <= feed.mark:
             return False
         before = feed.mark
@@ -317,6 +343,8 @@ class Source(Operator):
 
         Says whether that told anything of use downstream.
         """
+        if self.ledger is not None:
+            self.ledger.reach(value_us)
         if self._raise_mark(value_us, cause):
             return True
         # An operator that was added later may not have got the promise in force, by arc or as punctuation.
@@ -334,6 +362,45 @@ class Source(Operator):
             useful = self.output.punctuate(value_us)
         self.punctuations[cause] += useful
         return useful
+
+    # -- the late ledger -----------------------------------------------------------------------------------------------
+
+    def _note(self, feed: Feed, ts: Int64s, barred: Bools | None = None) -> None:
+        """Tuples that some disorder may be too small for: their feed or the mark has passed the first of them."""
+        assert self.ledger is not None
+        self.ledger.note(self.feeds, feed, ts, self.clocking.by_tuples, barred)
+
+    @property
+    def _judged(self) -> int:
+        """The tuples that were taken in or found late."""
+        return self.counts.input_tuples - self.far
+
+    def lateness(self) -> Lateness | None:
+        """Which disorder would have kept how many tuples; None if the stream's tuples are stamped."""
+        return None if self.ledger is None else self.ledger.summary(self._judged)
+
+    def reopen_ledger(self, now_us: int) -> None:
+        """Count later tuples alone: the disorder is another one."""
+        if self.ledger is not None:
+            self.ledger = self.ledger.reopened(now_us, self._judged, self.clocking.disorder_us)
+
+    def save_ledger(self) -> list[Any] | None:
+        return None if self.ledger is None else self.ledger.save(self.feeds)
+
+    def restore_ledger(self, data: Sequence[Any] | None, now_us: int) -> None:
+        """The saved ledger; a state that has none is continued with an empty one."""
+        if data is not None:
+            self.ledger = LateLedger.restore(data, self.feeds)
+        elif self.clocking.timestamps == "external":
+            for feed in self.feeds:
+                feed.assured = feed.promised
+            self.ledger = LateLedger(now_us, self._judged, self.clocking.disorder_us)
+            self.ledger.reach(self.mark)
+        if self.ledger is not None:
+            for feed in self.feeds:
+                feed.passed = max(feed.newest, feed.assured, self.ledger.floor)
+
+    # ------------------------------------------------------------------------------------------------------------------
 
     def low_water(self) -> int:
         return self.output.promise
