@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from millrace.engine.engine import Engine
 from millrace.engine.events import AddQuery, AddStream, Arrived, Command, Effects, Event
 from millrace.functions import DECLARED, function
+from millrace.journal.past import Past
 from millrace.journal.steps import Step, StepReader, encode
 from millrace.protocol import Refuse, Schema
 from millrace.sql import SqlError, equality, parse, plan_all
@@ -21,6 +22,7 @@ from millrace.sql.functions import install, uninstall
 from millrace.sql.planned import Catalog, CreateQuery, CreateStream
 from millrace.values.batch import Batch
 from tests.depth import examples
+from tests.journal.recording import Recording
 from tests.simulation.twins import described
 
 SCHEMA = Schema.of(k="bigint", t="text")
@@ -246,6 +248,27 @@ def test_a_function_that_is_declared_otherwise_now_replays():
     CALLED.clear()
     replay(engine, encode(step))
     assert CALLED == ["drawn"]
+
+
+def test_the_past_of_a_server_has_its_results(tmp_path):
+    recording = Recording(
+        tmp_path,
+        "CREATE STREAM s (at TIMESTAMP, k BIGINT) WITH (time = 'at');"
+        "CREATE QUERY q AS SELECT k % 3 AS g, sum(drawn(k)) AS n FROM s GROUP BY k % 3",
+    )
+    moments = []
+    for number in range(6):
+        recording.now_us += 1
+        recording.feed("s", [(number, number), (number, number + 1)])
+        moments.append((recording.now_us, recording.engine.save()))
+        if number == 3:
+            recording.checkpoint()
+    recording.close()
+    FORBIDDEN[0] = True
+    for at_us, saved in moments:
+        playback = Past(tmp_path).at(at_us)
+        assert playback.engine.save() == saved
+        playback.close()
 
 
 @pytest.mark.parametrize(

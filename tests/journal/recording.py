@@ -46,8 +46,8 @@ class Recording:
             self.step(Command(number, body), note=note)
 
     def step(self, *events: Event, budget: int = BUDGET, note: Any = None) -> Effects:
-        self._append(encode(Step(self.now_us, budget, events, note)))
         effects = self.engine.step(self.now_us, events, budget=budget)
+        self._append(encode(Step(self.now_us, budget, events, note, effects.results or {})))
         for order in effects.orders:
             match order:
                 case Deliver(query, sequence, batch) if len(batch.ts):
