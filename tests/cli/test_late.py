@@ -27,7 +27,7 @@ def answer(lates, present=1, **more):
 def test_the_cheapest_disorder_that_keeps_enough_is_suggested():
     lines, command = advised(answer([900, 280, 60, 8, 8, 3]), 99.9)
     assert lines == [
-        "10000 tuples of door since 2026-01-01T00:00:00Z, 280 of them late",
+        "10000 tuples of door from 2026-01-01T00:00:00Z to 2026-01-01T00:01:00Z, 280 of them late",
         "disorder   on time  late  latency",
         "0 seconds  91 %     900   1 s less",
         "1 second   97.2 %   280   now",
@@ -57,7 +57,7 @@ def test_a_share_that_suffices(keep, present, last):
 
 def test_streams_without_tuples_and_without_a_choice():
     assert advised(answer([0, 0], tuples=0), 99.9) == (
-        ["stream door has received no tuple since 2026-01-01T00:00:00Z"],
+        ["stream door has received no tuple from 2026-01-01T00:00:00Z to 2026-01-01T00:01:00Z"],
         None,
     )
     lines, command = advised(answer([1, 1], since_us=None, progress="punctuation"), 99.9)

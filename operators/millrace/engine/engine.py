@@ -377,7 +377,7 @@ class Engine:
     def late(self, stream: str) -> dict[str, Any]:
         """Which disorder would have kept how many of a stream's tuples."""
         self.graph.settle()
-        return views.late(self, self.stream(stream))
+        return views.late(self, self.stream(stream), self.clock.now_us)
 
     def punctuations(self) -> dict[str, dict[str, int]]:
         """By stream and cause, the promises that told anything new."""

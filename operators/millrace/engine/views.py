@@ -21,6 +21,7 @@ from millrace.operators.frame.operator import Operator
 from millrace.operators.frame.order_switching import OrderSwitching
 from millrace.operators.queues.inlet import QueueInlet
 from millrace.operators.sink.sink import Sink
+from millrace.operators.source.lateness import Lateness
 from millrace.operators.source.source import Source
 from millrace.protocol import Refuse
 from millrace.protocol.words import counted
@@ -104,22 +105,26 @@ def stream(engine: Engine, entry: Stream) -> dict[str, Any]:
     return with_old_names(view)
 
 
-def late(engine: Engine, found: Stream) -> dict[str, Any]:
-    """Which disorder would have kept how many of a stream's tuples, and the queries whose rows it delays."""
+def late(engine: Engine, found: Stream, until_us: int, before: tuple[int, Lateness] | None = None) -> dict[str, Any]:
+    """Which disorder would have kept how many of a stream's tuples, and the queries whose rows it delays. `before`: the
+    time when a span begins, and what the ledger said then; the span begins with the ledger if that is younger."""
     name, definition = found.definition.name, found.definition
     lateness = found.source.lateness()
     if lateness is None:
         raise Refuse(
             f"stream {name} has {definition.timestamps} timestamps: none of its tuples is late", code="never_late"
         )
+    since_us = lateness.since_us
+    if before is not None and before[1].since_us == since_us:
+        since_us, lateness = before[0], lateness.less(before[1])
     late, disorders = lateness.tuples, []
     for disorder_us, kept in lateness.needed.items():
         late -= kept
         disorders.append({"disorder_us": disorder_us, "late": late})
     return {
         "stream": name,
-        "since_us": time_or_none(lateness.since_us),
-        "until_us": engine.clock.now_us,
+        "since_us": time_or_none(since_us),
+        "until_us": until_us,
         "disorder_us": definition.disorder_us,
         "progress": definition.progress,
         "tuples": lateness.tuples,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
 import typer
@@ -12,7 +13,7 @@ from millrace.cli import show
 from millrace.cli.admin import Stream
 from millrace.cli.advice import interval
 from millrace.cli.details import duration, instant
-from millrace.cli.link import Link
+from millrace.cli.link import Link, segment
 from millrace.cli.names import request
 from millrace.protocol.words import counted
 
@@ -33,12 +34,29 @@ def late(
     keep: Annotated[
         float, typer.Option(min=0, max=100, metavar="PERCENT", help="The share of tuples that should be on time.")
     ] = 99.9,
+    from_: Annotated[
+        str | None,
+        typer.Option("--from", metavar="T", help="The beginning of a past span: ISO 8601, microseconds, or '-1 hour'."),
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="T", help="Its end, in the same forms. By default now.")
+    ] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option("--data-dir", metavar="DIR", help="Read the past in this data directory, without its server."),
+    ] = None,
 ) -> None:
     """Say what share of a stream's tuples would have been on time with which `disorder`, and what that costs.
 
-    It counts from the creation of the stream, or from the last change of its disorder.
+    It counts from the creation of the stream, or from the last change of its disorder, if no span is named.
     """
-    answer, _ = request(link, "GET", "stream", stream, "/late")
+    if data_dir is not None:
+        from millrace.cli.past import late_in
+
+        answer = late_in(data_dir, stream, from_, to)
+    else:
+        span = "&".join(f"{key}={segment(text)}" for key, text in (("from", from_), ("to", to)) if text is not None)
+        answer, _ = request(link, "GET", "stream", stream, f"/late{'?' if span else ''}{span}")
     if link.as_json:
         show.as_json(answer)
         return
@@ -52,7 +70,7 @@ def late(
 def advised(answer: Mapping[str, Any], keep: float) -> tuple[list[str], str | None]:
     """What to print, and the command to try."""
     tuples, name = answer["tuples"], answer["stream"]
-    span = "" if answer["since_us"] is None else f" since {instant(answer['since_us'])}"
+    span = "" if answer["since_us"] is None else f" from {instant(answer['since_us'])} to {instant(answer['until_us'])}"
     if not tuples:
         return [f"stream {name} has received no tuple{span}"], None
     choices = [Choice(one["disorder_us"], one["late"]) for one in answer["disorders"]]

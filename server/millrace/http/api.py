@@ -115,9 +115,9 @@ class LateAnswer(BaseModel):
 
     stream: str
     since_us: int | None = Field(
-        description="The start of the count: when the stream was created, or its disorder was changed."
+        description="The start of the count: of the span, or when the stream was created or its disorder was changed."
     )
-    until_us: int = Field(description="The end of the count: the time of the engine's last step.")
+    until_us: int = Field(description="The end of the count: of the span, or the time of the engine's last step.")
     disorder_us: int = Field(description="The present disorder.")
     progress: str = Field(description="With `punctuation` the disorder makes no difference.")
     tuples: int = Field(description="All tuples in that time.")
@@ -191,6 +191,12 @@ At = Annotated[
         description="A moment of the recorded past: ISO 8601, integer microseconds, or a time ago such as -10 minutes.",
     ),
 ]
+_SPAN: Final = "ISO 8601, integer microseconds, or a time ago such as -10 minutes."
+From = Annotated[
+    str | None,
+    Query(alias="from", max_length=100, description=f"The beginning of a span of the recorded past: {_SPAN}"),
+]
+To = Annotated[str | None, Query(max_length=100, description=f"Its end, by default now: {_SPAN}")]
 Form = Annotated[
     Literal["json", "mermaid", "dot", "table", "text"],
     Query(alias="format", description="json for data; any other format answers with a drawing in `text`."),
@@ -491,11 +497,15 @@ def _add_streams(app: FastAPI, daemon: Daemon) -> None:
 
     @app.get(
         "/api/v1/streams/{name}/late",
-        responses=refusals(404, 409),
-        summary="How many of a stream's tuples would have been on time with which disorder",
+        responses=refusals(400, 404, 409),
+        summary="How many of a stream's tuples would have been on time with which disorder, now or in a past span",
     )
-    async def late(name: Name) -> LateAnswer:
-        return LateAnswer.model_validate(daemon.engine.late(name))
+    async def late(name: Name, from_: From = None, to: To = None) -> LateAnswer:
+        if from_ is None and to is None:
+            return LateAnswer.model_validate(daemon.engine.late(name))
+        now_us = daemon.runner.now_us()
+        from_us, to_us = (None if text is None else parse_moment(text, now_us) for text in (from_, to))
+        return LateAnswer.model_validate(await daemon.moments.late(name, from_us, to_us, now_us))
 
     @app.post(
         "/api/v1/streams/{name}/archive",

@@ -1,4 +1,5 @@
-"""What a query was waiting for at a moment of the past: `millrace why QUERY --at T`.
+"""What a query waited for at a moment of the past (`millrace why QUERY --at T`), and which disorder would have kept the
+tuples of a span (`millrace late STREAM --from T --to T`).
 
 The engine is restored and replayed up to the moment, and answers as it does in a running server. That may take long,
 and as much memory as the server's state. So a server has another process do it (`python -m millrace.run.moments`).
@@ -10,10 +11,12 @@ import asyncio
 import json
 import os
 import sys
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from millrace.engine import views
 from millrace.journal.past import Past
 from millrace.protocol import MillraceError, Refuse
 from millrace.protocol.timestamps import format_timestamp
@@ -42,6 +45,41 @@ def why_at(data_dir: Path, query: str, at_us: int, alive_us: int | None = None) 
         playback.close()
 
 
+def late_between(
+    data_dir: Path, stream: str, from_us: int | None, to_us: int | None, alive_us: int | None = None
+) -> dict[str, Any]:
+    """The answer of `late` for the tuples of this span, by default as far as the past reaches. The ledger is a part of
+    the engine's state, so the steps between the newest checkpoints before both ends are not replayed."""
+    past = Past(data_dir)
+    span = past.span(alive_us)
+    from_us, to_us = span.from_us if from_us is None else from_us, span.to_us if to_us is None else to_us
+    for at_us in (from_us, to_us):
+        past.refuse_outside(at_us, span)
+    if from_us >= to_us:
+        raise Refuse(
+            f"the span begins at {format_timestamp(from_us)} and ends at {format_timestamp(to_us)}: expected a later "
+            "end",
+            code="bad_span",
+        )
+    playback = past.at(from_us)
+    try:
+        known = playback.engine.streams_by_name.get(stream)
+        before = None if known is None else known.source.lateness()
+        if any(from_us < moment.at_us <= to_us for moment in past.moments()):
+            playback.close()
+            playback = past.at(to_us)
+        else:
+            for _ in playback.steps(to_us):
+                pass
+        found = playback.engine.stream(stream)
+        return views.late(playback.engine, found, to_us, None if before is None else (from_us, before))
+    finally:
+        playback.close()
+
+
+QUESTIONS: Final[Mapping[str, Callable[..., dict[str, Any]]]] = {"why": why_at, "late": late_between}
+
+
 class Moments:
     """Answers questions about the past of a running server, one at a time, in another process."""
 
@@ -51,16 +89,21 @@ class Moments:
         self._one_at_a_time = asyncio.Lock()
 
     async def why(self, query: str, at_us: int, now_us: int) -> dict[str, Any]:
+        return await self._ask("why", now_us, query=query, at_us=at_us)
+
+    async def late(self, stream: str, from_us: int | None, to_us: int | None, now_us: int) -> dict[str, Any]:
+        return await self._ask("late", now_us, stream=stream, from_us=from_us, to_us=to_us)
+
+    async def _ask(self, question: str, now_us: int, **about: Any) -> dict[str, Any]:
         if self._data_dir is None:
             raise Refuse("the server has no past: it needs a data directory (server.data_dir)", code="not_retained")
-        if at_us > now_us:
-            raise Refuse(f"{format_timestamp(at_us)} is in the future of the server's clock", code="bad_value")
+        for name, at_us in about.items():
+            if name.endswith("_us") and at_us is not None and at_us > now_us:
+                raise Refuse(f"{format_timestamp(at_us)} is in the future of the server's clock", code="bad_value")
         request = {
-            "data_dir": str(self._data_dir),
+            "question": question,
             "functions": self._functions,
-            "query": query,
-            "at_us": at_us,
-            "alive_us": now_us,
+            "about": {"data_dir": str(self._data_dir), "alive_us": now_us, **about},
         }
         if self._one_at_a_time.locked():
             raise Refuse("the server is answering another question about its past: try again", code="busy")
@@ -81,7 +124,7 @@ async def _in_process(request: dict[str, Any]) -> dict[str, Any]:
             output, _ = await process.communicate(json.dumps(request).encode())
     except TimeoutError:
         text = f"replaying up to that moment takes more than {SECONDS:g} seconds"
-        raise Refuse(f"{text}: use `millrace why --data-dir DIR` on the server's machine", code="timeout") from None
+        raise Refuse(f"{text}: use --data-dir DIR on the server's machine", code="timeout") from None
     finally:
         if process.returncode is None:
             with suppress(ProcessLookupError):
@@ -94,7 +137,7 @@ async def _in_process(request: dict[str, Any]) -> dict[str, Any]:
         raise Refuse(f"{text}: is there enough memory for a second copy of the state?", code="past") from None
     if "code" in answer:
         raise Refuse(answer["text"], code=answer["code"])
-    found: dict[str, Any] = answer["why"]
+    found: dict[str, Any] = answer["found"]
     return found
 
 
@@ -107,8 +150,9 @@ def main() -> None:
             from millrace.sql.functions import install_module
 
             install_module(request["functions"])
-        found = why_at(Path(request["data_dir"]), request["query"], request["at_us"], request["alive_us"])
-        answer: dict[str, Any] = {"why": found}
+        about = request["about"]
+        found = QUESTIONS[request["question"]](Path(about.pop("data_dir")), **about)
+        answer: dict[str, Any] = {"found": found}
     except MillraceError as error:
         answer = {"code": error.code, "text": error.text}
     sys.stdout.write(json.dumps(answer))
