@@ -145,7 +145,7 @@ def trial(setting: Setting, arrivals: Mapping[str, Sequence[int]], seconds: floa
     driver = tally.driver = Driver(tally, price=price)
     _command(driver, script.commands)
     _command(driver, [AlterStream(name, (("propagation", setting.propagation),)) for name in script.streams])
-    components = [component["name"] for component in driver.engine.components()]
+    components = [component.name for component in driver.engine.components()]
     _command(driver, [SetStrategy(name, setting.strategy) for name in components])
     driver.run([Instant(0, [FeedOpened(name, FEED) for name in script.streams])])
     operators = list(driver.engine.graph.operators.values())
@@ -175,7 +175,7 @@ def _outcome(driver: Driver, tally: Tally) -> Outcome:
         },
         peak_tuples=engine.gauge.peak_tuples,
         peak_queue=max(tally.peak_queue, engine.gauge.peak_tuples),
-        executions=sum(component["steps"] for component in engine.components()),
+        executions=sum(component.steps for component in engine.components()),
         deliveries=tally.deliveries,
     )
 

@@ -78,7 +78,7 @@ def draw_eqg(figure: Figure) -> None:
     driver = Driver(latencies, price=Price(Fraction(COST_US)))
     commands = [Command(number, body) for number, body in enumerate(script.commands)]
     driver.run([Instant(0, [*commands, *(FeedOpened(name, FEED) for name in script.streams)])])
-    (component,) = (found["name"] for found in driver.engine.components())
+    (component,) = (found.name for found in driver.engine.components())
     schemas = {name: stream.schema for name, stream in script.streams.items()}
     for second, strategy in enumerate(("bfs(1)", "dfs(1)")):
         driver.run([Instant(second * SECOND_US, [Command(0, SetStrategy(component, strategy))])])

@@ -314,7 +314,7 @@ def _join(
     commands = [Command(number, body) for number, body in enumerate(script.commands)]
     driver.run([Instant(0, [*commands, *(FeedOpened(name, FEED) for name in arrivals)])])
     (component,) = driver.engine.components()
-    driver.run([Instant(0, [Command(0, SetStrategy(component["name"], "dfs(1)"))])])
+    driver.run([Instant(0, [Command(0, SetStrategy(component.name, "dfs(1)"))])])
     (books.join,) = (operator for operator in driver.engine.graph.operators.values() if isinstance(operator, Join))
     schemas = {name: stream.schema for name, stream in script.streams.items()}
     driver.run(instants(arrivals, schemas, 1))

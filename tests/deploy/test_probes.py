@@ -48,7 +48,7 @@ async def test_a_server_that_holds_its_feeds_back_fails_no_probe(daemon):
         await feeder.open("a")
         channel = feeder.session.channels[0]
         sent = 0
-        while daemon.components()[0]["queued"] < SMALL["engine"]["most_queued"]:
+        while daemon.components()[0].queued < SMALL["engine"]["most_queued"]:
             if channel.credit:
                 feeder.data(sent, [(sent + at, 1) for at in range(channel.credit)])
                 sent = channel.next_sequence

@@ -150,9 +150,9 @@ class Bench:
     def rule(self, operator: str) -> str:
         """The transition in an operator's row."""
         for component in self.engine.components():
-            for row in self.engine.table(component["name"])["rows"]:
-                if row["state"] == operator:
-                    return str(row["transition"])
+            for row in self.engine.table(component.name).rows:
+                if row.state == operator:
+                    return row.transition
         raise AssertionError(f"no row {operator}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +15,7 @@ from millrace.engine.events import ChainDecided, Measured, ReplaceQuery, SetStra
 from millrace.engine.plan import QueryPlan
 from millrace.engine.scheduler.chain import BAND, PathSegment, envelope
 from millrace.engine.scheduler.table import Link
+from millrace.protocol.admin.operators import ChainedView
 from tests.engine.graphs import Bench, arrive, compare, identity, path, plan, rows, select
 
 # (selectivity, cost) of the operators of a path.
@@ -67,9 +69,9 @@ def test_the_envelope_is_that_of_looking_at_all_points() -> None:
         assert ends == steepest(chart), chart
 
 
-def chained(bench: Bench) -> dict[str, Any]:
-    found: dict[str, Any] = bench.engine.components()[0]["chain"]
-    return found
+def chained(bench: Bench) -> Sequence[ChainedView]:
+    found = bench.engine.components()[0].chain
+    return () if found is None else found.operators
 
 
 def selective() -> QueryPlan:
@@ -97,24 +99,25 @@ def measured(bench: Bench, costs: dict[str, float] = COSTS, tuples: int = 100) -
 def test_segments_follow_what_is_measured_and_show_their_numbers() -> None:
     bench = Bench("s")
     bench.query(selective(), "chain(1)")
-    assert chained(bench) is None or chained(bench) == {"decisions": 0, "operators": []}
+    assert not chained(bench)
     (decided,) = measured(bench, tuples=400)
     assert decided.decisions == 1
-    shown = {one["operator"]: one for one in chained(bench)["operators"]}
-    assert [(name, one["segment"], one["break"]) for name, one in shown.items()] == [
+    shown = {one.operator: one for one in chained(bench)}
+    assert [(name, one.segment, one.break_) for name, one in shown.items()] == [
         ("q.A", "q.A", False),
         ("q.B", "q.A", True),
         ("q.C", "q.C", False),
         ("q.D", "q.C", False),
     ]
-    assert shown["q.B"]["selectivity"] == pytest.approx(0.1)
-    assert shown["q.A"]["cost_us"] == 20
-    assert shown["q.A"]["slope"] == shown["q.B"]["slope"] == pytest.approx((1 - 0.1) / 21)
-    assert shown["q.C"]["slope"] == 1 / (60 + 60)
-    (row,) = [row for row in bench.engine.table("s")["rows"] if row["state"] == "q.B"]
-    assert row["transition"] == "CHAIN(1)-Sink"
-    assert row["chain"]["break"]
-    assert bench.engine.components()[0]["breaks"] == {"q.B": "chain"}
+    assert shown["q.B"].selectivity == pytest.approx(0.1)
+    assert shown["q.A"].cost_us == 20
+    assert shown["q.A"].slope == shown["q.B"].slope == pytest.approx((1 - 0.1) / 21)
+    assert shown["q.C"].slope == 1 / (60 + 60)
+    (row,) = [row for row in bench.engine.table("s").rows if row.state == "q.B"]
+    assert row.transition == "CHAIN(1)-Sink"
+    assert row.chain is not None
+    assert row.chain.break_
+    assert bench.engine.components()[0].breaks == {"q.B": "chain"}
 
 
 def test_it_follows_a_drift_and_does_not_flap() -> None:
@@ -126,8 +129,8 @@ def test_it_follows_a_drift_and_does_not_flap() -> None:
     later = [len(measured(bench, {**COSTS, "q.C": 1.0, "q.D": 0.1}, 400)) for _ in range(12)]
     assert 1 <= sum(later) <= 8
     assert later[-3:] == [0, 0, 0]
-    assert {one["segment"] for one in chained(bench)["operators"]} == {"q.A"}
-    assert bench.engine.components()[0]["breaks"] == {}
+    assert {one.segment for one in chained(bench)} == {"q.A"}
+    assert bench.engine.components()[0].breaks == {}
 
 
 def test_the_steepest_segment_goes_first() -> None:
@@ -148,14 +151,14 @@ def test_what_was_decided_is_saved_and_goes_with_its_paths() -> None:
     assert restored.save() == bench.engine.save()
     assert restored.components() == bench.engine.components()
     assert bench.engine.step(9_999, [arrive("s", 1, 2)]) == restored.step(9_999, [arrive("s", 1, 2)])
-    before = chained(bench)["operators"]
+    before = chained(bench)
     bench.do(SetStrategy("s", "dfs"))
-    assert bench.engine.components()[0]["chain"] is None
-    assert bench.engine.components()[0]["breaks"] == {}
+    assert bench.engine.components()[0].chain is None
+    assert bench.engine.components()[0].breaks == {}
     bench.do(SetStrategy("s", "chain"))
-    assert chained(bench)["operators"] == before
+    assert chained(bench) == before
     bench.do(ReplaceQuery(path("q", 2)))
-    assert chained(bench)["operators"] == []
+    assert chained(bench) == []
 
 
 def test_branches_of_a_fork_go_by_their_own_slopes() -> None:

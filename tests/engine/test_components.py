@@ -20,7 +20,7 @@ from tests.engine.graphs import Bench, V, arrive, figure_4, path, plan, refusal,
 
 
 def names(bench: Bench) -> list[str]:
-    return [component["name"] for component in bench.engine.components()]
+    return [component.name for component in bench.engine.components()]
 
 
 def test_streams_that_nothing_connects_are_components_of_their_own() -> None:
@@ -97,7 +97,7 @@ def test_a_branch_that_never_comes_to_its_end_does_not_starve_another() -> None:
         bench.query(path(name.upper(), 2, "s"), "dfs(1)")
     for number in range(0, 1000, 20):
         bench.step(arrive("s", *range(number, number + 20)), budget=20)
-    operators = {operator["name"]: operator["input_tuples"] for operator in bench.engine.operators()}
+    operators = {operator.name: operator.input_tuples for operator in bench.engine.operators()}
     taken = {name: operators[f"{name.upper()}.Q1"] for name in "pqrst"}
     assert sum(taken.values()) > 400
     assert min(taken.values()) > max(taken.values()) // 2, taken
@@ -129,6 +129,6 @@ def test_a_stream_and_a_query_of_another_one_come_in_one_change(first: str) -> N
     bench.query(path("q", 1))
     commands: list[CommandBody] = [AddStream(StreamDefinition("t", V)), AddQuery(path("p", 1))]
     bench.do(Change(tuple(commands if first == "stream" else commands[::-1])))
-    assert [component["name"] for component in bench.engine.components()] == ["s", "t"]
-    assert (bench.rule("t.source"), len(bench.engine.table("t")["rows"])) == ("DFS-Source", 1)
+    assert [component.name for component in bench.engine.components()] == ["s", "t"]
+    assert (bench.rule("t.source"), len(bench.engine.table("t").rows)) == ("DFS-Source", 1)
     assert rows(bench.run(arrive("s", 1), arrive("t", 2)), "p") == [(1,)]

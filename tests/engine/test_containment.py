@@ -126,7 +126,7 @@ class World:
         engine.older("bad", self.now, 0)
         engine.plan([PauseQuery("good")])
         for name in ("bad", "good"):
-            assert engine.why(name)["text"]
+            assert engine.why(name).text
         for name in engine.graph.operators:
             with suppress(Refuse):
                 engine.staleness(name)
@@ -157,7 +157,7 @@ class World:
 def expected(kind: str) -> list[Any]:
     world = World(kind)
     world.play()
-    assert all(query["state"] == "running" for query in world.engine.queries())
+    assert all(query.state == "running" for query in world.engine.queries())
     return world.good
 
 
@@ -180,10 +180,10 @@ def test_an_operator_that_raises_costs_its_own_query_alone(kind: str, operator: 
         try:
             world.play(name, operator)
             assert world.good == expected(kind), "other rows than without the fault"
-            states = {query["name"]: query["state"] for query in world.engine.queries()}
+            states = {query.name: query.state for query in world.engine.queries()}
             assert states.pop("bad") in ("running", "failed")
             assert set(states.values()) == {"running"}
-            restored = {query["name"]: query["state"] for query in world.restored.queries()}
+            restored = {query.name: query.state for query in world.restored.queries()}
             assert restored == {"bad": "failed" if name == "save" else "running", "good": "running"}
         except BaseException as error:
             error.add_note(f"{operator}.{name} raises")
@@ -205,7 +205,7 @@ def test_a_queue_that_raises_costs_the_query_that_reads_it(monkeypatch: pytest.M
     monkeypatch.setattr(type(queue), "enqueue", raises)
     effects = bench.run(tick(("a", 2, 2)))
     assert rows(effects, "good") == [(2, "a", 2)]
-    assert {query["name"]: query["state"] for query in bench.engine.queries()} == {"good": "running", "bad": "failed"}
+    assert {query.name: query.state for query in bench.engine.queries()} == {"good": "running", "bad": "failed"}
     monkeypatch.undo()
     bench.do(ResumeQuery("bad"))
     effects = bench.run(tick(("a", 3, 3)))

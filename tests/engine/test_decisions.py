@@ -101,8 +101,8 @@ def test_a_stream_made_again_in_one_change_gets_no_weight_and_no_strategy_of_the
     bench.do(SetStrategy("s", "rr(2)"))
     bench.do(Change((DropStream("s"), AddStream(StreamDefinition("s", V)))))
     (component,) = bench.engine.components()
-    assert component["weight"] == 1
-    assert component["strategy"] == "dfs"
+    assert component.weight == 1
+    assert component.strategy == "dfs"
 
 
 def test_work_measured_of_an_operator_that_is_gone_is_not_its_namesakes() -> None:

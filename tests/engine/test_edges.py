@@ -35,6 +35,8 @@ from millrace.operators.frame.windows import TimeWindow
 from millrace.operators.queues.edge import EdgeSpec
 from millrace.operators.queues.inlet import QueueInlet
 from millrace.protocol import Schema, Type
+from millrace.protocol.admin.operators import QueueView
+from millrace.protocol.admin.streams import StaleKeyView
 from millrace.values.batch import Batch
 from millrace.values.expression import Column
 from tests.depth import examples
@@ -80,9 +82,11 @@ def queue_of(bench: Bench, operator: str = "d.Q") -> QueueInlet:
     return reader
 
 
-def seen(bench: Bench, operator: str = "d.Q") -> dict[str, Any]:
-    (found,) = (one for one in bench.engine.operators() if one["name"] == operator)
-    return found["inputs"][0]["queue"]
+def seen(bench: Bench, operator: str = "d.Q") -> QueueView:
+    (found,) = (one for one in bench.engine.operators() if one.name == operator)
+    queue = found.inputs[0].queue
+    assert queue is not None
+    return queue
 
 
 # -- several readers of one arc ----------------------------------------------------------------------------------------
@@ -110,8 +114,8 @@ def test_nobody_holds_batches_for_an_update_queue() -> None:
     source = bench.engine.graph.operators["s.source"]
     assert not source.output.segments
     assert bench.engine.gauge.tuples == 2
-    assert seen(bench)["superseded"] == 98
-    assert seen(bench)["pages"]["taken"] == 1
+    assert seen(bench).superseded == 98
+    assert seen(bench).pages.taken == 1
     assert [row[1:] for row in rows(bench.run(), "d")] == [("a", 49), ("b", 49)]
 
 
@@ -132,7 +136,7 @@ def test_random_shedding_on_an_edge() -> None:
     found = times(bench.run(), "audit")
     assert len(found) == 10
     assert found == sorted(found)
-    assert seen(bench, "audit.A")["shed"] == 90
+    assert seen(bench, "audit.A").shed == 90
 
 
 # -- promises ----------------------------------------------------------------------------------------------------------
@@ -161,7 +165,7 @@ def test_what_is_promised_behind_an_update_queue_holds(kind: str, strategy: str)
             if isinstance(effect, Deliver) and effect.query == "d":
                 assert int(effect.batch.ts.min()) >= reached
     assert reached > 20
-    assert bench.engine.operators()[-2]["errors"] == 0
+    assert bench.engine.operators()[-2].errors == 0
 
 
 def test_the_result_of_an_update_queue_is_not_taken_for_ordered() -> None:
@@ -193,16 +197,16 @@ def test_a_queue_is_exchanged_while_it_runs() -> None:
     bench.query(audit())
     bench.query(plan("d", ("Q", identity(TICKS), ["s.source"]), schema=TICKS))
     bench.step(tick(("a", 1, 1), ("b", 2, 2), ("a", 3, 3)), budget=0)
-    assert bench.do(SetQueue("d.Q", "inplace"))["superseded"] == 1
-    assert bench.do(SetQueue("d.Q", "fifo"))["superseded"] == 0
+    assert bench.do(SetQueue("d.Q", "inplace")).superseded == 1
+    assert bench.do(SetQueue("d.Q", "fifo")).superseded == 0
     bench.step(tick(("a", 4, 4)), budget=0)
-    assert bench.do(SetQueue("d.Q", "append"))["superseded"] == 0
+    assert bench.do(SetQueue("d.Q", "append")).superseded == 0
     bench.step(tick(("b", 5, 5), ("b", 6, 6)), budget=0)
     effects = bench.run()
     assert [row[2] for row in rows(effects, "d")] == [2, 4, 5, 6]
     assert times(effects, "audit") == [1, 2, 3, 4, 5, 6]
     assert queue_of(bench).superseded == 2
-    assert bench.do(SetQueue("d.Q", "linecutting"))["kind"] == "linecutting"
+    assert bench.do(SetQueue("d.Q", "linecutting")).kind == "linecutting"
     restored = Engine.restore(bench.engine.save())
     assert restored.save() == bench.engine.save()
     assert restored.operators() == bench.engine.operators()
@@ -211,7 +215,7 @@ def test_a_queue_is_exchanged_while_it_runs() -> None:
 def test_a_queue_behind_a_sort_takes_its_key_from_the_stream() -> None:
     bench = Bench(ticks(disorder_us=10))
     bench.query(plan("d", ("S", sort(), ["s.source"]), ("Q", identity(TICKS), ["S"]), schema=TICKS))
-    assert bench.do(SetQueue("d.Q", "inplace"))["kind"] == "inplace"
+    assert bench.do(SetQueue("d.Q", "inplace")).kind == "inplace"
     effects = bench.step(tick(("a", 3, 1), ("a", 2, 2), ("b", 1, 3), ("b", 13, 4)))
     assert rows(effects, "d") == [(1, "b", 3), (3, "a", 1)]
 
@@ -283,8 +287,8 @@ def test_a_pause_skips_and_counts() -> None:
     bench.do(PauseQuery("d"))
     assert bench.engine.gauge.tuples == 0
     bench.run(tick(("c", 3, 3)))
-    assert [query["skipped"] for query in bench.engine.queries() if query["name"] == "d"] == [3]
-    assert bench.do(ResumeQuery("d"))["skipped"] == 1
+    assert [query.skipped for query in bench.engine.queries() if query.name == "d"] == [3]
+    assert bench.do(ResumeQuery("d")).skipped == 1
     assert queue_of(bench).skipped == 3
     assert [row[2] for row in rows(bench.run(tick(("a", 4, 4))), "d")] == [4]
 
@@ -334,14 +338,14 @@ def test_staleness_of_queue_and_application() -> None:
     bench.step(at=5, executions=1)  # waited 1
     bench.step(Measured("d.Q", 1, 3.0), at=10, budget=0)  # out at 8: 3 more, since 5
     found = bench.engine.staleness("d.Q")
-    assert found["keys"] == 1
-    assert found["queue_mean_us"] == pytest.approx((2 * 2 / 2 + 1 / 2) / 10)
-    assert found["application_mean_us"] == pytest.approx((5 * 5 / 2 + (4 * 4 - 1) / 2) / 10)
+    assert found.keys == 1
+    assert found.queue_mean_us == pytest.approx((2 * 2 / 2 + 1 / 2) / 10)
+    assert found.application_mean_us == pytest.approx((5 * 5 / 2 + (4 * 4 - 1) / 2) / 10)
     assert queue_of(bench).queue.cost_us == 3.0  # type: ignore[attr-defined]
     bench.step(tick(("b", 12, 1)), at=12, budget=0)
     bench.step(at=20, budget=0)
-    assert bench.engine.staleness("d.Q")["worst"] == [{"key": {"k": "b"}, "stale_us": 8}]
-    assert seen(bench)["oldest_us"] == 8
+    assert bench.engine.staleness("d.Q").worst == [StaleKeyView(key={"k": "b"}, stale_us=8)]
+    assert seen(bench).oldest_us == 8
 
 
 # -- saved at any time -------------------------------------------------------------------------------------------------
@@ -421,7 +425,7 @@ def test_an_edge_of_windows_gives_whole_windows_with_marks(commit: Any) -> None:
     assert reader.superseded == 0
     assert Engine.restore(bench.engine.save()).save() == bench.engine.save()
     assert "windows, LAZY or EAGER" in refusal(bench, SetQueue("d.Q", "append"))
-    assert bench.do(SetQueue("d.Q", "fifo"))["kind"] == "fifo"
+    assert bench.do(SetQueue("d.Q", "fifo")).kind == "fifo"
     assert reader.queue.last.finished or commit == "lazy"  # type: ignore[attr-defined]
 
 
@@ -488,15 +492,16 @@ def test_the_load_turns_an_edge_and_all_of_it_is_shown_and_saved() -> None:
     bench = Bench(ticks())
     bench.query(dashboard(kind="auto"), "dfs(10)")
     assert seconds(bench, 3, 20, 200) == []
-    assert "newest row" not in bench.engine.why("d")["text"]
+    assert "newest row" not in bench.engine.why("d").text
     (turned,) = seconds(bench, 3, 80, 40)
     assert (turned.operator, turned.input, turned.numbers["mode"]) == ("d.Q", 0, "update")
     assert turned.numbers["load"] >= 0.9
-    auto = seen(bench)["auto"]
-    assert (auto["mode"], auto["switches"]) == ("update", 1)
-    assert bench.engine.queries()[0]["auto"] == {"d.Q": "update"}
-    assert bench.engine.staleness("d.Q")["auto"] == auto
-    assert "d.Q reads only the newest row of each key until the load falls" in bench.engine.why("d")["text"]
+    auto = seen(bench).auto
+    assert auto is not None
+    assert (auto.mode, auto.switches) == ("update", 1)
+    assert bench.engine.queries()[0].auto == {"d.Q": "update"}
+    assert bench.engine.staleness("d.Q").auto == auto
+    assert "d.Q reads only the newest row of each key until the load falls" in bench.engine.why("d").text
     other = Bench()
     other.engine, other.now_us = Engine.restore(bench.engine.save(), trace=True), bench.now_us
     assert other.engine.save() == bench.engine.save()
@@ -504,9 +509,11 @@ def test_the_load_turns_an_edge_and_all_of_it_is_shown_and_saved() -> None:
     assert seconds(other, 9, 10, 200) == before
     assert [order.numbers["mode"] for order in before] == ["append"]
     assert other.engine.save() == bench.engine.save()
-    assert seen(bench)["auto"]["switches"] == 2
-    assert bench.do(SetQueue("d.Q", "inplace"))["kind"] == "inplace"
-    assert seen(bench)["auto"] is None
+    auto = seen(bench).auto
+    assert auto is not None
+    assert auto.switches == 2
+    assert bench.do(SetQueue("d.Q", "inplace")).kind == "inplace"
+    assert seen(bench).auto is None
 
 
 def test_feeds_wait_for_an_edge_that_appends_and_not_for_one_that_supersedes() -> None:

@@ -30,6 +30,8 @@ from millrace.operators.join.bands import Band
 from millrace.operators.queues.edge import EdgeSpec
 from millrace.operators.sample.spec import SampleSpec
 from millrace.protocol import Type
+from millrace.protocol.admin.changes import InsertReply, RemoveReply
+from millrace.protocol.admin.operators import OperatorView
 from millrace.values.expression import Column, Constant
 from tests.engine.graphs import (
     TV,
@@ -64,19 +66,19 @@ def same(bench: Bench) -> None:
     restored = Engine.restore(bench.engine.save(), trace=True)
     assert restored.save() == bench.engine.save()
     assert restored.operators() == bench.engine.operators()
-    assert [query["operators"] for query in shadow.shadow_of(bench.engine).queries()] == [
-        query["operators"] for query in bench.engine.queries()
+    assert [query.operators for query in shadow.shadow_of(bench.engine).queries()] == [
+        query.operators for query in bench.engine.queries()
     ]
     bench.engine = restored
 
 
 def operators(bench: Bench, query: str) -> list[str]:
-    (found,) = (one for one in bench.engine.queries() if one["name"] == query)
-    return [name.partition(".")[2] for name in found["operators"]]
+    (found,) = (one for one in bench.engine.queries() if one.name == query)
+    return [name.partition(".")[2] for name in found.operators]
 
 
-def seen(bench: Bench, name: str) -> dict[str, Any]:
-    (found,) = (one for one in bench.engine.operators() if one["name"] == name)
+def seen(bench: Bench, name: str) -> OperatorView:
+    (found,) = (one for one in bench.engine.operators() if one.name == name)
     return found
 
 
@@ -84,17 +86,17 @@ def test_an_operator_goes_in_front_of_an_input_and_out_again() -> None:
     bench = Bench("s")
     bench.query(path("q", 2))
     answer = bench.do(InsertOperator("q.Q2", BELOW_5, where="v < 5"))
-    assert answer == {"operator": "q.filter1", "before": "q.Q2", "input": 0}
+    assert answer == InsertReply(operator="q.filter1", before="q.Q2", input=0)
     assert operators(bench, "q") == ["Q1", "filter1", "Q2"]
-    assert [row["state"] for row in bench.engine.table("s")["rows"]] == ["s.source", "q.Q1", "q.filter1", "q.Q2"]
+    assert [row.state for row in bench.engine.table("s").rows] == ["s.source", "q.Q1", "q.filter1", "q.Q2"]
     shown = seen(bench, "q.filter1")
-    assert (shown["inserted"], shown["where"], shown["sample"]) == (True, "v < 5", None)
+    assert (shown.inserted, shown.where, shown.sample) == (True, "v < 5", None)
     same(bench)
     assert rows(bench.run(arrive("s", 1, 7, 4, 9)), "q") == [(1,), (4,)]
     bench.do(ReplaceOperator("q.filter1", SelectSpec(compare(">", 5)), "v > 5"))
-    assert seen(bench, "q.filter1")["where"] == "v > 5"
+    assert seen(bench, "q.filter1").where == "v > 5"
     assert rows(bench.run(arrive("s", 1, 7)), "q") == [(7,)]
-    assert bench.do(RemoveOperator("q.filter1")) == {"operator": "q.filter1", "removed": True}
+    assert bench.do(RemoveOperator("q.filter1")) == RemoveReply(operator="q.filter1", removed=True)
     assert operators(bench, "q") == ["Q1", "Q2"]
     assert bench.engine.queries_by_name["q"].plan.edits == ()
     assert rows(bench.run(arrive("s", 1, 7)), "q") == [(1,), (7,)]
@@ -166,7 +168,7 @@ def test_what_passes_everything_changes_nothing(actions: list[tuple[str, Any]]) 
             case "in":
                 bench.do(InsertOperator(value, ALL, value == "q.U"))
             case "out":
-                there = [one["name"] for one in bench.engine.operators() if one["inserted"]]
+                there = [one.name for one in bench.engine.operators() if one.inserted]
                 if value < len(there):
                     bench.do(RemoveOperator(there[value]))
             case "queue":
@@ -181,7 +183,7 @@ def test_a_join_keeps_what_it_remembers() -> None:
     bench.query(joined(pairs(Band(0, 1, -100, 100))))
     bench.run(give_tv("a", 100, 101))
     bench.do(InsertOperator("q.J", SelectSpec(compare("<", 150, TV_V)), 1))
-    assert seen(bench, "q.J")["state_tuples"] == 2
+    assert seen(bench, "q.J").state_tuples == 2
     assert sorted(rows(bench.run(give_tv("b", 110, 160)), "q")) == [(100, 110), (101, 110)]
     same(bench)
     bench.do(RemoveOperator("q.filter1"))
@@ -199,8 +201,8 @@ def test_a_sample_keeps_a_share_by_its_seed_and_counts_the_rest() -> None:
             kept += [row[0] for row in rows(bench.run(arrive("s", *range(first, first + size))), "q")]
             first += size
             same(bench)
-        assert seen(bench, "q.filter1")["shed"] == first - len(kept)
-        assert seen(bench, "q.filter1")["sample"] == 0.25
+        assert seen(bench, "q.filter1").shed == first - len(kept)
+        assert seen(bench, "q.filter1").sample == 0.25
         return kept
 
     assert sampled(7, 4_000) == sampled(7, 1, 1_500, 2_499)
@@ -215,7 +217,7 @@ def test_a_queue_stays_with_its_input(kind: Any) -> None:
     bench.do(SetQueue("q.A", kind))
     bench.step(tick(("a", 1, 1), ("b", 2, 2)), executions=0)
     bench.do(InsertOperator("q.A", SelectSpec(compare("<", 4, TICKS_V))))
-    assert (seen(bench, "q.A")["queues"], seen(bench, "q.filter1")["queues"]) == ([kind], ["append"])
+    assert (seen(bench, "q.A").queues, seen(bench, "q.filter1").queues) == ([kind], ["append"])
     bench.step(tick(("a", 3, 3), ("b", 4, 4)), executions=0)
     same(bench)
     # The queue is the input's own: what the select passes supersedes what waits there.
@@ -271,11 +273,11 @@ def test_names_never_collide_and_a_replaced_query_forgets_what_was_put_in() -> N
     bench = Bench("s")
     made = plan("q", ("filter1", select(), ["s.source"]), ("B", identity(), ["filter1"]))
     bench.query(made)
-    names = [bench.do(InsertOperator("q.B", ALL))["operator"] for _ in range(3)]
+    names = [bench.do(InsertOperator("q.B", ALL)).operator for _ in range(3)]
     assert names == ["q.filter2", "q.filter3", "q.filter4"]
     bench.do(RemoveOperator("q.filter3"))
     bench.do(RemoveOperator("q.filter1"))
-    assert bench.do(InsertOperator("q.B", ALL))["operator"] == "q.filter5"
+    assert bench.do(InsertOperator("q.B", ALL)).operator == "q.filter5"
     bench.do(ReplaceQuery(made))
     assert operators(bench, "q") == ["filter1", "B"]
     assert bench.engine.queries_by_name["q"].plan.edits == ()
@@ -287,7 +289,7 @@ def test_it_is_planned_and_whole_like_every_change() -> None:
     bench.query(path("q", 2))
     before = bench.engine.save()
     shown = bench.engine.plan([InsertOperator("q.Q2", BELOW_5)])
-    assert [row["state"] for row in shown["table"]["after"]] == ["q.Q1", "q.filter1", "q.Q2"]
+    assert [row.state for row in shown.table.after] == ["q.Q1", "q.filter1", "q.Q2"]
     wrong: tuple[CommandBody, ...] = (InsertOperator("q.Q2", BELOW_5), RemoveOperator("q.filter2"))
     assert "operator q.filter2 does not exist" in refusal(bench, Change(wrong))
     assert bench.engine.save() == before
@@ -299,9 +301,9 @@ def test_the_state_of_what_is_exchanged_is_forgotten_and_said() -> None:
     bench = Bench(external("s"))
     bench.query(counting("q", having(0)))
     bench.run(give_tv("s", 1, 2))
-    assert bench.do(ReplaceOperator("q.H", SelectSpec(compare(">", 1))))["forgotten"] == 0
-    assert seen(bench, "q.A")["state_tuples"] == 1
-    assert seen(bench, "q.H")["inserted"] is False
+    assert bench.do(ReplaceOperator("q.H", SelectSpec(compare(">", 1)))).forgotten == 0
+    assert seen(bench, "q.A").state_tuples == 1
+    assert seen(bench, "q.H").inserted is False
 
 
 @pytest.mark.parametrize("update_key", [(), ("k",)])

@@ -156,7 +156,7 @@ def test_after_a_time_out_the_clock_speaks_for_the_client_if_a_skew_is_declared(
     # 800 and 650 passed, less the skew of 100.
     assert ended(effects) == [("timeout", 400)]
     assert times(effects, "u") == [1_000, 1_001]
-    assert bench.engine.streams()[1]["mark_us"] == 800 + 650 - SKEW
+    assert bench.engine.streams()[1].mark_us == 800 + 650 - SKEW
 
 
 def test_a_late_answer_is_a_promise_all_the_same() -> None:
@@ -172,7 +172,7 @@ def test_an_answer_below_what_the_client_sent_takes_nothing_back() -> None:
     bench = two(external("b"), answers=True)
     bench.run(give_tv("b", 3_000), at=3_000)
     bench.run(Answered("b", "main", 99, 10), at=3_001)
-    assert bench.engine.streams()[1]["mark_us"] == 3_000
+    assert bench.engine.streams()[1].mark_us == 3_000
 
 
 def test_a_client_that_leaves_while_it_is_asked_ends_the_request_and_its_hold() -> None:
@@ -236,7 +236,9 @@ def test_a_feed_without_credit_is_not_taken_for_silent() -> None:
     feed = bench.engine.source("b").feeds.by_name["main"]
     assert feed.held_since == 510
     bench.run(give_tv("a", 9_000), at=20_000)
-    assert bench.engine.streams()[1]["mark_us"] < 9_000
+    mark_us = bench.engine.streams()[1].mark_us
+    assert mark_us is not None
+    assert mark_us < 9_000
 
 
 def test_only_what_came_before_the_sockets_were_read_counts_as_heard() -> None:
@@ -295,20 +297,20 @@ def test_a_feed_that_lost_its_connection_counts_for_its_grace() -> None:
     bench = Bench(external("s", grace_us=100))
     bench.run(FeedOpened("s", "x"), FeedOpened("s", "y"), give_tv("s", 50, feed="x"), give_tv("s", 90, feed="y"), at=0)
     assert woken(bench.run(FeedClosed("s", "x", lost=True), at=10)) == [110]
-    assert bench.engine.streams()[0]["mark_us"] == 50
+    assert bench.engine.streams()[0].mark_us == 50
     # It returns in time and continues; then it leaves permanently.
     bench.run(FeedOpened("s", "x"), at=60)
     bench.run(at=200)
-    assert bench.engine.streams()[0]["mark_us"] == 50
+    assert bench.engine.streams()[0].mark_us == 50
     bench.run(FeedClosed("s", "x", lost=True), at=300)
     bench.run(at=400)
-    assert bench.engine.streams()[0]["mark_us"] == 90
+    assert bench.engine.streams()[0].mark_us == 90
 
 
 def test_a_feed_that_says_goodbye_has_no_grace() -> None:
     bench = Bench(external("s", grace_us=100))
     bench.run(give_tv("s", 50, feed="x"), give_tv("s", 90, feed="y"), FeedClosed("s", "x"), at=10)
-    assert bench.engine.streams()[0]["mark_us"] == 90
+    assert bench.engine.streams()[0].mark_us == 90
 
 
 def test_late_tuples_are_a_stream_that_can_be_queried() -> None:
@@ -327,8 +329,8 @@ def test_a_client_that_breaks_its_own_word_is_told_apart_from_one_that_is_late()
     assert late.broken == 0
     (late,) = (e for e in bench.run(punctuate("s", 90), give_tv("s", 80), at=2).orders if isinstance(e, Late))
     assert late.broken == 1
-    assert bench.engine.streams()[0]["broke_promise"] == 1
-    assert bench.engine.streams()[0]["feeds"][0]["broke_promise"] == 1
+    assert bench.engine.streams()[0].broke_promise == 1
+    assert bench.engine.streams()[0].feeds[0].broke_promise == 1
 
 
 def test_a_time_absurdly_far_ahead_is_refused_and_drags_nothing_along() -> None:
@@ -338,8 +340,8 @@ def test_a_time_absurdly_far_ahead_is_refused_and_drags_nothing_along() -> None:
     assert times(effects, "q") == [400, 500]
     (far,) = (effect for effect in effects.orders if isinstance(effect, TooFar))
     assert (far.batch.ts.tolist(), far.bound_us) == ([10**15], 1_100)
-    assert bench.engine.streams()[0]["mark_us"] == 500
-    assert bench.engine.streams()[0]["too_far_ahead"] == 1
+    assert bench.engine.streams()[0].mark_us == 500
+    assert bench.engine.streams()[0].too_far_ahead == 1
 
 
 # -- arcs --------------------------------------------------------------------------------------------------------------
@@ -400,10 +402,10 @@ def test_each_value_passes_an_arc_once() -> None:
     bench = Bench(*streams("arcs"))
     deep(bench)
     bench.run(arrive("a", 1), at=10)
-    before = [stream["punctuations_by_cause"]["ets"] for stream in bench.engine.streams()]
+    before = [stream.punctuations_by_cause["ets"] for stream in bench.engine.streams()]
     bench.run(at=10)
     bench.run(at=10)
-    assert [stream["punctuations_by_cause"]["ets"] for stream in bench.engine.streams()] == before
+    assert [stream.punctuations_by_cause["ets"] for stream in bench.engine.streams()] == before
 
 
 @pytest.mark.parametrize("strategy", ["dfs(1)", "bfs(2)", "rr(1)", "dfs(3)"])

@@ -24,6 +24,8 @@ from millrace.engine.plan import QueryPlan
 from millrace.operators.frame.operator import Operator
 from millrace.operators.frame.windows import TimeWindow
 from millrace.operators.join.bands import Band
+from millrace.protocol.admin.changes import ResumeReply
+from millrace.protocol.admin.queries import JoinOrderView
 from tests.engine.graphs import (
     TV,
     Bench,
@@ -65,8 +67,8 @@ class Fails(Bench):
         return operator
 
     def state(self, name: str) -> tuple[Any, ...]:
-        (found,) = (query for query in self.engine.queries() if query["name"] == name)
-        return found["state"], found["reason"], found["lost"]
+        (found,) = (query for query in self.engine.queries() if query.name == name)
+        return found.state, found.reason, found.lost
 
 
 def failures(effects: Effects) -> list[QueryFailed]:
@@ -111,7 +113,7 @@ def test_a_failed_query_begins_again_at_the_end_and_counts_what_it_missed() -> N
     operator = bench.breaks("q.Q1")
     assert rows(bench.run(arrive("s", 1)), "q") == []
     bench.run(arrive("s", 2, 3))
-    assert bench.do(ResumeQuery("q")) == {"query": "q", "skipped": 3}
+    assert bench.do(ResumeQuery("q")) == ResumeReply(query="q", skipped=3)
     assert bench.state("q")[0] == "running"
     effects = bench.run(arrive("s", 4))
     assert rows(effects, "q") == [(4,)]
@@ -130,7 +132,7 @@ def test_the_broken_operator_of_a_window_loses_its_state_and_says_how_much() -> 
     state, _, lost = bench.state("q")
     assert state == "failed"
     assert lost == 1, "one group of the window that is open"
-    assert bench.engine.operators()[1]["state_tuples"] == 0
+    assert bench.engine.operators()[1].state_tuples == 0
     bench.do(ResumeQuery("q"))
     # It starts like a new query, later than all earlier tuples: the window at 10 started before.
     effects = bench.run(give_tv("s", 18, 22, 31, 45))
@@ -144,9 +146,9 @@ def test_who_reads_a_failed_query_goes_on_when_it_does() -> None:
     bench.breaks("q.Q1")
     bench.run(arrive("s", 1))
     why = bench.engine.why("r")
-    assert why["reason"] == "failed"
-    assert "r reads q, which failed: q.Q1 failed" in why["text"]
-    assert why["try"] == "millrace query resume q"
+    assert why.reason == "failed"
+    assert "r reads q, which failed: q.Q1 failed" in why.text
+    assert why.try_ == "millrace query resume q"
     bench.do(ResumeQuery("q"))
     assert rows(bench.run(arrive("s", 2)), "r") == [(2,)]
 
@@ -240,8 +242,8 @@ def test_a_join_that_begins_again_goes_by_the_order_that_was_decided() -> None:
     bench.run(give_tv("a", 100))
     assert bench.state("q")[0] == "failed"
     bench.do(ResumeQuery("q"))
-    (order,) = bench.engine.queries()[0]["joins"].values()
-    assert order == {"order": "adaptive", "alpha": 0.25}
+    (order,) = bench.engine.queries()[0].joins.values()
+    assert order == JoinOrderView(order="adaptive", alpha=0.25)
 
 
 def test_an_order_decided_before_the_first_row_is_no_turn() -> None:

@@ -91,7 +91,7 @@ def _served(engine: Engine, query: str, limits: Mapping[str, Any], per_tuple: in
         nonlocal executed, now
         now += 10
         effects = engine.step(now, events, **limits)
-        executed = sum(component["steps"] for component in engine.components())
+        executed = sum(component.steps for component in engine.components())
         for order in effects.orders:
             if isinstance(order, Deliver) and order.query == query:
                 yield from order.batch.rows()
@@ -156,10 +156,11 @@ def test_no_segment_waits_for_ever_for_steeper_ones(strategy: str, limits: str) 
     engine = _engine(QUERIES["selection below"], "arrival", strategy)
     for stream in ("a", "b"):
         engine.step(0, [_rows(stream, list(range(1, 200)))])
-    inner = [operator for operator in engine.operators() if operator["kind"] not in ("source", "sink")]
-    costs = {str(operator["name"]): 1.0 if operator["reads"] == ["a.source"] else 900.0 for operator in inner}
+    inner = [operator for operator in engine.operators() if operator.kind not in ("source", "sink")]
+    costs = {str(operator.name): 1.0 if operator.reads == ["a.source"] else 900.0 for operator in inner}
     for _ in range(3):
         engine.step(0, [Measured(name, 200, us * 200) for name, us in costs.items()])
     (component,) = engine.components()
-    assert component["chain"]["decisions"], "nothing was decided: the slopes are equal"
+    assert component.chain is not None
+    assert component.chain.decisions, "nothing was decided: the slopes are equal"
     assert _served(engine, "q", LIMITS[limits], PER_TUPLE_CHAINED, busy="a", waits="b")

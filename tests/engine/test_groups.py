@@ -421,13 +421,13 @@ def test_why_names_the_group_that_has_waited_the_longest() -> None:
     bench.query(query(TimeWindow(10, 10)))
     bench.run(FeedOpened("s", "f", can_answer=True), give((2, 8, "a", 1), (1, 7, "a", 1), (12, 9, "a", 1)), at=20)
     found = bench.engine.why("q")
-    assert (found["reason"], found["group"]) == ("asked", {"k": 8})
-    assert found["text"].endswith("has not answered the last request for its time. The group that has waited the "
+    assert (found.reason, found.group) == ("asked", {"k": 8})
+    assert found.text.endswith("has not answered the last request for its time. The group that has waited the "
                                   "longest is k = 8.")  # fmt: skip
     bench.run(Answered("s", "f", 1, 10, (8,)), at=21)
-    assert bench.engine.why("q")["group"] == {"k": 7}
+    assert bench.engine.why("q").group == {"k": 7}
     bench.run(Answered("s", "f", 2, 10), at=22)
-    assert bench.engine.why("q")["group"] is None
+    assert bench.engine.why("q").group is None
 
 
 def test_a_need_of_all_rows_is_asked_for_before_one_of_a_group() -> None:

@@ -206,7 +206,7 @@ def _row(row: Row) -> Any:
         assert [reader.place for reader in row.readers] == list(range(len(readers)))
         assert len(row.operator.output.awake) == len(readers)
     place = row.moves, row.leaves, row.limit, row.operator.output.routing is not None
-    return row.describe(), moves, branches, leaps, readers, sinks, row.role, place
+    return row.view(), moves, branches, leaps, readers, sinks, row.role, place
 
 
 def _arc(operator: Any) -> Any:

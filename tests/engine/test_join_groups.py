@@ -491,8 +491,8 @@ def test_a_request_names_the_group_and_the_stream_that_holds_it_back() -> None:
     effects = bench.run(Answered("a", "f", first, 61 * SECOND, (7,)), at=7_200 * SECOND + 1)
     assert (rows(effects, "q"), asked(effects)) == ([], [])
     found = bench.engine.why("q")
-    assert (found["stream"], found["group"]) == ("b", {"k": 7})
-    assert "The group that has waited the longest is k = 7." in found["text"]
+    assert (found.stream, found.group) == ("b", {"k": 7})
+    assert "The group that has waited the longest is k = 7." in found.text
     effects = bench.run(Answered("b", "f", second, 61 * SECOND, (7,)), at=7_200 * SECOND + 2)
     assert rows(effects, "q") == [(0, 60 * SECOND, 7, 1)]
     assert asked(effects) == [("a", 61, (8,)), ("b", 61, (8,))]

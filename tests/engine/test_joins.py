@@ -73,7 +73,7 @@ def test_a_join_as_rows_come_waits_for_nobody() -> None:
     assert asked(effects) == []
     assert rows(bench.run(give_tv("b", 105), at=105), "q") == [(100, 105)]
     assert the_join(bench).idle_us == [0, 0]
-    assert bench.engine.why("q")["reason"] == "flowing"
+    assert bench.engine.why("q").reason == "flowing"
 
 
 @pytest.mark.parametrize("order", ["sync", "filter"])

@@ -33,6 +33,7 @@ from millrace.engine.events import (
 from millrace.engine.graph.rewire import merging, sharing
 from millrace.operators.union.spec import UnionSpec
 from millrace.protocol import Refuse
+from millrace.protocol.admin.changes import ResumeReply
 from millrace.values.batch import Batch
 from tests.backfill.test_facts import QUERIES, flow
 from tests.depth import examples
@@ -203,17 +204,17 @@ def test_what_was_skipped_is_counted_after_the_merge_too():
     made.run(give_tv("s", 20))
     made.do(PauseQuery("q"))
     made.run(give_tv("s", 21, 22))
-    assert made.do(ResumeQuery("q")) == {"query": "q", "skipped": 2}
+    assert made.do(ResumeQuery("q")) == ResumeReply(query="q", skipped=2)
     made.run(give_tv("s", 23))
     assert operators(made, "select", "map") == ["p.S1", "p.M"]
-    skipped = {one["name"]: one["skipped"] for one in made.engine.queries()}
+    skipped = {one.name: one.skipped for one in made.engine.queries()}
     assert skipped == {"p": 0, "q": 2}
     made.do(PauseQuery("p"))
     made.run(give_tv("s", 24))
     made.do(ResumeQuery("p"))
     made.run(give_tv("s", 25))
     assert operators(made, "select", "map") == ["p.S1", "p.M"]
-    assert {one["name"]: one["skipped"] for one in made.engine.queries()} == {"p": 1, "q": 2}
+    assert {one.name: one.skipped for one in made.engine.queries()} == {"p": 1, "q": 2}
     restored(made)
 
 

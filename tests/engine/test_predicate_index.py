@@ -178,7 +178,7 @@ def _run(engine: Engine, now_us: int, events: tuple[Any, ...]) -> Iterator[Any]:
 def _counts(engine: Engine) -> Any:
     keys = ("name", "input_tuples", "output_tuples", "errors", "state_tuples", "low_water_us")
     return [
-        ([one[key] for key in keys], [(inlet["queue_tuples"], inlet["skipped"]) for inlet in one["inputs"]])
+        ([getattr(one, key) for key in keys], [(inlet.queue_tuples, inlet.skipped) for inlet in one.inputs])
         for one in engine.operators()
     ]
 

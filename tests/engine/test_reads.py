@@ -22,6 +22,7 @@ from millrace.engine.events import (
 from millrace.offline.script import plan_script
 from millrace.operators.queues.inlet import QueueInlet
 from millrace.protocol import Refuse
+from millrace.protocol.admin.queries import ReaderView
 from millrace.values.batch import Batch
 
 SECOND = 1_000_000
@@ -57,7 +58,7 @@ class Play:
     def serve(self, query: str) -> list[str]:
         """The keys of a query's rows, in the order in which they are served."""
         orders = self.step()
-        at = next(one["update_key"] for one in self.engine.queries() if one["name"] == query)[0]
+        (at,) = self.engine.query(query).plan.update_key or ()
         return [
             row[order.batch.schema.names.index(at)]
             for order in orders
@@ -80,10 +81,10 @@ def test_the_keys_that_are_read_next_go_first() -> None:
     assert play.order() == ["c", "a", "b"]
     play.do(SetReads("board", "you", SECOND, (("b",),)))
     assert play.order() == ["b", "a", "c"]
-    shown = {one["name"]: one["reads"] for one in play.engine.queries()}["board"]
+    shown = {one.name: one.reads for one in play.engine.queries()}["board"]
     assert shown == [
-        {"reader": "me", "refresh_us": 10 * SECOND, "keys": None},
-        {"reader": "you", "refresh_us": SECOND, "keys": 1},
+        ReaderView(reader="me", refresh_us=10 * SECOND, keys=None),
+        ReaderView(reader="you", refresh_us=SECOND, keys=1),
     ]
     assert play.do(SetReads("board", "you", None)) == {"query": "board", "readers": 1}
     play.do(SetReads("board", "me", None))

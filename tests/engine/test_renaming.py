@@ -16,6 +16,7 @@ from millrace.engine.events import (
     SetStrategy,
     WatchProgress,
 )
+from millrace.protocol.admin.changes import RenameReply
 from tests.engine.graphs import Bench, arrive, external, give_tv, identity, path, plan, refusal, rows
 from tests.engine.test_replacing import counting, restored
 
@@ -36,7 +37,7 @@ def forked():
 
 def test_rows_are_numbered_on_under_the_new_name():
     bench = forked()
-    assert bench.do(RenameQuery("q", "z")) == {"query": "z", "was": "q"}
+    assert bench.do(RenameQuery("q", "z")) == RenameReply(query="z", was="q")
     effects = bench.run(arrive("s", 3))
     (order,) = (one for one in effects.orders if isinstance(one, Deliver) and one.query == "z")
     assert order.sequence == 2
@@ -48,12 +49,12 @@ def test_names_follow_and_so_does_what_was_decided():
     engine = bench.engine
     bench.do(RenameQuery("q", "z", (("z", "CREATE QUERY z"), ("r", "reads z"))))
     restored(bench)
-    assert engine.components()[0]["breaks"] == {"z.Q2": "user"}
-    strategies = engine.components()[0]["strategies"]
+    assert engine.components()[0].breaks == {"z.Q2": "user"}
+    strategies = engine.components()[0].strategies
     assert (strategies["z.fork1"], strategies["z.Q1"]) == ("bfs(3)", "dfs(2)")
     assert engine.costs["z.Q1"] == (2, 5.0)
-    assert [operator["name"] for operator in engine.operators() if operator["name"].startswith("q.")] == []
-    told = {query["name"]: (query["sql"], query["reads_queries"]) for query in engine.queries()}
+    assert [operator.name for operator in engine.operators() if operator.name.startswith("q.")] == []
+    told = {query.name: (query.sql, query.reads_queries) for query in engine.queries()}
     assert told == {"z": ("CREATE QUERY z", []), "r": ("reads z", ["z"]), "t": ("", ["z"])}
     bench.query(path("q", 2))
     assert rows(bench.run(arrive("s", 4)), "q") == [(4,)], "the old name is free"
@@ -88,7 +89,7 @@ def test_a_paused_query_stays_paused():
     bench.do(PauseQuery("q"))
     bench.do(RenameQuery("q", "z"))
     assert rows(bench.run(arrive("s", 1)), "z") == []
-    assert bench.do(ResumeQuery("z"))["skipped"] == 1
+    assert bench.do(ResumeQuery("z")).skipped == 1
 
 
 def test_what_cannot_be_changes_nothing():
@@ -105,7 +106,7 @@ def test_a_plan_shows_the_new_names_and_touches_nothing():
     before = bench.engine.save()
     shown = bench.engine.plan([RenameQuery("q", "z")])
     assert bench.engine.save() == before
-    query = next(query for query in shown["queries"] if query["name"] == "z")
-    assert (query["was"], query["change"]) == ("q", "changes")
-    assert ("z.Q1", "q.Q1") in [(one["operator"], one["was"]) for one in query["operators"]]
+    query = next(query for query in shown.queries if query.name == "z")
+    assert (query.was, query.change) == ("q", "changes")
+    assert ("z.Q1", "q.Q1") in [(one.operator, one.was) for one in query.operators]
     assert Engine.restore(before).save() == before

@@ -22,6 +22,7 @@ from millrace.operators.join.bands import Band
 from millrace.operators.join.spec import JoinSpec
 from millrace.operators.sequence.spec import SequenceSpec
 from millrace.operators.union.spec import UnionSpec
+from millrace.protocol.admin.changes import ResumeReply
 from tests.engine.graphs import (
     TV,
     Bench,
@@ -68,7 +69,7 @@ def test_what_is_unchanged_keeps_its_state_and_its_counts():
     bench.run(give_tv("s", 1, 2))
     counts = bench.engine.graph.operators["q.A"].counts
     answer = bench.do(ReplaceQuery(counting("q", having(1))))
-    assert (answer["kept"], answer["new"], answer["gone"]) == (["q.A"], ["q.H"], ["q.H"])
+    assert (answer.kept, answer.new, answer.gone) == (["q.A"], ["q.H"], ["q.H"])
     assert bench.engine.graph.operators["q.A"].counts is counts
     restored(bench)
     assert rows(bench.run(give_tv("s", 3, 12)), "q") == [(3, 0)], "the window had begun before"
@@ -79,7 +80,7 @@ def test_what_is_below_a_change_begins_like_a_new_query():
     bench.query(counting("q", below=[("S", select(compare(">", 0)), ["s.source"])]))
     bench.run(give_tv("s", 1, 2))
     answer = bench.do(ReplaceQuery(counting("q", below=[("S", select(compare(">", 1)), ["s.source"])])))
-    assert answer["kept"] == []
+    assert answer.kept == []
     restored(bench)
     effects = bench.run(give_tv("s", 3, 12, 25))
     assert rows(effects, "q") == [(1, 10)], "the window at 0 began before the operator did"
@@ -106,8 +107,8 @@ def test_an_operator_follows_its_new_name_and_takes_what_was_decided_along(longe
     new = plan("q", ("S2", sort(), ["s.source"]), ("S1", identity(old.schema), ["S2"]), schema=old.schema)
     bench.do(ReplaceQuery(new))
     restored(bench)
-    assert bench.engine.components()[0]["breaks"] == {"q.S2": "user"}
-    assert bench.engine.components()[0]["strategies"]["q.S2"] == "bfs(3)"
+    assert bench.engine.components()[0].breaks == {"q.S2": "user"}
+    assert bench.engine.components()[0].strategies["q.S2"] == "bfs(3)"
     assert rows(bench.run(give_tv("s", 9)), "q") == [(9, 9)]
 
 
@@ -136,7 +137,7 @@ def test_readers_who_are_away_come_back_to_the_new_output():
     bench.run(arrive("s", 1))
     bench.do(ReplaceQuery(path("q", 1)))
     bench.run(arrive("s", 2))
-    assert bench.do(ResumeQuery("r"))["skipped"] == 2
+    assert bench.do(ResumeQuery("r")).skipped == 2
     assert rows(bench.run(arrive("s", 3)), "r") == [(3,)]
 
 
@@ -185,7 +186,7 @@ def test_components_merge_and_split_with_the_plan():
     assert len(bench.engine.components()) == 2
     bench.do(ReplaceQuery(path("q", 2, "b")))
     restored(bench)
-    assert [found["operators"] for found in bench.engine.components()] == [
+    assert [found.operators for found in bench.engine.components()] == [
         ["a.source"],
         ["b.source", "q.Q1", "q.Q2", "q.sink1"],
     ]
@@ -205,7 +206,7 @@ def test_a_paused_query_stays_paused_and_a_failed_one_begins_again():
     bench.breaks("q.N")
     bench.run(arrive("s", 3))
     assert bench.state("q")[0] == "failed"
-    assert bench.do(ReplaceQuery(path("q", 1)))["kept"] == []
+    assert bench.do(ReplaceQuery(path("q", 1))).kept == []
     assert rows(bench.run(arrive("s", 4)), "q") == [(4,)]
 
 
@@ -214,7 +215,7 @@ def test_what_was_inside_can_become_the_output():
     bench.query(counting("q", having(1)))
     bench.do(WatchProgress("q"))
     bench.run(give_tv("s", 1, 2))
-    assert bench.do(ReplaceQuery(counting("q")))["kept"] == ["q.A"]
+    assert bench.do(ReplaceQuery(counting("q"))).kept == ["q.A"]
     restored(bench)
     assert rows(bench.run(give_tv("s", 11, 22)), "q") == [(2, 0), (1, 10)]
 
@@ -228,7 +229,7 @@ def test_what_a_paused_query_skips_is_counted_over_a_replacement():
     bench.do(ReplaceQuery(counting("q", below=[("S", select(compare(">", 0)), ["s.source"])])))
     restored(bench)
     bench.run(give_tv("s", 4))
-    assert bench.do(ResumeQuery("q")) == {"query": "q", "skipped": 3}
+    assert bench.do(ResumeQuery("q")) == ResumeReply(query="q", skipped=3)
 
 
 PAIR = (("v", 0, 1), ("w", 1, 1))
@@ -259,7 +260,7 @@ def test_a_paused_query_replaced_by_one_that_waits_stands_still_like_a_restored_
     for engine in (bench, twin):
         effects = engine.run(give_tv("s", 3, 4), give_tv("t", 3))
         assert rows(effects, "other") == [(3,), (4,)]
-        assert engine.do(ResumeQuery("q")) == {"query": "q", "skipped": 5}
+        assert engine.do(ResumeQuery("q")) == ResumeReply(query="q", skipped=5)
     told = (give_tv("s", 20), give_tv("t", 21), punctuate("s", 40), punctuate("t", 40))
     assert described(bench.run(*told)) == described(twin.run(*told))
     assert bench.engine.save() == twin.engine.save()

@@ -343,17 +343,17 @@ def catching_up(name="tumble"):
 
 
 def shown(live):
-    return live.engine.queries()[0]["state"], live.engine.why("q")["reason"]
+    return live.engine.queries()[0].state, live.engine.why("q").reason
 
 
 def test_a_query_that_catches_up_says_so():
     live = catching_up()
     assert shown(live) == ("catching up", "catching_up")
-    assert "is processing the history of its streams" in live.engine.why("q")["text"]
+    assert "is processing the history of its streams" in live.engine.why("q").text
     live.obey(HoldQuery("q"))
     say(live, ("a", "f", [(0, 1, 1)]), 0)
     assert shown(live) == ("catching up", "catching_up")
-    assert "1 tuple" in live.engine.why("q")["text"]
+    assert "1 tuple" in live.engine.why("q").text
     live.obey(AdoptBootstrap("q", None))
     assert shown(live)[0] == "running"
 
@@ -371,9 +371,9 @@ def test_a_wait_taken_over_from_the_past_began_here():
     live.now += 30
     live.step([Arrived("a", "f", Batch.from_rows(CATALOG.streams["a"].schema, [(11, 1, 1)], [11]))])
     why = live.engine.why("q")
-    assert (why["since"], why["held"]) == (1_000, 3), why
-    union = next(one for one in live.engine.operators() if one["name"] == why["operator"])
-    assert [given["idle_wait_us"] for given in union["inputs"]] == [30, 30]
+    assert (why.since, why.held) == (1_000, 3), why
+    union = next(one for one in live.engine.operators() if one.name == why.operator)
+    assert [given.idle_wait_us for given in union.inputs] == [30, 30]
 
 
 @pytest.mark.parametrize("held", [False, True])

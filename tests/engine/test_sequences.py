@@ -244,11 +244,11 @@ def test_why_names_the_stream_that_an_absence_waits_for() -> None:
     bench = Bench(stream("a"), stream("b", ets="none"))
     bench.query(sequence_plan(ABSENT))
     bench.run(tell("a", (100, 1, 7)), FeedOpened("b", "main"), at=100)
-    assert bench.engine.why("q")["reason"] != "ets_none"
+    assert bench.engine.why("q").reason != "ets_none"
     bench.run(tell("a", (300, 1, 8)), at=300)
     told = bench.engine.why("q")
-    assert (told["reason"], told["stream"], told["operator"]) == ("ets_none", "b", "q.sequence1")
-    assert "until its input from" in told["text"]
+    assert (told.reason, told.stream, told.operator) == ("ets_none", "b", "q.sequence1")
+    assert "until its input from" in told.text
     bench.do(AlterStream("b", (("ets", "on-demand"), ("max_skew_us", 0))))
     bench.run(tell("b", (120, 5, 0)), at=320)
     assert rows(bench.run(at=351), "q") == [(100, 1, 7)]

@@ -24,6 +24,8 @@ from millrace.engine.events import (
 )
 from millrace.engine.plan import StreamDefinition
 from millrace.protocol import Refuse
+from millrace.protocol.admin.changes import FateView, PartsView
+from millrace.protocol.admin.operators import RowView
 from tests.engine.graphs import Bench, V, compare, external, figure_4, give_tv, path, plan, refusal, select, union
 from tests.engine.test_replacing import counting, having
 from tests.engine.test_saving import busy_bench
@@ -32,16 +34,16 @@ from tests.engine.test_saving import busy_bench
 def described(engine: Engine) -> object:
     """Everything that a plan is about."""
     components = [
-        {key: found[key] for key in ("name", "strategy", "strategies", "weight", "operators", "breaks")}
+        {key: getattr(found, key) for key in ("name", "strategy", "strategies", "weight", "operators", "breaks")}
         for found in engine.components()
     ]
-    queries = [(query["name"], query["state"], query["reason"]) for query in engine.queries()]
-    return components, [engine.table(found["name"]) for found in components], queries
+    queries = [(query.name, query.state, query.reason) for query in engine.queries()]
+    return components, [engine.table(str(found["name"])) for found in components], queries
 
 
-def table(bench: Bench) -> dict[str, object]:
-    names = [found["name"] for found in bench.engine.components()]
-    return {row["state"]: row for name in names for row in bench.engine.table(name)["rows"]}
+def table(bench: Bench) -> dict[str, RowView]:
+    names = [found.name for found in bench.engine.components()]
+    return {row.state: row for name in names for row in bench.engine.table(name).rows}
 
 
 def test_a_shadow_is_the_engine_without_its_tuples() -> None:
@@ -79,10 +81,10 @@ def test_what_is_shown_is_what_happens(seed: int) -> None:
     assert bench.engine.save() == before
     rows = table(bench)
     bench.do(Change(tuple(commands)))  # type: ignore[arg-type]
-    for row in shown["table"]["before"]:
-        rows.pop(row["state"])
-    for row in shown["table"]["after"]:
-        rows[row["state"]] = {key: row[key] for key in ("state", "pred", "succ", "transition")}
+    for row in shown.table.before:
+        rows.pop(row.state)
+    for row in shown.table.after:
+        rows[row.state] = RowView(state=row.state, pred=row.pred, succ=row.succ, transition=row.transition)
     assert rows == table(bench)
 
 
@@ -92,18 +94,18 @@ def test_a_plan_says_what_becomes_of_each_operator_and_its_state() -> None:
     bench.query(counting("r", stream="t"))
     bench.run(give_tv("s", 1, 2))
     shown = bench.engine.plan([ReplaceQuery(counting("q", having(1))), DropQuery("r")])
-    q, r = shown["queries"]
-    assert q["change"] == "changes"
-    assert [(one["operator"], one["change"], one["state"], one["state_tuples"]) for one in q["operators"]] == [
+    q, r = shown.queries
+    assert q.change == "changes"
+    assert [(one.operator, one.change, one.state, one.state_tuples) for one in q.operators] == [
         ("q.A", "stays", "kept", 1),
         ("q.H", "goes", None, 0),
         ("q.sink1", "stays", None, 0),
         ("q.H", "appears", None, 0),
     ]
-    assert r["change"] == "goes"
-    assert r["operators"][0]["state"] == "forgotten"
+    assert r.change == "goes"
+    assert r.operators[0].state == "forgotten"
     again = bench.engine.plan([ReplaceQuery(counting("q", below=[("S", select(compare(">", 0)), ["s.source"])]))])
-    states = {(one["change"], one["state"]) for one in again["queries"][0]["operators"] if one["kind"] == "aggregate"}
+    states = {(one.change, one.state) for one in again.queries[0].operators if one.kind == "aggregate"}
     assert states == {("goes", "forgotten"), ("appears", "begins empty")}
 
 
@@ -111,12 +113,12 @@ def test_a_plan_says_which_components_merge_and_split() -> None:
     bench = Bench("a", "b")
     bench.query(path("p", 1, "a"))
     merging = bench.engine.plan([AddQuery(figure_4(ordered=True))])
-    assert merging["merges"] == [{"component": "a", "parts": ["a", "b"]}]
-    assert {found["name"]: found["change"] for found in merging["components"]} == {"a": "changes", "b": "goes"}
+    assert merging.merges == [PartsView(component="a", parts=["a", "b"])]
+    assert {found.name: found.change for found in merging.components} == {"a": "changes", "b": "goes"}
     bench.query(figure_4(ordered=True))
     splitting = bench.engine.plan([DropQuery("u")])
-    assert splitting["splits"] == [{"component": "a", "parts": ["a", "b"]}]
-    assert bench.engine.plan([])["components"] == [{"name": "a", "change": "stays"}]
+    assert splitting.splits == [PartsView(component="a", parts=["a", "b"])]
+    assert bench.engine.plan([]).components == [FateView(name="a", change="stays")]
 
 
 def test_several_commands_are_obeyed_together_or_not_at_all() -> None:

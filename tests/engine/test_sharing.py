@@ -35,6 +35,8 @@ from millrace.engine.graph.rewire import sharing
 from millrace.engine.plan import StreamDefinition
 from millrace.operators.frame.windows import TimeWindow
 from millrace.protocol import Refuse
+from millrace.protocol.admin.changes import UnshareReply
+from millrace.protocol.admin.queries import SharedView
 from tests.depth import examples
 from tests.engine.graphs import TV, Bench, compare, external, give_tv, identity, plan, refusal, rows, select, sort
 from tests.engine.test_windows import counted
@@ -64,7 +66,7 @@ def bench(share, **options):
 
 
 def operators(made, *kinds):
-    return [one["name"] for one in made.engine.operators() if one["kind"] in kinds]
+    return [one.name for one in made.engine.operators() if one.kind in kinds]
 
 
 def restored(made):
@@ -81,11 +83,11 @@ def test_a_prefix_is_one_operator_with_a_fork():
     for name, kind in (("p", "counted"), ("q", "sorted"), ("r", "plain")):
         made.query(query(name, kind))
     assert operators(made, "select") == ["p.S1"]
-    (shared,) = (one for one in made.engine.operators() if one["name"] == "p.S1")
-    assert shared["queries"] == ["p", "q"]
-    assert {one["name"]: one["shared"] for one in made.engine.queries()} == {
-        "p": [{"node": "p.S1", "operator": "p.S1", "with": ["q"], "apart": None}],
-        "q": [{"node": "q.S1", "operator": "p.S1", "with": ["p"], "apart": None}],
+    (shared,) = (one for one in made.engine.operators() if one.name == "p.S1")
+    assert shared.queries == ["p", "q"]
+    assert {one.name: one.shared for one in made.engine.queries()} == {
+        "p": [SharedView(node="p.S1", operator="p.S1", with_=["q"], apart=None)],
+        "q": [SharedView(node="q.S1", operator="p.S1", with_=["p"], apart=None)],
         "r": [],
     }
     restored(made)
@@ -109,9 +111,9 @@ def test_who_comes_later_shares_what_remembers_nothing_and_reads_from_its_own_be
     made.query(query("q", "counted"))
     made.query(query("r", "counted"))
     assert operators(made, "select", "aggregate") == ["p.S1", "p.A", "q.A", "r.A"]
-    (told,) = (one["shared"] for one in made.engine.queries() if one["name"] == "q")
-    assert told[0]["with"] == ["p", "r"]
-    assert told[1]["apart"].startswith("equal to p.A, but its state contains tuples")
+    (told,) = (one.shared for one in made.engine.queries() if one.name == "q")
+    assert told[0].with_ == ["p", "r"]
+    assert (told[1].apart or "").startswith("equal to p.A, but its state contains tuples")
     effects = made.run(give_tv("s", 4, 12, 40))
     assert rows(effects, "p") == [(3, 0), (1, 10)]
     assert rows(effects, "q") == rows(effects, "r") == [(1, 10)], "the window at 0 began before them"
@@ -150,8 +152,8 @@ def test_what_is_not_equal_is_not_shared(other, why):
     made.query(query("p", "select"))
     made.query(other(query("q", "select")))
     assert operators(made, "select") == ["p.S1", "q.S1"]
-    (told,) = (one["shared"] for one in made.engine.queries() if one["name"] == "q")
-    assert [one["apart"] for one in told] == ([] if why is None else [f"equal to p.S1, but {why}"])
+    (told,) = (one.shared for one in made.engine.queries() if one.name == "q")
+    assert [one.apart for one in told] == ([] if why is None else [f"equal to p.S1, but {why}"])
 
 
 def test_tuples_without_a_time_cannot_be_told_apart():
@@ -189,7 +191,7 @@ def test_what_concerns_one_query_gets_it_operators_of_its_own(name, command):
     made.step(give_tv("s", 2, 3, 14), executions=3)
     made.do(command(name))
     left = [one for one in ("p", "q", "r") if one != name]
-    assert [one["queries"] for one in made.engine.operators() if one["name"] == f"{left[0]}.A"] == [left]
+    assert [one.queries for one in made.engine.operators() if one.name == f"{left[0]}.A"] == [left]
     restored(made)
     effects = made.run(give_tv("s", 15, 40))
     for one in left:
@@ -224,7 +226,7 @@ def test_a_failure_stops_each_of_them_and_they_begin_again_apart(monkeypatch):
     monkeypatch.setattr(type(broken), "compute", lambda self, batch: 1 // 0)
     effects = made.run(give_tv("s", 2, 3))
     monkeypatch.undo()
-    states = {one["name"]: one["state"] for one in made.engine.queries()}
+    states = {one.name: one.state for one in made.engine.queries()}
     assert states == {"p": "failed", "q": "failed", "r": "running"}
     assert rows(effects, "r") == [(2, 2), (3, 3)]
     made.do(ResumeQuery("q"))
@@ -241,10 +243,10 @@ def test_a_plan_shows_what_is_shared_and_what_is_kept():
     before = made.engine.save()
     shown = made.engine.plan([AddQuery(query("r", "counted")), ReplaceQuery(query("q", "having"))])
     assert made.engine.save() == before
-    told = {one["name"]: one for one in shown["queries"]}
-    assert [(one["node"], one["with"]) for one in told["r"]["shared"]] == [("r.S1", ["p"]), ("r.A", [])]
-    (kept,) = (one for one in told["q"]["operators"] if one["operator"] == "q.A")
-    assert (kept["state"], kept["change"]) == ("kept", "appears")
+    told = {one.name: one for one in shown.queries}
+    assert [(one.node, one.with_) for one in told["r"].shared] == [("r.S1", ["p"]), ("r.A", [])]
+    (kept,) = (one for one in told["q"].operators if one.operator == "q.A")
+    assert (kept.state, kept.change) == ("kept", "appears")
 
 
 def test_a_shared_query_is_renamed():
@@ -371,7 +373,7 @@ def test_every_query_gives_what_it_gives_alone(doings):
         assert (shared.do(kind, what) is None) == (alone.do(kind, what) is None), (kind, what)
         assert shared.given == alone.given, (kind, what)
     for one in shared.bench.engine.queries():
-        assert one["rows"] == alone.bench.engine.query(one["name"]).sink.sequence
+        assert one.rows == alone.bench.engine.query(one.name).sink.sequence
 
 
 @settings(max_examples=examples(150), deadline=None)
@@ -417,13 +419,13 @@ def test_some_operators_are_taken_apart_and_what_is_apart_is_known():
         made.query(query(name, "having"))
     made.run(give_tv("s", 2, 3))
     assert sharing.apart(made.engine) == {}
-    assert made.do(UnshareQuery("q", ("q.A",))) == {"query": "q", "operators": ["q.A", "q.H"]}
+    assert made.do(UnshareQuery("q", ("q.A",))) == UnshareReply(query="q", operators=["q.A", "q.H"])
     assert operators(made, "select", "aggregate") == ["p.S1", "p.A", "p.H", "q.A", "q.H"]
     assert sharing.apart(made.engine) == {"q": ["q.A", "q.H"]}
     restored(made)
     assert refusal(made, UnshareQuery("q", ("p.A",))) == "query q has no operator p.A"
-    assert made.do(UnshareQuery("q")) == {"query": "q", "operators": ["q.S1"]}
-    assert made.do(UnshareQuery("q"))["operators"] == []
+    assert made.do(UnshareQuery("q")) == UnshareReply(query="q", operators=["q.S1"])
+    assert made.do(UnshareQuery("q")).operators == []
     effects = made.run(give_tv("s", 4, 40))
     assert rows(effects, "p") == rows(effects, "q") == [(3, 0)]
 
@@ -464,8 +466,8 @@ def test_why_it_is_apart_is_told_after_a_rename_and_a_restart_and_not_of_another
     made.query(query("q", "counted"))
 
     def told(name):
-        (shared,) = (one["shared"] for one in made.engine.queries() if one["name"] == name)
-        return [one["node"] for one in shared if one["apart"]]
+        (shared,) = (one.shared for one in made.engine.queries() if one.name == name)
+        return [one.node for one in shared if one.apart]
 
     assert told("q") == ["q.A"]
     made.do(RenameQuery("q", "r", ()))
@@ -484,4 +486,4 @@ def test_what_a_failed_query_held_is_counted_whoever_shared_it(share):
         made.query(replace(one, options=replace(one.options, max_state=2)))
     made.run(FeedOpened("s", "slow"), give_tv("s", 2, 13))  # its windows stay open for a feed that says nothing
     made.run(give_tv("s", 24, 35))
-    assert [(one["state"], one["lost"]) for one in made.engine.queries()] == [("failed", 4)] * 2
+    assert [(one.state, one.lost) for one in made.engine.queries()] == [("failed", 4)] * 2

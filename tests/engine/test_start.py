@@ -26,6 +26,7 @@ from millrace.engine.events import (
     ResumeQuery,
 )
 from millrace.protocol import Schema
+from millrace.protocol.admin.queries import QueryView
 from millrace.sql import Catalog, CreateQuery, CreateStream, parse, plan_all
 from millrace.values.batch import Batch
 
@@ -71,8 +72,8 @@ class Server:
     def end(self) -> None:
         self.step(FeedClosed("s", "main", ended=True))
 
-    def shown(self, query: str) -> dict[str, Any]:
-        (found,) = [one for one in self.engine.queries() if one["name"] == query]
+    def shown(self, query: str) -> QueryView:
+        (found,) = [one for one in self.engine.queries() if one.name == query]
         return found
 
 
@@ -127,10 +128,10 @@ def test_a_new_query_reads_from_its_start_and_counts_the_rest(
         else:
             assert sorted(server.rows["q"]) == sorted((at,) for at in taken)
         left_out = len(on_time) - len(taken)
-        assert server.shown("q")["ignored"] == ({"s": left_out} if left_out else {})
-        assert server.shown("q")["skipped"] == left_out
-        assert server.shown("q")["start"] == start
-        assert (f"q ignored {left_out} tuple" in server.engine.why("q")["text"]) == bool(left_out)
+        assert server.shown("q").ignored == ({"s": left_out} if left_out else {})
+        assert server.shown("q").skipped == left_out
+        assert server.shown("q").start == start
+        assert (f"q ignored {left_out} tuple" in server.engine.why("q").text) == bool(left_out)
 
 
 @pytest.mark.parametrize("order", ["arrival", "event"])
@@ -141,7 +142,7 @@ def test_a_join_with_itself_counts_a_tuple_once(order: str) -> None:
     server.put(960, 1_001)
     server.end()
     assert server.rows["q"] == [(1_001,)]
-    assert server.shown("q")["ignored"] == {"s": 1}
+    assert server.shown("q").ignored == {"s": 1}
 
 
 def test_windows_of_rows_count_what_they_ignore() -> None:
@@ -150,7 +151,7 @@ def test_windows_of_rows_count_what_they_ignore() -> None:
     server.sql("CREATE QUERY q WITH (partial = 'emit') AS SELECT count(*) AS n FROM s [ROWS 2 SLIDE 2];")
     server.put(960, 1_001, 970)
     server.end()
-    assert server.shown("q")["ignored"] == {"s": 2}
+    assert server.shown("q").ignored == {"s": 2}
 
 
 @pytest.mark.parametrize("partial", ["skip", "emit"])
@@ -175,8 +176,8 @@ def test_a_query_of_no_tuples_before_it_ignores_none() -> None:
         server.sql(f"CREATE QUERY q WITH (start = '{start}') AS SELECT v FROM s;")
         server.put(100, 60)
         assert server.rows["q"] == [(100,), (60,)]
-        assert server.shown("q")["ignored"] == {}
-        assert "ignored" not in server.engine.why("q")["text"]
+        assert server.shown("q").ignored == {}
+        assert "ignored" not in server.engine.why("q").text
 
 
 def test_a_replacement_and_a_resumed_query_keep_to_their_start() -> None:
@@ -192,7 +193,7 @@ def test_a_replacement_and_a_resumed_query_keep_to_their_start() -> None:
     server.step(Command(1, ResumeQuery("q")))
     server.put(985)
     assert server.rows["q"] == [(970,), (981,), (986,)]
-    assert server.shown("q")["skipped"] == 1
+    assert server.shown("q").skipped == 1
     server.sql("CREATE OR REPLACE QUERY q AS SELECT v + 2 AS v FROM s;")
     server.put(995, 1_001)
     assert server.rows["q"][3:] == [(1_003,)]
@@ -204,6 +205,6 @@ def test_the_text_names_the_option() -> None:
     server.put(1_000)
     server.sql("CREATE QUERY q AS SELECT v FROM s;")
     server.put(960)
-    text = server.engine.why("q")["text"]
+    text = server.engine.why("q").text
     assert "q ignored 1 tuple of s earlier than 1970-01-01T00:00:00.001001Z" in text
     assert "start = 'watermark'" in text

@@ -14,9 +14,9 @@ from tests.engine.graphs import Bench, arrive, figure_4, path, plan, refusal, un
 def rows_of(bench: Bench, component: str) -> list[tuple[str, str, str, str]]:
     """The table as the papers print it: one line per successor of a fork, `-` for none."""
     return [
-        (row["state"], " ".join(row["pred"]) or "-", succ, row["transition"])
-        for row in bench.engine.table(component)["rows"]
-        for succ in (row["succ"] or ["-"])
+        (row.state, " ".join(row.pred) or "-", succ, row.transition)
+        for row in bench.engine.table(component).rows
+        for succ in (row.succ or ["-"])
     ]
 
 
@@ -113,13 +113,13 @@ def test_round_robin_sets_break_points_of_its_own_where_the_graph_is_no_path() -
     bench.query(path("p", 1, "a"))
     bench.do(SetStrategy("a", "rr"))
     (component,) = bench.engine.components()
-    assert component["breaks"] == {"a.source": "rr", "u.A": "rr", "u.B": "rr"}
+    assert component.breaks == {"a.source": "rr", "u.A": "rr", "u.B": "rr"}
     table = {row[0]: row[1:] for row in rows_of(bench, "a")}
     assert table["u.A"] == ("a.fork1", "-", "RR-Sink")
     assert table["u.U"] == ("-", "-", "RR-Source-Sink")
     assert refusal(bench, SetBreak("a.fork1", on=True)).startswith("a.fork1 is a fork")
     bench.do(SetStrategy("a", "dfs"))
-    assert bench.engine.components()[0]["breaks"] == {}
+    assert bench.engine.components()[0].breaks == {}
 
 
 def test_a_break_point_is_set_once_and_unset_once() -> None:

@@ -62,7 +62,7 @@ def tumbling(size: int, offset: int = 0) -> TimeWindow:
 
 
 def told(bench: Bench, stream: str = "s") -> dict[str, int]:
-    (found,) = (s["punctuations_by_cause"] for s in bench.engine.streams() if s["name"] == stream)
+    (found,) = (s.punctuations_by_cause for s in bench.engine.streams() if s.name == stream)
     return {cause: count for cause, count in found.items() if count}
 
 
@@ -201,7 +201,7 @@ def test_a_lull_closes_windows_though_nobody_may_be_asked() -> None:
     assert told(bench) == {"tuple": 1, "lull": 1}
     assert wake(bench.run(at=5_000)) is None, "nobody waits"
     effects = bench.run(give_tv("s", 99, 100), at=5_001)
-    assert bench.engine.streams()[0]["late"] == 1
+    assert bench.engine.streams()[0].late == 1
     assert rows(effects, "q") == [(1,)], "100 was on time, and its window is over by the clock"
 
 
@@ -254,7 +254,7 @@ def test_per_thousand_tuples_there_is_hardly_any_left() -> None:
         assert rows(thin.run(give_tv("s", at)), "q") == rows(thick.run(give_tv("s", at)), "q")
     assert told(thin) == {"tuple": 5}
     assert told(thick) == {"tuple": 1000}
-    executions = [{o["name"]: o["executions"] for o in bench.engine.operators()} for bench in (thin, thick)]
+    executions = [{o.name: o.executions for o in bench.engine.operators()} for bench in (thin, thick)]
     assert executions[0]["q.agg"] <= executions[1]["q.agg"]
 
 

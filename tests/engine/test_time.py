@@ -25,6 +25,7 @@ from millrace.engine.events import (
 from millrace.engine.plan import StreamDefinition
 from millrace.operators.frame.waiting import TimeOrdered
 from millrace.protocol import Schema
+from millrace.protocol.admin.changes import ResumeReply
 from millrace.values.batch import Batch
 from tests.engine.graphs import (
     TV,
@@ -66,7 +67,7 @@ def test_a_tuple_below_the_mark_is_late_and_one_at_the_mark_is_not() -> None:
     assert late.batch.ts.tolist() == [19, 5]
     assert list(late.marks) == [20, 20]
     (stream,) = bench.engine.streams()
-    assert (stream["tuples"], stream["late"], stream["mark_us"]) == (6, 2, 21)
+    assert (stream.tuples, stream.late, stream.mark_us) == (6, 2, 21)
 
 
 def judged_one_by_one(log: list[tuple[str, int]], disorder: int) -> list[tuple[int, bool]]:
@@ -128,19 +129,19 @@ def test_progress_is_the_least_over_the_feeds_and_a_new_one_holds_it_where_it_is
     bench = Bench(external("s"))
     bench.run(FeedOpened("s", "x"), give("s", 50, feed="x"))
     bench.run(FeedOpened("s", "y"), give("s", 90, feed="x"))
-    assert bench.engine.streams()[0]["mark_us"] == 50
+    assert bench.engine.streams()[0].mark_us == 50
     bench.run(give("s", 70, feed="y"))
-    assert bench.engine.streams()[0]["mark_us"] == 70
+    assert bench.engine.streams()[0].mark_us == 70
     bench.run(FeedClosed("s", "y"))
-    assert bench.engine.streams()[0]["mark_us"] == 90
+    assert bench.engine.streams()[0].mark_us == 90
 
 
 def test_with_no_feed_left_the_mark_stays_or_the_stream_ends() -> None:
     bench = Bench(external("s"))
     bench.run(give("s", 50), FeedClosed("s", "main"))
-    assert (bench.engine.streams()[0]["mark_us"], bench.engine.streams()[0]["ended"]) == (50, False)
+    assert (bench.engine.streams()[0].mark_us, bench.engine.streams()[0].ended) == (50, False)
     bench.run(give("s", 60), FeedClosed("s", "main", ended=True))
-    assert bench.engine.streams()[0]["ended"]
+    assert bench.engine.streams()[0].ended
 
 
 # -- the ordered union -------------------------------------------------------------------------------------------------
@@ -227,10 +228,10 @@ def test_without_the_policy_a_silent_stream_holds_everything_back() -> None:
     bench = Bench("a", StreamDefinition("b", V, ets="none"))
     bench.query(figure_4(ordered=True))
     assert times(bench.run(arrive("a", 1, 2), at=100), "u") == []
-    (held,) = (o for o in bench.engine.operators() if o["blocked"])
-    assert held["name"] == "u.U"
+    (held,) = (o for o in bench.engine.operators() if o.blocked)
+    assert held.name == "u.U"
     assert times(bench.run(arrive("b", 3), at=400), "u") == [100, 100, 400]
-    waited = {o["name"]: [i["idle_wait_us"] for i in o["inputs"]] for o in bench.engine.operators()}
+    waited = {o.name: [i.idle_wait_us for i in o.inputs] for o in bench.engine.operators()}
     assert waited["u.U"] == [0, 300]
 
 
@@ -247,7 +248,7 @@ def test_nothing_is_asked_while_nobody_waits() -> None:
     bench = Bench("a", "b")
     bench.query(figure_4(ordered=False))
     bench.run(arrive("a", 1), at=100)
-    assert [stream["mark_us"] for stream in bench.engine.streams()] == [100, None]
+    assert [stream.mark_us for stream in bench.engine.streams()] == [100, None]
 
 
 def test_latent_tuples_wait_for_nothing() -> None:
@@ -284,7 +285,7 @@ def test_a_query_begins_one_microsecond_above_the_newest_tuple_taken_in() -> Non
     bench.query(plan("q", ("M", identity(TV), ["s.source"]), schema=TV))
     # On time for the stream, but older than the query.
     assert times(bench.run(give("s", 15, 20, 21, 25)), "q") == [21, 25]
-    assert bench.engine.queries()[0]["skipped"] == 2
+    assert bench.engine.queries()[0].skipped == 2
 
 
 def test_a_paused_query_skips_and_counts_and_its_neighbour_does_not_notice() -> None:
@@ -297,8 +298,8 @@ def test_a_paused_query_skips_and_counts_and_its_neighbour_does_not_notice() -> 
     assert rows(effects, "p") == [(2,), (3,)]
     assert rows(effects, "q") == []
     assert refusal(bench, PauseQuery("q")) == "query q is already paused: paused by an admin"
-    assert [query["skipped"] for query in bench.engine.queries()] == [0, 2]
-    assert bench.do(ResumeQuery("q")) == {"query": "q", "skipped": 2}
+    assert [query.skipped for query in bench.engine.queries()] == [0, 2]
+    assert bench.do(ResumeQuery("q")) == ResumeReply(query="q", skipped=2)
     assert refusal(bench, ResumeQuery("q")) == "query q is not paused"
     assert rows(bench.run(arrive("s", 4)), "q") == [(4,)]
 
@@ -347,9 +348,9 @@ def test_credit_comes_again_as_bytes_are_taken() -> None:
     bench.query(path("q", 1, "t"))
     assert granted(bench.run(FeedOpened("t", "f"))) == [1_000]
     assert granted(bench.run(heavy(10))) == []
-    assert bench.engine.streams()[0]["feeds"][0]["owed_bytes"] == heavy(10).batch.weight
+    assert bench.engine.streams()[0].feeds[0].credit_used_bytes == heavy(10).batch.weight
     assert granted(bench.run(heavy(20))) == [30]
-    assert bench.engine.streams()[0]["feeds"][0]["owed_bytes"] == 0
+    assert bench.engine.streams()[0].feeds[0].credit_used_bytes == 0
 
 
 def test_a_component_that_is_full_of_bytes_grants_nothing_until_it_has_worked() -> None:
@@ -357,9 +358,9 @@ def test_a_component_that_is_full_of_bytes_grants_nothing_until_it_has_worked() 
     bench.query(path("q", 1, "t"), "dfs(10)")
     bench.run(FeedOpened("t", "f"))
     assert granted(bench.step(heavy(90), budget=10)) == []
-    assert bench.engine.components()[0]["queued_bytes"] > 80_000
+    assert bench.engine.components()[0].queued_bytes > 80_000
     assert granted(bench.run()) == [90]
-    assert bench.engine.components()[0]["queued_bytes"] == 0
+    assert bench.engine.components()[0].queued_bytes == 0
 
 
 @pytest.mark.parametrize("event", [FeedOpened("x", "f"), FeedClosed("x", "f"), punctuate("x", 5), arrive("x", 1)])

@@ -130,7 +130,7 @@ def test_a_window_that_is_not_over_yet_is_no_idle_waiting() -> None:
     bench.run(at=1_000)
     waiter = bench.engine.graph.operator("q.A")
     assert waiter.idle_us == [0]  # type: ignore[attr-defined]
-    assert bench.engine.why("q")["reason"] != "clock"
+    assert bench.engine.why("q").reason != "clock"
 
 
 def test_late_tuples_are_in_no_window() -> None:
@@ -241,8 +241,8 @@ def test_a_window_in_order_is_not_held_up_by_a_tuple_far_ahead() -> None:
     bench.run(FeedOpened("s", "x"), FeedOpened("s", "y"), at=50)
     bench.run(give_tv("s", 10, feed="x"), give_tv("s", 10, feed="y"), at=50)
     bench.run(give_tv("s", 10**9, feed="y"), at=60)
-    (sorting,) = (o for o in bench.engine.operators() if o["kind"] == "sort")
-    assert sorting["inputs"][0]["queue_tuples"] == 1
+    (sorting,) = (o for o in bench.engine.operators() if o.kind == "sort")
+    assert sorting.inputs[0].queue_tuples == 1
     assert rows(bench.run(at=140), "q") == [(2,)]
 
 

@@ -58,7 +58,7 @@ def state(daemon):
     return {
         "sequences": {name: outlet.next_sequence for name, outlet in daemon.runner.outlets.items()},
         "histories": {name: outlet.history for name, outlet in daemon.runner.outlets.items()},
-        "state": [(at["name"], at["state_tuples"]) for at in daemon.operators()],
+        "state": [(at.name, at.state_tuples) for at in daemon.operators()],
     }
 
 

@@ -21,13 +21,11 @@ async def feed(daemon, *windows):
         for number, keys in enumerate([*windows, [0]]):
             for place, key in enumerate(keys):
                 feeder.say(f'{{"stream": "s", "tuple": {{"ts": {number * WINDOW_US + place}, "k": {key}}}}}')
-        await until(
-            lambda: operator(daemon)["input_tuples"] == fed and not operator(daemon)["inputs"][0]["queue_tuples"]
-        )
+        await until(lambda: operator(daemon).input_tuples == fed and not operator(daemon).inputs[0].queue_tuples)
 
 
 def operator(daemon):
-    return next(one for one in daemon.operators() if one["name"] == "q.aggregate1")
+    return next(one for one in daemon.operators() if one.name == "q.aggregate1")
 
 
 async def analyzed(daemon):
@@ -51,7 +49,7 @@ async def test_an_adaptive_aggregate_logs_each_change_with_the_counts_that_cause
     assert told == [("q.aggregate1", "buffered", 4, 3), ("q.aggregate1", "groups", 5, 1)]
     assert all(line["log_level"] == "info" for line in changes)
     assert changes[0]["rows_bytes"] < choosing.BUFFERED * changes[0]["groups_bytes"]
-    assert operator(daemon)["aggregate"]["changes"] == 2
+    assert operator(daemon).aggregate.changes == 2
 
 
 @served(STREAM + QUERY.format("adaptive"))
@@ -65,14 +63,14 @@ async def test_one_window_alone_changes_nothing(daemon, few_groups):
 async def test_explain_analyze_has_the_price_of_an_adaptive_aggregate(daemon, few_groups):
     assert await analyzed(daemon) == ["q.aggregate1 keeps groups"]
     await feed(daemon, [1, 2, 3], [1, 2, 3, 3])
-    kept = operator(daemon)["aggregate"]
-    rows, groups = f"{kept['last_rows_bytes']:,}", f"{kept['last_groups_bytes']:,}"
+    kept = operator(daemon).aggregate
+    rows, groups = f"{kept.last_rows_bytes:,}", f"{kept.last_groups_bytes:,}"
     (line,) = await analyzed(daemon)
     assert line == (
         f"q.aggregate1 keeps buffered rows: 4 tuples of 3 groups in the last pane would take {rows} bytes as rows, "
         f"{groups} as groups"
     )
-    assert 0 < kept["last_rows_bytes"] < kept["last_groups_bytes"]
+    assert 0 < kept.last_rows_bytes < kept.last_groups_bytes
 
 
 @served(STREAM + QUERY.format("bounded', slots = '1"))

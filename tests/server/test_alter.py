@@ -8,6 +8,7 @@ import pytest
 from millrace.client import AsyncClient
 from millrace.engine.events import AddQuery
 from millrace.protocol import Refuse, Schema
+from millrace.protocol.admin.changes import FateView, StatementView
 from millrace.protocol.messages import DataArrow, Error, Open, Opened
 from millrace.values.eventtime import LAST_US
 from tests.server.harness import lines, peer, running, served, until
@@ -27,7 +28,9 @@ def policies(daemon):
 async def test_an_alteration_is_shown_then_applied(daemon):
     sql = "ALTER STREAM s SET (max_skew = '2 s', ets = 'periodic')"
     shown = (await daemon.catalog.plan(sql))[0]
-    assert shown == [{"kind": "alter_stream", "name": "s", "changes": {"max_skew_us": 2_000_000, "ets": "periodic"}}]
+    assert shown == [
+        StatementView(kind="alter_stream", name="s", changes={"max_skew_us": 2_000_000, "ets": "periodic"})
+    ]
     assert policies(daemon) == (1_000_000, None, "on-demand")
     assert await daemon.catalog.execute(sql) == shown
     assert policies(daemon) == (1_000_000, 2_000_000, "periodic")
@@ -95,7 +98,7 @@ async def test_a_connected_feed_goes_on_with_the_schema_that_it_opened(daemon):
         opened = await old.open()
         assert opened.schema == NARROW
         nc.say('{"stream": "s", "tuple": {"k": 0}}')
-        await until(lambda: daemon.engine.streams()[0]["tuples"] == 1)
+        await until(lambda: daemon.engine.streams()[0].tuples == 1)
         await daemon.catalog.execute(f"{ADD}; CREATE QUERY wide AS SELECT * FROM s")
         reader.say('{"subscribe": "wide"}')
         await until(lambda: daemon.runner.outlets["wide"].consumers)
@@ -135,14 +138,14 @@ async def test_policies_change_under_a_connected_feed(daemon):
         await until(lambda: daemon.runner.outlets["q"].consumers)
         await feed.open()
         feed.data(0, [(9_000_000, 1), (7_500_000, 2)])
-        await until(lambda: daemon.engine.streams()[0]["late"] == 1)
+        await until(lambda: daemon.engine.streams()[0].late == 1)
         await daemon.catalog.execute("ALTER STREAM s SET (disorder = '5 s', max_ahead = '1 s')")
         feed.data(2, [(9_500_000, 3), (8_000_000, 4)])
         feed.data(4, [(LAST_US, 5)])
         error = await feed.hear(Error)
         assert (error.code, error.sequence) == ("bad_value", 4)
         assert [(await reader.hear())["row"]["k"] for _ in range(3)] == [1, 3, 4]
-        assert daemon.engine.streams()[0]["late"] == 1
+        assert daemon.engine.streams()[0].late == 1
 
 
 @served(PLAIN)
@@ -174,13 +177,13 @@ def test_more_columns_are_there_again_after_a_restart_and_in_the_export(tmp_path
         async with running(server={"data_dir": tmp_path}) as daemon, peer(daemon) as old:
             old.say(Open(0, "s", NARROW.fingerprint(), "p"))
             assert (await old.hear(Opened)).schema == NARROW, "a client that knows the old schema comes again"
-            return daemon.catalog.keeper.export(), daemon.queries()[0]["fields"]
+            return daemon.catalog.keeper.export(), daemon.queries()[0].fields
 
     exported = asyncio.run(first())
     again, fields = asyncio.run(second())
     assert again == exported
-    assert "CREATE STREAM s (k BIGINT, v BIGINT, x DOUBLE);" in exported["sql"]
-    assert "CREATE QUERY q AS SELECT k, v FROM s;" in exported["sql"]
+    assert "CREATE STREAM s (k BIGINT, v BIGINT, x DOUBLE);" in exported.sql
+    assert "CREATE QUERY q AS SELECT k, v FROM s;" in exported.sql
     assert [field[0] for field in fields] == ["k", "v"]
 
 
@@ -201,8 +204,8 @@ async def test_who_reads_late_tuples_directly_is_told_to_come_again(daemon):
 @served(PLAIN)
 async def test_a_column_is_shown_before_and_refused_with_nothing_changed(daemon):
     shown, becomes = await daemon.catalog.plan(ADD)
-    assert shown == [{"kind": "alter_stream", "name": "s", "added": ["x"], "rewritten": ["q"]}]
-    assert becomes["streams"] == [{"name": "s", "change": "changes"}]
+    assert shown == [StatementView(kind="alter_stream", name="s", added=["x"], rewritten=["q"])]
+    assert becomes.streams == [FateView(name="s", change="changes")]
     before = daemon.engine.save(), daemon.catalog.keeper.export()
     with pytest.raises(Refuse, match="must be nullable"):
         await daemon.catalog.execute(f"{ADD}; ALTER STREAM s ADD COLUMN y BIGINT NOT NULL")

@@ -51,7 +51,7 @@ CREATE SINK printed FROM filtered WITH (type = 'stdout', on_slow = 'disconnect')
 CREATE SINK strict FROM board WITH (type = 'file', path = '{folder}/rows.jsonl', format = 'jsonl', freshness = '1 us');
 """
 # Changes after the rows, each as method, path and body.
-CHANGES = (
+CHANGES: tuple[tuple[str, str, object], ...] = (
     ("POST", "queries/stopped/pause", {"reason": "the answers need one"}),
     ("PUT", "components/lonely/strategy", {"strategy": "chain"}),
     ("PUT", "components/plain/weight", {"weight": 3}),
@@ -64,7 +64,7 @@ CHANGES = (
     ("POST", "backfills", {"sql": "CREATE QUERY past AS SELECT k FROM kept"}),
 )
 # Further requests whose answers are recorded, after the backfill.
-REQUESTS = (
+REQUESTS: tuple[tuple[str, str, object], ...] = (
     ("POST", "queries/stopped/resume?dry_run=true", {}),
     ("POST", "queries/stopped/resume", {}),
     ("POST", "queries/alike/unshare", {}),
@@ -144,8 +144,8 @@ async def made(daemon, folder):
         for method, path, body in CHANGES:
             status, _, answer = await ask(daemon, method, f"/api/v1/{path}", body)
             found[f"{method} {path}"] = [status, shape(answer, folder)]
-        await until(lambda: daemon.trials.look("lonely")["state"] == "ended")
-        await until(lambda: daemon.seams.look("past")["phase"] == "live")
+        await until(lambda: daemon.trials.look("lonely").state == "ended")
+        await until(lambda: daemon.seams.look("past").phase == "live")
         await daemon.runner.wait_drained()
         daemon.rates.now = partial(rates, daemon)
         found |= await answers(daemon, folder)

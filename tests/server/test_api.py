@@ -188,7 +188,7 @@ async def test_replacing_a_query(daemon, tmp_path):
     await daemon.catalog.execute("CREATE OR REPLACE QUERY q AS SELECT k + 1 AS k, v, name FROM s")
     async with lines(daemon) as nc:
         nc.say('{"stream": "s", "tuple": {"k": 1}}')
-        await until(lambda: daemon.catalog.sinks()[0]["delivered"] == 1)
+        await until(lambda: daemon.catalog.sinks()[0].delivered == 1)
     await daemon.catalog.execute("DROP SINK f")
     assert path.read_text() == "k,v,name\n2,,\n"
 
@@ -221,7 +221,7 @@ async def test_parquet_sinks_appear_whole(daemon, tmp_path):
         await daemon.catalog.execute(f"CREATE SINK f FROM q WITH (type = 'file', path = '{path}')")
         async with lines(daemon) as nc:
             nc.say(f'{{"stream": "s", "tuple": {{"k": {number}}}}}')
-            await until(lambda: daemon.catalog.sinks()[0]["delivered"] == 1)
+            await until(lambda: daemon.catalog.sinks()[0].delivered == 1)
         assert [file.name for file in path.glob("*")] == names
         await daemon.catalog.execute("DROP SINK f")
     assert sorted(row["k"] for row in pq.read_table(path).to_pylist()) == [1, 2]
@@ -239,7 +239,7 @@ async def test_a_sink_that_cannot_write_refuses_the_whole(daemon, tmp_path):
     )
     assert status == 409
     assert "no such file or directory" in said["detail"]
-    assert [stream["name"] for stream in daemon.streams()] == ["s"]
+    assert [stream.name for stream in daemon.streams()] == ["s"]
 
 
 SHARING = """
@@ -258,7 +258,7 @@ CREATE QUERY alone AS SELECT k FROM c
 async def test_one_thing_is_shown_as_it_is_among_all(daemon):
     async with lines(daemon) as nc:
         nc.say('{"stream": "a", "tuple": {"ts": 9, "k": 7}}')
-        await until(lambda: daemon.query("same")["rows"] == 1)
+        await until(lambda: daemon.query("same").rows == 1)
     await daemon.runner.wait_drained()
     daemon.runner.now_us = lambda: 2**60  # waiting times grow during the test, so the clock stands still
     for kind, one, every in (
@@ -267,11 +267,11 @@ async def test_one_thing_is_shown_as_it_is_among_all(daemon):
         ("queries", daemon.query, daemon.queries()),
     ):
         assert len(every) > 1
-        assert [one(item["name"]) for item in every] == every
+        assert [one(item.name) for item in every] == every
         assert one("nobody") is None
-        status, _, said = await ask(daemon, "GET", f"/api/v1/{kind}/{every[0]['name'][:-1]}x")
+        status, _, said = await ask(daemon, "GET", f"/api/v1/{kind}/{every[0].name[:-1]}x")
         assert status == 404
-        assert every[0]["name"] in said["detail"], "the nearest name"
+        assert every[0].name in said["detail"], "the nearest name"
 
 
 @served()
@@ -285,7 +285,7 @@ async def test_metrics(daemon):
             nc.say(f'{{"stream": "s", "tuple": {{"k": {k}}}}}')
         nc.say('{"stream": "s", "tuple": {"k": "x"}}')
         await nc.hear()
-        await until(lambda: daemon.streams()[0]["rejected"] == 1)
+        await until(lambda: daemon.streams()[0].rejected == 1)
         text = await get(daemon, "/metrics")
     for line in (
         'millrace_source_connections{stream="s"} 1.0',
@@ -379,7 +379,7 @@ def test_the_end_drains_and_the_catalog_comes_back(tmp_path):
                 await reader.subscribe("older")
                 addresses = json.loads((tmp_path / "addresses.json").read_text())
                 feeder.data(0, [(k, 0.0, "") for k in range(1_000)])
-                await until(lambda: daemon.streams()[0]["tuples"] == 1_000)
+                await until(lambda: daemon.streams()[0].tuples == 1_000)
                 daemon.stop()
                 await daemon.wait_ended()
                 heard = [message async for message in everything(reader)]
@@ -390,8 +390,8 @@ def test_the_end_drains_and_the_catalog_comes_back(tmp_path):
 
     async def second_life():
         async with running(server={"data_dir": tmp_path}) as daemon:
-            assert [query["name"] for query in daemon.queries()] == ["q", "base", "older"]
-            assert daemon.catalog.sinks()[0]["path"] == f"{tmp_path}/sinks/out.parquet"
+            assert [query.name for query in daemon.queries()] == ["q", "base", "older"]
+            assert daemon.catalog.sinks()[0].path == f"{tmp_path}/sinks/out.parquet"
 
     async def everything(reader):
         while (message := await reader.hear()) is not None:
@@ -414,10 +414,10 @@ def test_a_sink_whose_folder_is_gone_keeps_no_server_from_starting(tmp_path):
     async def second_life():
         async with running(server={"data_dir": tmp_path}) as daemon, lines(daemon) as nc:
             nc.say('{"stream": "s", "tuple": {"k": 7}}')
-            await until(lambda: daemon.catalog.sinks()[0]["state"] == "waiting")
-            assert "No such file or directory" in daemon.catalog.sinks()[0]["reason"]
+            await until(lambda: daemon.catalog.sinks()[0].state == "waiting")
+            assert "No such file or directory" in daemon.catalog.sinks()[0].reason
             folder.mkdir()
-            await until(lambda: daemon.catalog.sinks()[0]["delivered"] == 1)
+            await until(lambda: daemon.catalog.sinks()[0].delivered == 1)
         assert json.loads((folder / "out.jsonl").read_text())["k"] == 7
 
     asyncio.run(first_life())
@@ -443,7 +443,7 @@ def test_a_sink_that_hangs_does_not_keep_the_server(monkeypatch):
             await daemon.catalog.execute("CREATE SINK stuck FROM q WITH (type = 'stdout')")
             async with lines(daemon) as nc:
                 nc.say('{"stream": "s", "tuple": {"k": 1}}')
-                await until(lambda: daemon.catalog.sinks()[0]["held"] == 1)
+                await until(lambda: daemon.catalog.sinks()[0].held == 1)
         assert daemon.stuck
         released.set()
 
@@ -486,7 +486,7 @@ async def test_requests_of_other_sites_and_huge_ones_are_refused(daemon):
     assert await with_head("origin: null") == 403
     assert await with_head(f"content-length: {10**9}") == 413
     assert await with_head("transfer-encoding: chunked\r\n\r\n0") == 413
-    assert daemon.engine.queries()[0]["state"] == "running"
+    assert daemon.engine.queries()[0].state == "running"
     assert await with_head("origin: http://localhost") == 200
 
 

@@ -102,7 +102,7 @@ async def feed(daemon, tuples):
 
 
 async def archive_now(daemon, name="s"):
-    return (await daemon.archive_now(name))["archive"]
+    return (await daemon.archive_now(name)).archive
 
 
 def play(coroutine):
@@ -166,10 +166,12 @@ def test_what_is_archived_is_what_was_sent(lives, file_bytes, together):
             rig.feed(tuples, together=together)
             if len(tuples) % 2:
                 told = await rig.archive.flush("s")
-                assert told["waiting_rows"] == 0
-                assert told["reach_us"] == reach_of(folder / "s").reach_us
+                assert told.waiting_rows == 0
+                assert told.reach_us == reach_of(folder / "s").reach_us
                 mark = rig.engine.source("s").mark
-                assert told["reach_us"] is None if mark == MIN_TIME and len(lives) == 1 else told["reach_us"] >= mark
+                reach_us = told.reach_us
+                unknown = mark == MIN_TIME and len(lives) == 1
+                assert reach_us is None if unknown else reach_us is not None and reach_us >= mark
             await rig.archive.close()
 
         expected, sent = [], 0
@@ -199,7 +201,7 @@ def test_the_reach_never_promises_what_is_not_there(tuples, cuts):
             if flush:
                 await rig.archive.flush("s")
             there = {row["__seq"] for row in archived(folder)}
-            for reach in (reach_of(folder / "s").reach_us, rig.archive.views()["s"]["reach_us"]):
+            for reach in (reach_of(folder / "s").reach_us, rig.archive.views()["s"].reach_us):
                 for number, (us, late, _) in enumerate(judged(tuples[:sent])):
                     assert late or reach is None or us >= reach or number in there
         await rig.archive.close()
@@ -230,7 +232,7 @@ def test_streams_without_times_of_their_own(tmp_path):
         assert [row["k"] for row in rows] == [1, 2]
         assert all(row["ts"] == row["__arrived"] for row in rows)
         # The clock alone carries the reach past all that came.
-        assert rows[-1]["ts"] <= earlier["reach_us"] <= later["reach_us"]
+        assert rows[-1]["ts"] <= earlier.reach_us <= later.reach_us
     assert not (tmp_path / "no").exists()
 
 
@@ -266,12 +268,12 @@ def test_files_are_closed_by_size_and_by_age(tmp_path):
         server = {"history_dir": tmp_path, "archive_file_bytes": 2**16, "archive_file_age": "1 day"}
         async with running(STREAM, server=server) as daemon:
             await feed(daemon, [("f", NOW + number) for number in range(2_000)])
-            await until(lambda: daemon.archive.view("s")["files"] >= 2)
-            assert daemon.archive.view("s")["waiting_rows"] > 0
+            await until(lambda: daemon.archive.view("s").files >= 2)
+            assert daemon.archive.view("s").waiting_rows > 0
         server = {"history_dir": tmp_path / "b", "archive_file_age": "10 ms"}
         async with running(STREAM, server=server) as daemon:
             await feed(daemon, [("f", NOW)])
-            await until(lambda: daemon.archive.view("s")["rows"] == 1)
+            await until(lambda: daemon.archive.view("s").rows == 1)
 
     play(live())
 
@@ -281,10 +283,10 @@ def test_single_tuples_are_merged_while_they_wait(tmp_path):
         async with running(STREAM, server={"history_dir": tmp_path}) as daemon:
             await feed(daemon, [("ab"[number % 2], NOW + number) for number in range(1_000)])
             waiting = daemon.archive.view("s")
-            assert waiting["waiting_rows"] == 1_000
-            assert waiting["waiting_bytes"] < 100 * archive_module.PIECE_BYTES + 1_000 * 100
+            assert waiting.waiting_rows == 1_000
+            assert waiting.waiting_bytes < 100 * archive_module.PIECE_BYTES + 1_000 * 100
             written = await archive_now(daemon)
-            assert (written["waiting_rows"], written["waiting_bytes"]) == (0, 0)
+            assert (written.waiting_rows, written.waiting_bytes) == (0, 0)
 
     play(live())
     rows = archived(tmp_path)
@@ -314,21 +316,21 @@ def test_a_disk_that_fails_loses_nothing(tmp_path, monkeypatch):
             async with lines(daemon) as nc:
                 for number in range(40_000):
                     nc.say(json.dumps({"stream": "s", "tuple": {"at": NOW + number, "k": number}}))
-                await until(lambda: daemon.archive.view("s")["held"])
-                await until(lambda: daemon.archive.view("s")["error"])
-                shown = next(one for one in daemon.streams() if one["name"] == "s")["archive"]
-                assert shown["error"].lower() == "no space left on device"
-                assert (shown["rows"], shown["errors"] > 0) == (0, True)
-                assert "no space left" in daemon.describe()["problems"][0].lower()
+                await until(lambda: daemon.archive.view("s").held)
+                await until(lambda: daemon.archive.view("s").error)
+                shown = next(one for one in daemon.streams() if one.name == "s").archive
+                assert shown.error.lower() == "no space left on device"
+                assert (shown.rows, shown.errors > 0) == (0, True)
+                assert "no space left" in daemon.describe().problems[0].lower()
                 assert b'millrace_archive_held{stream="s"} 1.0' in daemon.metrics.text()
                 # The feed has no credit: what it sends lies unread, beyond what one read of the socket may hold.
-                assert shown["waiting_rows"] < 40_000
+                assert shown.waiting_rows < 40_000
                 with pytest.raises(history.HistoryError, match="cannot be written"):
                     await daemon.archive_now("s")
                 broken.clear()
-                await until(lambda: daemon.streams()[0]["tuples"] == 40_000)
-            assert (await archive_now(daemon))["error"] is None
-            assert not daemon.archive.view("s")["held"]
+                await until(lambda: daemon.streams()[0].tuples == 40_000)
+            assert (await archive_now(daemon)).error is None
+            assert not daemon.archive.view("s").held
 
     play(live())
     assert [row["k"] for row in archived(tmp_path)] == list(range(40_000))
@@ -352,7 +354,7 @@ def test_a_file_that_fails_half_way_is_taken_back(tmp_path, monkeypatch):
             await feed(daemon, [("f", NOW), ("f", NOW + DAY)])
             with pytest.raises(history.HistoryError):
                 await archive_now(daemon)
-            await until(lambda: daemon.archive.view("s")["rows"] == 2)
+            await until(lambda: daemon.archive.view("s").rows == 2)
 
     play(live())
     assert [row["k"] for row in archived(tmp_path)] == [0, 1]
@@ -371,7 +373,7 @@ def test_a_file_that_is_there_is_never_replaced(tmp_path, monkeypatch):
                 await archive_now(daemon)
             assert path.read_bytes() == b"of somebody else"
             path.unlink()
-            await until(lambda: daemon.archive.view("s")["rows"] == 1)
+            await until(lambda: daemon.archive.view("s").rows == 1)
 
     play(live())
     assert [row["k"] for row in archived(tmp_path)] == [0]
@@ -411,7 +413,7 @@ def test_a_folder_has_one_server(tmp_path):
                     with pytest.raises(Refuse, match=r"another server writes history to .*history_dir"):
                         await other.catalog.execute(sql)
                 assert not other.engine.streams_by_name
-            assert (await archive_now(one))["rows"] == 10
+            assert (await archive_now(one)).rows == 10
 
     play(live())
     assert len(archived(tmp_path / "h")) == 10
@@ -484,7 +486,7 @@ def test_a_killed_server_leaves_no_half_file(tmp_path, journal):
     async def second():
         async with running(server={"data_dir": tmp_path / "two"}) as daemon:
             assert not half.exists()
-            gaps = [(gap["reason"], gap["after_seq"], gap["from_us"]) for gap in daemon.archive.view("s")["gaps"]]
+            gaps = [(gap.reason, gap.after_seq, gap.from_us) for gap in daemon.archive.view("s").gaps]
             assert gaps == ([] if journal else [("killed", 9, before.reach_us)])
             await feed(daemon, [("f", NOW + 30)])
 
@@ -510,7 +512,7 @@ def test_files_that_the_reach_does_not_know_of_are_counted(tmp_path):
     play(life([("f", NOW + 1), ("f", NOW + DAY)]))
     (folder / history.REACH_FILE).write_bytes(before)  # killed between the files and the reach
     told = play(life([("f", NOW + 2)]))
-    assert (told["rows"], told["files"], told["last_seq"]) == (4, 4, 3)
+    assert (told.rows, told.files, told.last_seq) == (4, 4, 3)
 
 
 def test_a_stream_that_begins_anew_takes_the_reach_back_until_it_is_true(tmp_path):
@@ -522,8 +524,8 @@ def test_a_stream_that_begins_anew_takes_the_reach_back_until_it_is_true(tmp_pat
             await feed(daemon, tuples)
             if sql is None:
                 await until(lambda: reach_of(tmp_path / "history" / "s").reach_us == NOW)
-                assert daemon.archive.view("s")["reach_us"] == NOW
-                assert (await archive_now(daemon))["reach_us"] == NOW + 9_000_000
+                assert daemon.archive.view("s").reach_us == NOW
+                assert (await archive_now(daemon)).reach_us == NOW + 9_000_000
 
     play(life(STREAM, [("f", NOW), ("f", NOW + 10_000_000)]))
     assert reach_of(tmp_path / "history" / "s").reach_us == NOW + 9_000_000
@@ -544,10 +546,10 @@ def test_history_is_turned_on_and_off_while_a_stream_runs(tmp_path):
                 await feed(daemon, [("f", NOW + number + 1)])
             await daemon.catalog.execute("ALTER STREAM s SET (history = 'true')")
             told = await archive_now(daemon)
-            assert told["since_us"] == NOW + 1
-            assert [(gap["reason"], gap["after_seq"]) for gap in told["gaps"]] == [("off", 0), ("off", 1)]
+            assert told.since_us == NOW + 1
+            assert [(gap.reason, gap.after_seq) for gap in told.gaps] == [("off", 0), ("off", 1)]
         async with running(server={"data_dir": tmp_path}) as daemon:
-            assert daemon.archive.view("s")["rows"] == 2
+            assert daemon.archive.view("s").rows == 2
 
     play(live())
     assert [row["at"] for row in archived(tmp_path / "history")] == [NOW + 1, NOW + 3]
@@ -563,7 +565,7 @@ def test_a_stream_gets_a_column_while_it_is_archived(tmp_path):
                 daemon.feeds.arrived("s", "f", source.from_rows([(NOW + number, number, "n", number)]))
             await archive_now(daemon)
         async with running(server={"data_dir": tmp_path}) as daemon:
-            assert daemon.archive.view("s")["rows"] == 200
+            assert daemon.archive.view("s").rows == 200
             narrower = STREAM.replace("k BIGINT, ", "").replace("STREAM s", "STREAM s")
             await daemon.catalog.execute("DROP STREAM s")
             await until(lambda: ended_at(tmp_path / "history" / "s") == 199)

@@ -42,7 +42,7 @@ async def test_the_loop_goes_on_while_the_graph_is_changed(daemon):
         assert (status, text) == (200, "healthy\n")
         assert isinstance(subscribed, Subscribed)
         assert not change.done()
-    assert (await change)[0]["name"] == "heavy"
+    assert (await change)[0].name == "heavy"
     assert threading.get_ident() not in held.threads
 
 
@@ -58,7 +58,7 @@ async def test_tuples_that_arrive_meanwhile_are_taken_by_the_next_step(daemon):
             assert daemon.runner.outlets["q"].next_sequence == 0
         assert isinstance(await feed.hear(Ack), Ack)
         assert (await reader.hear(Result)).rows == [(1, 2), (3, 4)]
-        assert daemon.query("heavy")["rows"] == 2
+        assert daemon.query("heavy").rows == 2
 
 
 @served(SCHEMA)
@@ -150,8 +150,9 @@ async def test_changes_and_dry_runs_have_their_turns_in_order(daemon):
         await settle()
     await asyncio.gather(first, second, third)
     (described,), becomes = await dry
-    assert described["name"] == "y"
-    assert {"name": "y", "was": None, "change": "appears"}.items() <= becomes["queries"][-1].items()
+    assert described.name == "y"
+    last = becomes.queries[-1]
+    assert (last.name, last.was, last.change) == ("y", None, "appears")
     assert set(daemon.catalog.known.queries) == {"q", "heavy", "z"}
     assert daemon.engine.query("q").paused
 
@@ -180,7 +181,7 @@ async def test_tuples_flow_while_a_shadow_is_built_and_obeys(daemon, monkeypatch
         assert not dry.done()
         proceed.set()
         _, becomes = await dry
-    assert [(query["name"], query["change"]) for query in becomes["queries"]] == [("q", "goes"), ("heavy", "appears")]
+    assert [(query.name, query.change) for query in becomes.queries] == [("q", "goes"), ("heavy", "appears")]
     assert threading.get_ident() not in threads
 
 
@@ -221,7 +222,7 @@ def test_the_end_of_the_server_waits_for_the_change(tmp_path, sql):
             await ending.wait()
             assert not ended.done()
             held.open.set()
-            assert (await change)[0]["name"] == "heavy"
+            assert (await change)[0].name == "heavy"
             with pytest.raises(Refuse, match="the server is ending"):
                 await waiting
             await ended

@@ -63,8 +63,8 @@ async def decide(daemon):
 def scheduling(daemon):
     """Every decision that an admin can see."""
     kept = ("name", "strategy", "strategies", "weight", "breaks", "operators")
-    components = [{key: found[key] for key in kept} for found in daemon.components()]
-    return components, [(query["name"], query["state"], query["reason"]) for query in daemon.queries()]
+    components = [{key: getattr(found, key) for key in kept} for found in daemon.components()]
+    return components, [(query.name, query.state, query.reason) for query in daemon.queries()]
 
 
 def lives(folder, *plays):
@@ -105,10 +105,10 @@ def test_names_that_depend_on_the_order_of_making_are_found_again(tmp_path):
         )
         await daemon.catalog.change(SetStrategy(name="s.late", strategy="bfs"))
         await daemon.catalog.change(SetWeight(name="s.late", weight=3))
-        return [(found["name"], found["strategy"], found["weight"]) for found in daemon.components()]
+        return [(found.name, found.strategy, found.weight) for found in daemon.components()]
 
     async def second(daemon):
-        return [(found["name"], found["strategy"], found["weight"]) for found in daemon.components()]
+        return [(found.name, found.strategy, found.weight) for found in daemon.components()]
 
     (made,) = lives(tmp_path, first)
     assert made == [("s", "dfs", 1), ("s.late", "bfs", 3)]
@@ -124,7 +124,7 @@ async def fail(daemon):
     async with lines(daemon) as feeder:
         for k in range(5):
             feeder.say(f'{{"stream": "s", "tuple": {{"k": {k}}}}}')
-        await until(lambda: daemon.queries()[0]["state"] == "failed")
+        await until(lambda: daemon.queries()[0].state == "failed")
 
 
 def test_a_query_that_failed_does_not_begin_again_by_itself(tmp_path):
@@ -135,7 +135,7 @@ def test_a_query_that_failed_does_not_begin_again_by_itself(tmp_path):
     async def second(daemon):
         query = daemon.queries()[0]
         await daemon.catalog.change(ResumeQuery(name="q"))
-        return query["state"], query["reason"], daemon.queries()[0]["state"]
+        return query.state, query.reason, daemon.queries()[0].state
 
     (_, (state, reason, after)) = lives(tmp_path, first, second)
     assert (state, after) == ("failed", "running")
@@ -148,7 +148,7 @@ def test_a_query_that_failed_stays_so_in_a_folder_without_a_journal(tmp_path):
         await fail(daemon)
 
     async def second(daemon):
-        return daemon.queries()[0]["state"], daemon.queries()[0]["reason"]
+        return daemon.queries()[0].state, daemon.queries()[0].reason
 
     lives(tmp_path, first)
     forget_journal(tmp_path)
@@ -167,7 +167,7 @@ def test_feeds_that_wait_for_a_slow_consumer_are_no_decision_of_an_admin(tmp_pat
         assert [paused.query for paused in daemon.catalog.keeper.decisions().paused] == ["q"]
 
     async def second(daemon):
-        return daemon.queries()[0]["state"], daemon.engine.withheld()
+        return daemon.queries()[0].state, daemon.engine.withheld()
 
     assert lives(tmp_path, first, second)[1] == ("paused", {})
 
@@ -182,7 +182,7 @@ async def export_elsewhere(daemon, tmp_path):
     exported = await get(daemon, "/api/v1/catalog")
     async with running(server={"sink_dir": tmp_path}) as other:
         await other.catalog.execute(exported["sql"])
-        assert other.catalog.keeper.export()["statements"] == exported["statements"]
+        assert other.catalog.keeper.export().statements == exported["statements"]
         for command in exported["commands"]:
             verb, *words = shlex.split(command)
             assert verb == "millrace"
@@ -312,7 +312,7 @@ def test_whatever_was_changed_is_there_again(changes):
                     assert daemon.catalog.keeper.export() == before
             return (
                 by_operator(daemon),
-                daemon.catalog.keeper.export()["statements"],
+                daemon.catalog.keeper.export().statements,
                 daemon.catalog.keeper.decisions().paused,
             )
 
@@ -320,7 +320,7 @@ def test_whatever_was_changed_is_there_again(changes):
         async with working(folder) as daemon:
             return (
                 by_operator(daemon),
-                daemon.catalog.keeper.export()["statements"],
+                daemon.catalog.keeper.export().statements,
                 daemon.catalog.keeper.decisions().paused,
             )
 
@@ -333,10 +333,10 @@ def by_operator(daemon):
     origins = {fork: f"fork of {operator}" for operator, fork in views.forks(daemon.engine).items()}
     components = []
     for found in daemon.components():
-        if len(found["operators"]) == 1 and found["name"].endswith(".late"):
+        if len(found.operators) == 1 and found.name.endswith(".late"):
             continue  # a side stream stays until the server ends, even without a reader
-        own = {origins.get(operator, operator): strategy for operator, strategy in found["strategies"].items()}
-        components.append((sorted(own.items()), found["strategy"], found["weight"], sorted(found["breaks"].items())))
+        own = {origins.get(operator, operator): strategy for operator, strategy in found.strategies.items()}
+        components.append((sorted(own.items()), found.strategy, found.weight, sorted(found.breaks.items())))
     return sorted(components)
 
 
@@ -352,11 +352,11 @@ def test_a_file_of_the_first_format_is_read(tmp_path):
     old.close()
 
     async def first(daemon):
-        assert [stream["name"] for stream in daemon.streams()] == ["s"]
+        assert [stream.name for stream in daemon.streams()] == ["s"]
         await daemon.catalog.change(SetStrategy(name="s", strategy="bfs"))
 
     async def second(daemon):
-        return daemon.components()[0]["strategy"]
+        return daemon.components()[0].strategy
 
     assert lives(tmp_path, first, second)[1] == "bfs"
 
@@ -441,7 +441,7 @@ def test_a_change_that_cannot_be_written_down_says_so(tmp_path, monkeypatch):
         status, _, said = await ask(daemon, "PUT", "/api/v1/components/s/strategy", {"strategy": "bfs"})
         assert (status, said["code"]) == (500, "catalog")
         assert "the change is in effect, but is lost" in said["detail"]
-        assert daemon.components()[0]["strategy"] == "bfs"
+        assert daemon.components()[0].strategy == "bfs"
 
     def full(self, statements, plans, decisions, changes):
         raise StoreError("cannot write the catalog: disk full")

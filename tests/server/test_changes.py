@@ -244,8 +244,8 @@ async def test_a_temporary_query_leaves_no_entry(daemon):
     before = len(daemon.catalog.ledger.entries())
     terms = daemon.catalog.terms(idempotent=False, temporary=True, prune=False)
     (told,) = await daemon.catalog.execute("SELECT k FROM s", terms=terms)
-    await daemon.catalog.change(DropQuery(name=told["name"]))
-    assert told["name"] not in daemon.engine.queries_by_name
+    await daemon.catalog.change(DropQuery(name=told.name))
+    assert told.name not in daemon.engine.queries_by_name
     assert len(daemon.catalog.ledger.entries()) == before
 
 

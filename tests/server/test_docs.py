@@ -43,7 +43,7 @@ async def test_the_labels_of_every_metric_are_those_of_its_samples(daemon, tmp_p
     await daemon.catalog.execute("CREATE STREAM h (k BIGINT) WITH (history = 'true')")
     async with lines(daemon) as nc:
         nc.say('{"stream": "s", "tuple": {"k": 1}}')  # a low watermark is shown once it is known
-        await until(lambda: daemon.queries()[0]["rows"] == 1)
+        await until(lambda: daemon.queries()[0].rows == 1)
     await daemon.runner.command(SetQueue("latest.filter1", "inplace"))
     told = dict(re.findall(r"^\| `(\w+)` \| \w+ \| (.*?) \|", table_of_metrics(), re.MULTILINE))
     for family in daemon.metrics.collect():

@@ -25,7 +25,7 @@ def folder(request, tmp_path):
 
 
 def facts(daemon):
-    return daemon.catalog.keeper.export(), [query["state"] for query in daemon.queries()]
+    return daemon.catalog.keeper.export(), [query.state for query in daemon.queries()]
 
 
 def exported(folder):

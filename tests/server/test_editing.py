@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from millrace.cli.main import app
 from millrace.http.etags import etag
+from millrace.protocol.admin.data import to_data
 from tests.server.harness import lines, running, served, until
 from tests.server.test_api import ask, get
 from tests.server.test_etags import ask as tagged
@@ -27,22 +28,22 @@ async def cli(daemon, *words):
 
 
 def names(daemon, query):
-    (found,) = (one for one in daemon.queries() if one["name"] == query)
-    return found["operators"]
+    (found,) = (one for one in daemon.queries() if one.name == query)
+    return found.operators
 
 
 def shown(daemon, name):
-    return next(one for one in daemon.operators() if one["name"] == name)
+    return next(one for one in daemon.operators() if one.name == name)
 
 
 async def feed(daemon, *rows):
     async with lines(daemon) as feeder:
-        before = sum(one["tuples"] for one in daemon.streams())
+        before = sum(one.tuples for one in daemon.streams())
         for stream, ts, k, value in rows:
             column = "v" if stream == "a" else "w"
             feeder.say(f'{{"stream": "{stream}", "tuple": {{"ts": {ts}, "k": {k}, "{column}": {value}}}}}')
-        await until(lambda: sum(one["tuples"] for one in daemon.streams()) >= before + len(rows))
-        await until(lambda: not any(one["ready"] for one in daemon.components()))
+        await until(lambda: sum(one.tuples for one in daemon.streams()) >= before + len(rows))
+        await until(lambda: not any(one.ready for one in daemon.components()))
 
 
 @served(SQL)
@@ -51,21 +52,21 @@ async def test_a_select_goes_in_front_of_a_join_and_out_again(daemon):
     code, text = await cli(daemon, "operator", "insert", "pairs.join1", "--input", "1", "--where", "mod(w, 2) = 0")
     assert code == 0, text
     assert text.endswith("inserted pairs.filter1 in front of pairs.join1, input 1, until its query is replaced\n")
-    assert shown(daemon, "pairs.filter1")["inserted"]
-    assert shown(daemon, "pairs.filter1")["where"] == "mod(w, 2) = 0"
+    assert shown(daemon, "pairs.filter1").inserted
+    assert shown(daemon, "pairs.filter1").where == "mod(w, 2) = 0"
     await feed(daemon, ("b", 1_000, 3, 7), ("b", 1_001, 3, 8))
-    assert shown(daemon, "pairs.sink1")["input_tuples"] == 1
+    assert shown(daemon, "pairs.sink1").input_tuples == 1
     code, text = await cli(daemon, "operator", "replace", "pairs.filter1", "--sample", "0.5", "--seed", "4")
     assert code == 0, text
     assert text.endswith("replaced pairs.filter1 until its query is replaced\n")
-    assert shown(daemon, "pairs.filter1")["sample"] == 0.5
+    assert shown(daemon, "pairs.filter1").sample == 0.5
     assert "pairs.filter1" in (await cli(daemon, "operator", "list"))[1]
-    assert "--sample 0.5 --seed 4" in (await daemon.catalog.explain("pairs"))["text"]
+    assert "--sample 0.5 --seed 4" in (await daemon.catalog.explain("pairs")).text
     code, text = await cli(daemon, "operator", "remove", "pairs.filter1")
     assert code == 0, text
     assert text.endswith("removed pairs.filter1 until its query is replaced\n")
     await feed(daemon, ("b", 1_002, 3, 9))
-    assert shown(daemon, "pairs.sink1")["input_tuples"] == 2
+    assert shown(daemon, "pairs.sink1").input_tuples == 2
     metrics = await get(daemon, "/metrics")
     for kind in ("insert", "remove", "replace"):
         assert f'millrace_reconfigurations_total{{kind="{kind}_operator",result="done"}} 1.0' in metrics
@@ -82,7 +83,7 @@ async def test_a_plan_shows_the_table_before_and_after_and_does_nothing(daemon):
     code, text = await cli(daemon, "operator", "remove", "some.filter1", "--plan")
     assert code == 0, text
     assert "some.filter1" in text.partition("state before")[2].partition("state after")[0]
-    assert [one["name"] for one in daemon.operators()] == [one["name"] for one in before]
+    assert [one.name for one in daemon.operators()] == [one.name for one in before]
     assert daemon.catalog.keeper.decisions().operators == ()
 
 
@@ -106,7 +107,7 @@ async def test_what_is_wrong_is_refused_and_changes_nothing(daemon):
     ):
         status, _, said = await ask(daemon, method, f"/api/v1/operators/{path}", body)
         assert (status, word in said["detail"] or word in str(said)) == (expected, True), said
-    assert [one["name"] for one in daemon.operators()] == [one["name"] for one in before]
+    assert [one.name for one in daemon.operators()] == [one.name for one in before]
     code, _ = await cli(daemon, "operator", "insert", "pairs.join1")
     assert code == 2
     assert (await cli(daemon, "operator", "insert", "pairs.join1", "--where", "k >"))[0] == 1
@@ -120,13 +121,13 @@ async def test_a_condition_has_a_caret_in_its_own_text(daemon):
 
 @served(SQL)
 async def test_who_has_seen_an_older_state_changes_nothing(daemon):
-    seen = etag("operator", shown(daemon, "pairs.join1"))
+    seen = etag("operator", to_data(shown(daemon, "pairs.join1")))
     path = "operators/pairs.join1/insert"
     assert (await tagged(daemon, "POST", path, {"where": "true"}, '"other"'))[0] == 412
     status, given, said = await tagged(daemon, "POST", path, {"where": "true"}, seen)
     assert status == 200, said
-    assert seen != given == etag("operator", shown(daemon, "pairs.join1"))
-    tag = etag("operator", shown(daemon, said["operator"]))
+    assert seen != given == etag("operator", to_data(shown(daemon, "pairs.join1")))
+    tag = etag("operator", to_data(shown(daemon, said["operator"])))
     path = f"operators/{said['operator']}"
     assert (await tagged(daemon, "PUT", path, {"where": "k > 3"}, tag))[0] == 200
     assert (await tagged(daemon, "DELETE", path, None, tag))[0] == 412
@@ -166,17 +167,17 @@ def test_what_was_put_in_is_there_again(tmp_path, how):
             before, exported = described(daemon), daemon.catalog.keeper.export()
         async with running(None, server={"data_dir": str(tmp_path)} if how == "restart" else {}) as again:
             if how == "export":
-                await again.catalog.execute(exported["sql"])
-                for command in exported["commands"]:
+                await again.catalog.execute(exported.sql)
+                for command in exported.commands:
                     code, text = await cli(again, *shlex.split(command)[1:])
                     assert code == 0, text
             assert described(again) == before
             assert names(again, "pairs") == ["pairs.filter2", "pairs.filter1", "pairs.join1"]
             assert names(again, "some") == ["some.project1", "some.filter3", "some.filter2"]
-            assert again.catalog.keeper.export()["commands"] == exported["commands"]
+            assert again.catalog.keeper.export().commands == exported.commands
             replaced = "CREATE OR REPLACE QUERY some WITH (fuse = 'off') AS SELECT k, v FROM a WHERE v > 0"
             (told,) = await again.catalog.execute(replaced)
-            assert "these edits are undone" in told["warnings"][-1]
+            assert "these edits are undone" in told.warnings[-1]
             assert names(again, "some") == ["some.filter1", "some.project1"]
             assert not [edit for edit in again.catalog.keeper.decisions().operators if edit.query == "some"]
 
@@ -184,19 +185,19 @@ def test_what_was_put_in_is_there_again(tmp_path, how):
 
 
 def described(daemon):
-    kept = ("name", "inserted", "where", "sample", "strategy", "break")
-    return [{key: one[key] for key in kept} for one in daemon.operators()]
+    kept = ("name", "inserted", "where", "sample", "strategy", "break_")
+    return [{key: getattr(one, key) for key in kept} for one in daemon.operators()]
 
 
 @served(SQL)
 async def test_what_a_replacement_undoes_is_said_under_whatever_name_the_query_has_by_then(daemon):
     code, text = await cli(daemon, *shlex.split(EDITS[0]))
     assert code == 0, text
-    name = daemon.catalog.keeper.export()["decisions"]["operators"][0]["operator"].partition(".")[0]
+    name = daemon.catalog.keeper.export().decisions["operators"][0]["operator"].partition(".")[0]
     sql = daemon.catalog.known.queries[name].sql.partition(" AS ")[2]
     script = f"ALTER QUERY {name} RENAME TO other; CREATE OR REPLACE QUERY other AS {sql}"
     *_, told = await daemon.catalog.execute(script)
-    assert "query other has inserted" in str(told["warnings"])
+    assert "query other has inserted" in str(told.warnings)
 
 
 ALIKE = """
@@ -215,17 +216,17 @@ def test_what_was_put_in_and_is_not_shared_is_there_again_in_that_order(tmp_path
                 code, text = await cli(daemon, "operator", "insert", f"{name}.aggregate1", "--where", "k > 1")
                 assert code == 0, text
             exported = daemon.catalog.keeper.export()
-            assert [command.split()[2] for command in exported["commands"]][:2] == ["insert", "insert"]
+            assert [command.split()[2] for command in exported.commands][:2] == ["insert", "insert"]
             assert [one.query for one in daemon.catalog.keeper.decisions().apart] == ["d"]
             code, text = await cli(daemon, "query", "unshare", "d")
             assert code == 0, text
             exported = daemon.catalog.keeper.export()
-            assert [command.split()[2] for command in exported["commands"]][:3] == ["insert", "insert", "unshare"]
+            assert [command.split()[2] for command in exported.commands][:3] == ["insert", "insert", "unshare"]
         async with running(None, server={"data_dir": str(tmp_path)}) as again:
-            assert again.catalog.keeper.export()["commands"] == exported["commands"]
+            assert again.catalog.keeper.export().commands == exported.commands
         async with running() as other:
-            await other.catalog.execute(exported["sql"])
-            for command in exported["commands"]:
+            await other.catalog.execute(exported.sql)
+            for command in exported.commands:
                 code, text = await cli(other, *shlex.split(command)[1:])
                 assert code == 0, text
 

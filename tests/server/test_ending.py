@@ -50,7 +50,7 @@ def test_addresses_that_cannot_be_removed_stop_nothing(tmp_path):
             async with running(SQL.format("out.parquet"), server={"data_dir": tmp_path}) as daemon:
                 async with lines(daemon) as nc:
                     nc.say('{"stream": "s", "tuple": {"k": 7}}')
-                    await until(lambda: daemon.streams()[0]["tuples"] == 1)
+                    await until(lambda: daemon.streams()[0].tuples == 1)
                 block(tmp_path / "addresses.json")
         told = [line["event"] for line in logs]
         assert told[-1] == "ended"
@@ -79,7 +79,7 @@ def test_a_sink_that_cannot_be_finished_leaves_the_others(tmp_path, monkeypatch)
                 )
                 async with lines(daemon) as nc:
                     nc.say('{"stream": "s", "tuple": {"k": 7}}')
-                    await until(lambda: daemon.streams()[0]["tuples"] == 1)
+                    await until(lambda: daemon.streams()[0].tuples == 1)
         (told,) = [line for line in logs if line["event"] == "a sink could not complete its file"]
         assert (told["sink"], told["reason"]) == ("f", "no footer")
 
@@ -168,6 +168,6 @@ def test_a_catalog_that_cannot_be_written_is_told_until_it_can(tmp_path, monkeyp
             told = [line["event"] for line in logs if "catalog" in line["event"]]
             assert told == ["the catalog cannot be written", "the catalog can be written again"], "told once each"
         async with running(server={"data_dir": tmp_path}) as daemon:
-            assert [stream["name"] for stream in daemon.streams()] == ["s", "t"]
+            assert [stream.name for stream in daemon.streams()] == ["s", "t"]
 
     play(live())

@@ -69,7 +69,7 @@ async def test_a_tag_stays_while_tuples_flow(daemon):
     assert len(set(before.values())) == len(ITEMS)
     async with lines(daemon) as feeder:
         feeder.say('{"stream": "s", "tuple": {"k": 1}}')
-        await until(lambda: daemon.queries()[0]["rows"] == 1)
+        await until(lambda: daemon.queries()[0].rows == 1)
         assert before == {kind: (await ask(daemon, "GET", path))[1] for kind, path in ITEMS.items()}
 
 

@@ -82,9 +82,9 @@ async def test_frames_with_a_time_beyond_are_refused_and_counted(daemon):
         assert EXPECTED in (await feed.hear(Error)).text
         # A column that is not the stream's time takes all of 64 bits.
         feed.data(len(BEYOND) + 1, [(1, 1, 2**62)])
-        await until(lambda: stream(daemon, "s")["tuples"] == 1)
-        assert stream(daemon, "s")["rejected"] == len(BEYOND) + 1
-        assert daemon.queries()[0]["state"] == "running"
+        await until(lambda: stream(daemon, "s").tuples == 1)
+        assert stream(daemon, "s").rejected == len(BEYOND) + 1
+        assert daemon.queries()[0].state == "running"
 
 
 @served(SQL)
@@ -97,7 +97,7 @@ async def test_lines_with_a_time_beyond_are_refused_alone(daemon):
             error = (await nc.hear())["error"]
             assert (error["line"], error["code"]) == (number, "bad_value")
             assert EXPECTED in error["text"]
-        assert stream(daemon, "s")["rejected"] == 3
+        assert stream(daemon, "s").rejected == 3
 
 
 @served(union())
@@ -112,10 +112,10 @@ async def test_promises_beyond_are_refused_and_a_request_still_ends(daemon):
         assert EXPECTED in (await silent.hear(Error)).text
         nc.say('{"stream": "b", "punctuation": 9223372036854775807}')
         assert EXPECTED in (await nc.hear())["error"]["text"]
-        assert stream(daemon, "b")["mark_us"] is None
+        assert stream(daemon, "b").mark_us is None
         silent.say(Punctuation(0, LAST_US + 1))  # nothing more comes
         nc.say('{"stream": "b", "punctuation": "+010000-01-01"}')
-        await until(lambda: stream(daemon, "b")["mark_us"] == LAST_US + 1)
+        await until(lambda: stream(daemon, "b").mark_us == LAST_US + 1)
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "csv", "parquet", "arrow"])
@@ -169,7 +169,7 @@ async def test_lines_in_another_unit_are_refused_with_the_likely_one(daemon, val
         assert "field ts: expected " in error["text"]
         assert f"got {value}" in error["text"]
         assert f"it looks like {unit} (20" in error["text"]
-        assert (stream(daemon, "s")["rejected"], stream(daemon, "s")["tuples"]) == (1, 1)
+        assert (stream(daemon, "s").rejected, stream(daemon, "s").tuples) == (1, 1)
 
 
 @pytest.mark.parametrize(("value", "unit"), UNITS, ids=[name for _, name in UNITS])
@@ -181,7 +181,7 @@ async def test_frames_in_another_unit_are_refused_even_first(daemon, value, unit
         assert f"it looks like {unit} (" in (await feed.hear(Error)).text
         feed.say(DataArrow(0, 2, 1, arrow([(value, 1, 1)])))
         assert f"it looks like {unit} (" in (await feed.hear(Error)).text
-        assert stream(daemon, "s")["rejected"] == 3
+        assert stream(daemon, "s").rejected == 3
 
 
 @served(SQL)
@@ -214,5 +214,5 @@ async def test_a_stream_of_early_times_may_pass_through_those(daemon):
         feed.data(0, [(us, 1, None) for us in (1, 2, 3)])
         feed.data(3, [(NOW_S, 1, None), (NOW_S * 1000, 1, None)])
         assert (await feed.hear(Ack)).sequence >= 3
-        await until(lambda: stream(daemon, "s")["tuples"] == 5)
-        assert stream(daemon, "s")["rejected"] == 0
+        await until(lambda: stream(daemon, "s").tuples == 5)
+        assert stream(daemon, "s").rejected == 0

@@ -118,7 +118,7 @@ async def test_a_refused_frame_says_what_is_wrong_and_leaves_the_others_alone(da
         assert error.got
         assert (await feeder.hear(Ack)).sequence == 2 + len(rows)
         assert [kept[0] for kept in (await rows_of(reader, 2))[1]] == [10, 11]
-        assert daemon.streams()[0]["rejected"] == len(rows)
+        assert daemon.streams()[0].rejected == len(rows)
 
 
 @served()
@@ -179,7 +179,7 @@ async def test_credit_is_kept_and_comes_back(daemon):
                 left = (await feeder.hear(Credit)).tuples
             feeder.data(sequence, [(0, 0.0, "")] * left)
             sequence += left
-        await until(lambda: daemon.streams()[0]["tuples"] == sequence)
+        await until(lambda: daemon.streams()[0].tuples == sequence)
 
 
 @served(engine={"credit": 100})
@@ -227,7 +227,7 @@ async def test_the_newest_owner_of_a_feed_wins(daemon):
         await first.open(producer="me")
         assert isinstance(await second.open(producer="me"), Opened)
         assert (await first.hear(Closed)).code == "taken_over"
-        assert daemon.streams()[0]["connections"] == 1
+        assert daemon.streams()[0].connections == 1
 
 
 @served()
@@ -241,7 +241,7 @@ async def test_close_ends_one_channel(daemon):
         await both.hear(Result)
         both.say(Close(100))
         assert (await both.hear(Closed)).channel == 100
-        await until(lambda: daemon.streams()[0]["connections"] == 0 and daemon.queries()[0]["subscribers"] == 0)
+        await until(lambda: daemon.streams()[0].connections == 0 and daemon.queries()[0].subscribers == 0)
 
 
 @served()
@@ -260,11 +260,11 @@ async def test_a_subscriber_may_begin_earlier(daemon):
         for number in range(30):
             feeder.data(number, [(number, 0.0, "")])
             # One batch each: a batch that holds all of them would be kept as a whole.
-            await until(lambda rows=number + 1: daemon.queries()[0]["rows"] == rows)
+            await until(lambda rows=number + 1: daemon.queries()[0].rows == rows)
         reader.say(Subscribe(1, "q", 3))
         error = await reader.hear()
         assert error.code == "not_retained"
-        oldest = daemon.queries()[0]["oldest_sequence"]
+        oldest = daemon.queries()[0].oldest_sequence
         assert oldest <= 20
         assert await reader.subscribe(from_sequence=25) == Subscribed(
             100, Schema.of(k="bigint", v="double", name="text"), 25
@@ -279,7 +279,7 @@ async def test_a_subscriber_gets_what_its_credit_allows(daemon):
         await reader.subscribe(credit=3)
         feeder.data(0, [(number, 0.0, "") for number in range(10)])
         assert (await rows_of(reader, 3))[1][-1][0] == 2
-        await until(lambda: daemon.queries()[0]["rows"] == 10)
+        await until(lambda: daemon.queries()[0].rows == 10)
         reader.say(Ping(1))
         assert isinstance(await reader.hear(), Pong)
         reader.credit(7)
@@ -334,8 +334,8 @@ async def test_half_a_frame_and_then_nothing(daemon):
         await stranger.open()
         stranger.say_raw(frame(encode(Data(0, 0, [(1, 1.0, "")])))[:-3])
         await stranger.close()
-    await until(lambda: daemon.streams()[0]["connections"] == 0)
-    assert daemon.streams()[0]["tuples"] == 0
+    await until(lambda: daemon.streams()[0].connections == 0)
+    assert daemon.streams()[0].tuples == 0
 
 
 def mutated(chance, samples):
@@ -440,7 +440,7 @@ async def test_a_feed_learns_at_its_end_how_many_tuples_were_late(daemon):
         await feeder.open("e", channel=2)
         feeder.data(0, [(1, 1)], 2)
         await feeder.hear(Ack)
-        await until(lambda: next(stream for stream in daemon.streams() if stream["name"] == "e")["late"] == 4)
+        await until(lambda: next(stream for stream in daemon.streams() if stream.name == "e").late == 4)
         await daemon.catalog.execute("DROP QUERY p; DROP STREAM e")
         said = await feeder.hear(Closed)
         assert (said.code, said.late) == ("dropped", 1)
@@ -493,7 +493,7 @@ async def test_a_feed_that_said_close_was_not_lost(daemon):
         await feeder.open("e")
         feeder.say(Close(0))
         feeder.writer.transport.abort()
-    await until(lambda: not daemon.streams()[0]["feeds"])
+    await until(lambda: not daemon.streams()[0].feeds)
 
 
 @served()

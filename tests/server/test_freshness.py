@@ -6,6 +6,7 @@ import numpy as np
 
 from millrace.net.freshness import Freshness
 from millrace.protocol import Schema
+from millrace.protocol.admin.data import to_data
 from millrace.store.sinkfiles import LineFile
 from millrace.values.batch import Batch
 from tests.patience import HANG_SECONDS
@@ -47,7 +48,7 @@ def test_keys_are_told_as_json_can_say_them_and_nan_is_one_key():
     made = Freshness(10, (0,))
     made.written(rows((float("nan"), 0), (float("nan"), 5), (None, 7)), 100)
     assert made.breaches == 2
-    assert made.to_data()["worst"] == [{"key": {"k": "nan"}, "age_us": 100}, {"key": {"k": None}, "age_us": 93}]
+    assert to_data(made.view())["worst"] == [{"key": {"k": "nan"}, "age_us": 100}, {"key": {"k": None}, "age_us": 93}]
     assert "of k = nan by 00:00:00.00009" in str(made.sentence("f"))
     assert "nan" not in str(made.sentence("f", keys=False))
 
@@ -80,24 +81,24 @@ async def test_a_sink_that_stands_still_breaks_its_promise_without_writing(daemo
         await feed(daemon, ("a", 1))
         for row in (("b", 2), ("b", 3), ("c", 4)):
             await feed(daemon, row)
-            await until(lambda row=row: daemon.queries()[0]["rows"] == row[1])
+            await until(lambda row=row: daemon.queries()[0].rows == row[1])
         # No request arrives: the server checks by itself.
         breaches, of = "millrace_sink_freshness_breaches_total", {"query": "board", "sink": "shown"}
         await until(lambda: daemon.metrics.registry.get_sample_value(breaches, of) == 3)
         (shown,) = daemon.catalog.sinks()
-        assert (shown["delivered"], shown["freshness"]["late"], shown["freshness"]["waiting"]) == (0, 0, 3)
-        assert {one["key"]["k"] for one in shown["freshness"]["waiting_worst"]} == {"a", "b", "c"}
+        assert (shown.delivered, shown.freshness.late, shown.freshness.waiting) == (0, 0, 3)
+        assert {one.key["k"] for one in shown.freshness.waiting_worst} == {"a", "b", "c"}
         why = (await get(daemon, "/api/v1/queries/board/why"))["text"]
         assert "Now 3 keys wait for longer than that, the oldest of k = a by" in why
         text = await get(daemon, "/metrics")
         assert 'millrace_sink_freshness_breaches_total{query="board",sink="shown"} 3.0' in text
     finally:
         goes_on.set()
-    await until(lambda: daemon.catalog.sinks()[0]["delivered"] >= 3)
+    await until(lambda: daemon.catalog.sinks()[0].delivered >= 3)
     (shown,) = daemon.catalog.sinks()
-    assert (shown["freshness"]["waiting"], shown["freshness"]["breaches"]) == (0, 3)
-    assert shown["delivered"] + shown["superseded"] == 4
-    superseded = f'millrace_sink_superseded_tuples_total{{query="board",sink="shown"}} {float(shown["superseded"])}'
+    assert (shown.freshness.waiting, shown.freshness.breaches) == (0, 3)
+    assert shown.delivered + shown.superseded == 4
+    superseded = f'millrace_sink_superseded_tuples_total{{query="board",sink="shown"}} {float(shown.superseded)}'
     assert superseded in await get(daemon, "/metrics")
 
 
@@ -110,5 +111,5 @@ async def test_what_waits_in_the_query_breaks_the_promise_too(daemon, tmp_path):
     long_ago = daemon.runner.now_us() - 10_000_000
     reader.queue.enqueue(Batch.from_rows(reader.arc.schema, [("a", 1), ("b", 2)], [5, 6]), long_ago)
     (shown,) = daemon.catalog.sinks()
-    assert (shown["freshness"]["breaches"], shown["freshness"]["waiting"]) == (2, 2)
-    assert shown["delivered"] == 0
+    assert (shown.freshness.breaches, shown.freshness.waiting) == (2, 2)
+    assert shown.delivered == 0

@@ -202,28 +202,26 @@ async def test_a_sink_waits_for_the_disk_and_loses_nothing(daemon, tmp_path, dis
                     nc.say(json.dumps({"stream": "s", "tuple": {"k": k, "v": 0.5, "name": f"n{k}"}}))
 
             feed(0, 20)
-            await until(lambda: shown()["delivered"] == 20)
+            await until(lambda: shown().delivered == 20)
             disk.room, disk.error = 40, getattr(errno, error)
             feed(20, 100)
-            await until(lambda: shown()["state"] == "waiting" and disk.tries > 3)
+            await until(lambda: shown().state == "waiting" and disk.tries > 3)
             found = shown()
-            assert found["reason"] == os.strerror(disk.error)
-            assert found["since_us"] is not None
-            assert found["dropped"] == 0
+            assert found.reason == os.strerror(disk.error)
+            assert found.since_us is not None
+            assert found.dropped == 0
             health = await get(daemon, "/-/healthy")
             assert health.startswith("degraded\nsink f cannot write since ")
             assert "has lost 0, and retries" in health
             assert 'millrace_sink_waiting{query="q",sink="f"} 1' in await get(daemon, "/metrics")
             if ending == "jsonl":
-                assert [json.loads(line)["k"] for line in path.read_text().splitlines()] == list(
-                    range(found["delivered"])
-                )
+                assert [json.loads(line)["k"] for line in path.read_text().splitlines()] == list(range(found.delivered))
             disk.room = None
-            await until(lambda: shown()["state"] == "running" and shown()["delivered"] == 100)
-            assert shown()["reason"] is None
+            await until(lambda: shown().state == "running" and shown().delivered == 100)
+            assert shown().reason is None
             assert await get(daemon, "/-/healthy") == "healthy\n"
             feed(100, 110)
-            await until(lambda: shown()["delivered"] == 110)
+            await until(lambda: shown().delivered == 110)
         await daemon.catalog.execute("DROP SINK f")
     assert rows_in(path, ending) == list(range(110))
     told = [line["event"] for line in logs if line.get("sink") == "f"]
@@ -251,14 +249,14 @@ async def test_other_policies_say_what_is_lost_meanwhile(daemon, tmp_path, disk,
     async with lines(daemon) as nc:
         shown = lambda: daemon.catalog.sinks()[0]  # noqa: E731
         nc.say(json.dumps({"stream": "s", "tuple": {"k": 0}}))
-        await until(lambda: shown()["state"] == "waiting")  # from now on one row at a time is tried
+        await until(lambda: shown().state == "waiting")  # from now on one row at a time is tried
         for k in range(1, 100):
             nc.say(json.dumps({"stream": "s", "tuple": {"k": k}}))
-        await until(lambda: (shown()["state"], shown()["dropped"]) == (state, dropped))
+        await until(lambda: (shown().state, shown().dropped) == (state, dropped))
         assert str(dropped) in await get(daemon, "/-/healthy")
         disk.room = None
         if policy == "drop_oldest":
-            await until(lambda: daemon.catalog.sinks()[0]["delivered"] == 8)
+            await until(lambda: daemon.catalog.sinks()[0].delivered == 8)
             rows = [json.loads(line)["k"] for line in (tmp_path / "x.jsonl").read_text().splitlines()]
             assert rows[1:] == list(range(93, 100))  # the first may be the one that was being tried
 
@@ -269,7 +267,7 @@ async def test_a_sink_that_is_dropped_while_it_waits_says_what_is_lost(daemon, t
     await daemon.catalog.execute(f"CREATE SINK f FROM q WITH (type = 'file', path = '{tmp_path}/x.jsonl')")
     async with lines(daemon) as nc:
         nc.say('{"stream": "s", "tuple": {"k": 1}}')
-        await until(lambda: daemon.catalog.sinks()[0]["state"] == "waiting")
+        await until(lambda: daemon.catalog.sinks()[0].state == "waiting")
     with capture_logs() as logs:
         await daemon.catalog.execute("DROP SINK f")
     (told,) = [line for line in logs if "last rows" in line["event"]]
@@ -288,12 +286,12 @@ async def test_a_folder_that_is_deleted_or_moved_is_waited_for(daemon, tmp_path)
 
         async def feed(k, count):
             nc.say(json.dumps({"stream": "s", "tuple": {"k": k}}))
-            await until(lambda: [found["delivered"] for found in daemon.catalog.sinks()] == [count, count])
+            await until(lambda: [found.delivered for found in daemon.catalog.sinks()] == [count, count])
 
         await feed(0, 1)
         shutil.rmtree(folder)
         nc.say('{"stream": "s", "tuple": {"k": 1}}')
-        await until(lambda: [found["state"] for found in daemon.catalog.sinks()] == ["waiting", "waiting"])
+        await until(lambda: [found.state for found in daemon.catalog.sinks()] == ["waiting", "waiting"])
         folder.mkdir()
         await feed(2, 3)
         # A file that was moved away, as log rotation does, is created again.
@@ -305,8 +303,8 @@ async def test_a_folder_that_is_deleted_or_moved_is_waited_for(daemon, tmp_path)
         (folder / "x.jsonl").unlink()
         os.mkfifo(folder / "x.jsonl")
         nc.say('{"stream": "s", "tuple": {"k": 4}}')
-        await until(lambda: daemon.catalog.sinks()[0]["state"] == "waiting")
-        assert "got a named pipe" in daemon.catalog.sinks()[0]["reason"]
+        await until(lambda: daemon.catalog.sinks()[0].state == "waiting")
+        assert "got a named pipe" in daemon.catalog.sinks()[0].reason
         (folder / "x.jsonl").unlink()
         await feed(5, 6)
 

@@ -55,13 +55,13 @@ async def test_rows_that_fail_are_counted_and_all_else_goes_on(daemon):
     async with peer(daemon) as one:
         await one.open()
         one.data(0, [[1, "a"], [2, "a"], [3, "b"], [None, "b"], [4, "b"]])
-        await until(lambda: daemon.queries()[2]["rows"] >= 2)
+        await until(lambda: daemon.queries()[2].rows >= 2)
         one.data(5, [[7, "a"], [10, "b"]])
-        await until(lambda: daemon.queries()[0]["rows"] == 5)
-    operators = {operator["name"]: operator for operator in daemon.engine.operators()}
-    assert operators["q.project1"]["errors"] == 2
-    assert operators["q.project1"]["last_error"] in ("fussy() failed: KeyError: 3",)
-    assert operators["e.project1"]["last_error"].startswith("short() failed: ValueError: expected an array of")
-    assert operators["e.project1"]["errors"] == 6
-    assert operators["t.aggregate1"]["last_error"] == "spread() failed: RuntimeError: seven"
+        await until(lambda: daemon.queries()[0].rows == 5)
+    operators = {operator.name: operator for operator in daemon.engine.operators()}
+    assert operators["q.project1"].errors == 2
+    assert operators["q.project1"].last_error in ("fussy() failed: KeyError: 3",)
+    assert operators["e.project1"].last_error.startswith("short() failed: ValueError: expected an array of")
+    assert operators["e.project1"].errors == 6
+    assert operators["t.aggregate1"].last_error == "spread() failed: RuntimeError: seven"
     assert daemon.state == "ready"

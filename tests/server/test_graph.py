@@ -37,7 +37,7 @@ async def feed(daemon, stream, rows):
     async with lines(daemon) as feeder:
         for at in range(rows):
             feeder.say(f'{{"stream": "{stream}", "tuple": {{"ts": {1_000_000 + at}, "k": {0 if at % 10 else 1}}}}}')
-        await until(lambda: next(s for s in daemon.streams() if s["name"] == stream)["tuples"] >= rows)
+        await until(lambda: next(s for s in daemon.streams() if s.name == stream).tuples >= rows)
     await until(lambda: not daemon.context.connections)
     await daemon.runner.wait_drained()
 
@@ -153,18 +153,18 @@ async def test_every_drawing_shows_the_same_graph(daemon, broken):
         daemon.rates.look()
         await feed(daemon, "a", 20)
     graph = graph_of(daemon)
-    names = {node["name"] for node in graph["operators"]}
-    assert parse_mermaid(render(graph, "mermaid")) == (names, wanted_arcs(graph))
-    assert parse_dot(render(graph, "dot")) == (names, wanted_arcs(graph))
+    names, arcs = {node.name for node in graph.operators}, {(arc.from_, arc.to) for arc in graph.arcs}
+    assert parse_mermaid(render(graph, "mermaid")) == (names, arcs)
+    assert parse_dot(render(graph, "dot")) == (names, arcs)
     table = [line.split() for line in render(graph, "table").split("\n")]
     assert table[0] == ["operator", "kind", "strategy", "from", "queue", "in/s", "out/s", "idle", "break"]
     assert names <= {line[0] for line in table[1:]}
-    assert len(table) - 1 == sum(max(1, sum(arc["to"] == name for arc in graph["arcs"])) for name in names)
+    assert len(table) - 1 == sum(max(1, sum(arc.to == name for arc in graph.arcs)) for name in names)
     tree = render(graph, "text").split("\n")
     told = [line.lstrip("│├└─ ").split()[0] for line in tree[1:]]
     assert set(told) == names
     # Every operator is described once, and named again for each further input.
-    assert sum("(see above)" in line for line in tree) == len(graph["arcs"]) + 2 - len(names)
+    assert sum("(see above)" in line for line in tree) == len(graph.arcs) + 2 - len(names)
     assert any("break (rr)" in line for line in tree) == broken
 
 

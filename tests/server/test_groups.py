@@ -26,8 +26,8 @@ CLOSED = (7, NOON_US, 5, 10)
 
 
 def ahead(daemon):
-    (found,) = [stream for stream in daemon.streams() if stream["name"] == "s"]
-    return [(one["group"], one["mark_us"]) for one in found["groups"]]
+    (found,) = [stream for stream in daemon.streams() if stream.name == "s"]
+    return [(one.group, one.mark_us) for one in found.groups]
 
 
 @served(sql=SQL)
@@ -131,7 +131,7 @@ async def test_a_request_by_frames_names_the_oldest_group(daemon):
         feeder.data(0, BLOCKED)
         request = await feeder.hear(EtsRequest)
         assert (request.need_us, request.where) == (10, OLDEST)
-        assert daemon.runner.engine.why("q")["group"] == {"k": 7, "at": NOON_US}
+        assert daemon.runner.engine.why("q").group == {"k": 7, "at": NOON_US}
         feeder.say(Ets(0, request.request, 10, OLDEST))
         assert (await reader.hear(Result)).rows == [(7, NOON_US, 6, 10)]
         request = await feeder.hear(EtsRequest)
@@ -204,7 +204,7 @@ async def test_the_client_answers_for_the_group_or_for_all_rows(daemon):
             assert (await reader.hear(Result)).rows == [(8, NOON_US, 6, 10)]
             assert asked[:2] == [(10, dict(OLDEST)), (10, dict(NEXT))]
             last = {"k": 9, "at": NOON_US}  # once the server's clock is 9 us further
-            await until(lambda: daemon.streams()[0]["feeds"][0]["requested_group"] == last)
+            await until(lambda: daemon.streams()[0].feeds[0].requested_group == last)
 
 
 @served(sql=SILENT)

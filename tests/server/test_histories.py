@@ -19,7 +19,7 @@ FOLDERS = {"on a disk": True, "in memory": False}
 
 
 async def histories(daemon):
-    return {query["name"]: query["history"] for query in daemon.queries()}
+    return {query.name: query.history for query in daemon.queries()}
 
 
 async def greeted(peer):
@@ -84,7 +84,7 @@ async def test_a_number_of_a_dropped_query_is_not_one_of_its_successor(daemon):
         await daemon.catalog.execute("DROP QUERY q; CREATE QUERY q AS SELECT k, v, name FROM s")
         await client.hear(Closed)
         await feed(daemon, [(3, 0.0, "c"), (4, 0.0, "d")], "other")
-        await until(lambda: daemon.query("q")["rows"] == 2)
+        await until(lambda: daemon.query("q").rows == 2)
         error = await client.subscribe(channel=101, from_sequence=1, history=before)
         assert (error.code, error.channel) == ("not_retained", 101)
         after = (await histories(daemon))["q"]
@@ -113,7 +113,7 @@ def test_a_restart_begins_a_history_in_memory_alone(kept, tmp_path):
                 following, history = subscription.next_sequence, subscription.history
         async with running(None if kept else sql, **sections) as daemon:
             await feed(daemon, [(number,) for number in range(7, 12)])
-            await until(lambda: daemon.query("q")["rows"] == (7 if kept else 5))
+            await until(lambda: daemon.query("q").rows == (7 if kept else 5))
             async with AsyncClient(str(daemon.listen)) as client:
                 if kept:
                     subscription = await client.subscribe("q", from_sequence=following, history=history)
@@ -142,7 +142,7 @@ async def test_a_history_goes_on_where_the_numbers_do(daemon):
     await daemon.catalog.change(PauseQuery(name="q"))
     await daemon.catalog.change(ResumeQuery(name="q"))
     await feed(daemon, [(2, 0.0, "b")], "other")
-    await until(lambda: daemon.query("q")["next_sequence"] == 2)
+    await until(lambda: daemon.query("q").next_sequence == 2)
     assert await histories(daemon) == before
 
 
@@ -152,13 +152,13 @@ async def test_a_history_goes_on_where_the_numbers_do(daemon):
 async def test_a_failed_query_that_starts_again_counts_on(daemon):
     before = await histories(daemon)
     await feed(daemon, [(1,)])
-    await until(lambda: daemon.query("q")["next_sequence"] == 1)
+    await until(lambda: daemon.query("q").next_sequence == 1)
     await feed(daemon, [(k,) for k in range(5)], "two")
-    await until(lambda: daemon.query("q")["state"] == "failed")
-    reached = daemon.query("q")["next_sequence"]
+    await until(lambda: daemon.query("q").state == "failed")
+    reached = daemon.query("q").next_sequence
     await daemon.catalog.change(ResumeQuery(name="q"))
     await feed(daemon, [(5,)], "three")
-    await until(lambda: daemon.query("q")["next_sequence"] == reached + 1)
+    await until(lambda: daemon.query("q").next_sequence == reached + 1)
     assert await histories(daemon) == before
 
 
@@ -175,7 +175,7 @@ async def test_late_tuples_have_a_history_that_outlasts_a_new_column(daemon):
 @served()
 async def test_lines_carry_the_history_and_take_it_back(daemon):
     await feed(daemon, [(1, 0.0, "a"), (2, 0.0, "b")])
-    await until(lambda: daemon.query("q")["rows"] == 2)
+    await until(lambda: daemon.query("q").rows == 2)
     async with lines(daemon) as client:
         client.say('{"subscribe": "q", "from": 1}')
         row = await client.hear()
@@ -196,7 +196,7 @@ async def test_sinks_show_whose_rows_they_write(daemon, tmp_path):
         path = tmp_path / f"rows.{ending}"
         await daemon.catalog.execute(f"CREATE SINK {ending}_file FROM q WITH (type = 'file', path = '{path}')")
     [history] = (await histories(daemon)).values()
-    assert [sink["history"] for sink in daemon.catalog.sinks()] == [history] * 4
+    assert [sink.history for sink in daemon.catalog.sinks()] == [history] * 4
 
 
 @served()
@@ -215,11 +215,11 @@ async def test_what_a_query_retains_is_told_by_its_numbers(daemon):
         error = await client.subscribe(channel=1, from_sequence=99)
         assert "query q does not have sequence 99. It retains no rows, and the next sequence is 0;" in error.text
         await feed(daemon, [(1, 0.0, "a")])
-        await until(lambda: daemon.query("q")["rows"] == 1)
+        await until(lambda: daemon.query("q").rows == 1)
         error = await client.subscribe(channel=2, from_sequence=99)
         assert "does not have sequence 99. It retains sequence 0, and the next sequence is 1;" in error.text
         await feed(daemon, [(1, 0.0, "a")] * 2, "other")
-        await until(lambda: daemon.query("q")["rows"] == 3)
+        await until(lambda: daemon.query("q").rows == 3)
         error = await client.subscribe(channel=3, from_sequence=99)
         assert "does not have sequence 99. It retains sequences 0 to 2, and the next sequence is 3;" in error.text
         assert (await client.subscribe(channel=4, from_sequence=3)).next_sequence == 3

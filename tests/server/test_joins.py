@@ -24,9 +24,7 @@ async def feed(daemon, *rows):
         for stream, ts, k, value in rows:
             column = "v" if stream == "a" else "w"
             feeder.say(f'{{"stream": "{stream}", "tuple": {{"ts": {ts}, "k": {k}, "{column}": {value}}}}}')
-        await until(
-            lambda: sum(one["input_tuples"] for one in daemon.operators() if one["kind"] == "join") >= len(rows)
-        )
+        await until(lambda: sum(one.input_tuples for one in daemon.operators() if one.kind == "join") >= len(rows))
 
 
 def mode_of(text):
@@ -45,8 +43,8 @@ async def test_the_order_of_a_join_is_changed_while_it_runs(daemon):
     assert status == 200, said
     assert said["orders"] == {"pairs.join1": "filter"}
     assert (await get(daemon, "/api/v1/queries/pairs"))["joins"] == {"pairs.join1": {"order": "filter", "alpha": 0.25}}
-    (join,) = (one["join"] for one in daemon.operators() if one["kind"] == "join")
-    assert (join["order"], join["mode"], join["alpha"], join["switches"]) == ("filter", "filter", 0.25, 1)
+    (join,) = (one.join for one in daemon.operators() if one.kind == "join")
+    assert (join.order, join.mode, join.alpha, join.switches) == ("filter", "filter", 0.25, 1)
     text = await get(daemon, "/metrics")
     assert mode_of(text) == "filter"
     assert 'millrace_join_mode_switches_total{component="a",operator="pairs.join1"} 1.0' in text
@@ -68,7 +66,7 @@ async def test_orders_that_cannot_be_are_refused_and_change_nothing(daemon):
     status, _, said = await ask(daemon, "PUT", "/api/v1/queries/plain/order", {"join": "sync"})
     assert status == 409
     assert "plain has no join" in said["detail"]
-    assert [one["join"] for one in before if one["join"]] == [one["join"] for one in daemon.operators() if one["join"]]
+    assert [one.join for one in before if one.join] == [one.join for one in daemon.operators() if one.join]
 
 
 @served(SQL)
@@ -84,7 +82,7 @@ async def test_explain_order_says_what_was_measured_and_what_follows(daemon):
     assert all(f"(eq. {number})" in done.output for number in (3, 5, 7))
     done = await asyncio.to_thread(CliRunner().invoke, app, ["query", "order", "pairs", "sync", *admin])
     assert done.exit_code == 0, done.output
-    assert [one["join"]["order"] for one in daemon.operators() if one["join"]] == ["sync"]
+    assert [one.join.order for one in daemon.operators() if one.join] == ["sync"]
     done = await asyncio.to_thread(CliRunner().invoke, app, ["explain", "pairs", *admin])
     assert "edited while it runs, until it is replaced:\n  millrace query order pairs sync --alpha 0.5" in done.output
 
@@ -97,9 +95,9 @@ def test_a_changed_order_is_there_again_and_exported(tmp_path):
             await daemon.catalog.change(SetOrder(name="pairs", join="filter", alpha=0.125))
             exported = daemon.catalog.keeper.export()
         async with running(server={"data_dir": str(tmp_path)}) as daemon:
-            joins = [one["join"] for one in daemon.operators() if one["join"]]
-            assert [(join["order"], join["alpha"]) for join in joins] == [("filter", 0.125)]
+            joins = [one.join for one in daemon.operators() if one.join]
+            assert [(join.order, join.alpha) for join in joins] == [("filter", 0.125)]
             assert daemon.catalog.keeper.export() == exported
-        assert "millrace query order pairs filter --alpha 0.125" in exported["commands"]
+        assert "millrace query order pairs filter --alpha 0.125" in exported.commands
 
     uvloop.run(lives())

@@ -9,6 +9,8 @@ from millrace.changes.set_queue import SetQueue
 from millrace.cli.main import app
 from millrace.http.etags import etag
 from millrace.operators.queues.auto import QueueSwitch
+from millrace.protocol.admin.data import to_data
+from millrace.protocol.admin.streams import AutoView
 from millrace.values.batch import Batch
 from tests.server.harness import lines, running, served, until
 from tests.server.test_api import ask, get
@@ -25,7 +27,7 @@ async def feed(daemon, *rows):
     async with lines(daemon) as feeder:
         for k, v in rows:
             feeder.say(f'{{"stream": "s", "tuple": {{"k": "{k}", "v": {v}}}}}')
-        await until(lambda: daemon.streams()[0]["tuples"] >= len(rows))
+        await until(lambda: daemon.streams()[0].tuples >= len(rows))
 
 
 async def cli(daemon, *words):
@@ -34,8 +36,8 @@ async def cli(daemon, *words):
 
 
 def queue_of(daemon, operator):
-    (found,) = (one for one in daemon.operators() if one["name"] == operator)
-    return found["inputs"][0]["queue"]
+    (found,) = (one for one in daemon.operators() if one.name == operator)
+    return found.inputs[0].queue
 
 
 @served(SQL)
@@ -80,9 +82,9 @@ async def test_an_edge_that_the_load_has_turned_is_shown_everywhere(daemon):
         await feed(daemon, ("a", 1))
     (line,) = [line for line in log if line["event"] == "a queue turned with the load"]
     assert (line["operator"], line["input"], line["mode"], line["load"]) == ("q.project1", 0, "update", 3.0)
-    assert queue_of(daemon, "q.project1")["auto"] == {
-        "mode": "update", "load": 3.0, "arrived": 300.0, "capacity": 100.0, "switches": 1
-    }  # fmt: skip
+    assert queue_of(daemon, "q.project1").auto == AutoView(
+        mode="update", load=3.0, arrived=300.0, capacity=100.0, switches=1
+    )
     for words, expected in (
         (("query", "show", "q"), "q.project1 update"),
         (("operator", "show", "q.project1"), "update"),
@@ -120,15 +122,15 @@ async def test_what_cannot_be_shown_or_exchanged_is_refused(daemon):
 async def test_a_queue_is_exchanged_while_it_runs(daemon):
     code, text = await cli(daemon, "operator", "queue", "audit.project1", "linecutting")
     assert code == 0, text
-    assert queue_of(daemon, "audit.project1")["kind"] == "linecutting"
-    seen = etag("operator", next(one for one in daemon.operators() if one["name"] == "board.project1"))
+    assert queue_of(daemon, "audit.project1").kind == "linecutting"
+    seen = etag("operator", to_data(next(one for one in daemon.operators() if one.name == "board.project1")))
     status, _, said = await ask(daemon, "PUT", "/api/v1/operators/board.project1/queue", {"kind": "append"})
     assert status == 200, said
     assert (said["kind"], said["superseded"]) == ("append", 0)
-    assert etag("operator", next(one for one in daemon.operators() if one["name"] == "board.project1")) != seen
+    assert etag("operator", to_data(next(one for one in daemon.operators() if one.name == "board.project1"))) != seen
     assert (await ask(daemon, "PUT", "/api/v1/operators/board.project1/queue", {"kind": "fifo"}))[0] == 200
     await feed(daemon, ("a", 1))
-    assert queue_of(daemon, "board.project1")["kind"] == "fifo"
+    assert queue_of(daemon, "board.project1").kind == "fifo"
 
 
 def test_an_exchanged_queue_is_there_again_and_exported(tmp_path):
@@ -141,11 +143,11 @@ def test_an_exchanged_queue_is_there_again_and_exported(tmp_path):
             await daemon.catalog.change(SetQueue(name="above.project1", kind="fifo"))
             exported = daemon.catalog.keeper.export()
         async with running(server={"data_dir": str(tmp_path)}) as daemon:
-            assert queue_of(daemon, "board.project1")["kind"] == "append"
+            assert queue_of(daemon, "board.project1").kind == "append"
             assert daemon.catalog.keeper.export() == exported
-        assert exported["commands"] == [
-            command for command in exported["commands"] if "operator queue" not in command
-        ] + ["millrace operator queue board.project1 append --input 0"]
+        assert exported.commands == [command for command in exported.commands if "operator queue" not in command] + [
+            "millrace operator queue board.project1 append --input 0"
+        ]
 
     uvloop.run(lives())
 
@@ -157,11 +159,11 @@ async def test_a_slow_sink_of_an_update_stream_writes_the_newest(daemon, tmp_pat
         f"CREATE SINK shown FROM board WITH (type = 'file', path = '{path}', on_slow = 'latest')"
     )
     await feed(daemon, *((f"k{at % 3}", at) for at in range(300)))
-    await until(lambda: daemon.catalog.sinks()[0]["held"] == 0 and path.read_text().count(",") > 3)
+    await until(lambda: daemon.catalog.sinks()[0].held == 0 and path.read_text().count(",") > 3)
     last = dict(line.split(",") for line in path.read_text().split()[1:])
     assert last == {"k0": "297", "k1": "298", "k2": "299"}
     (sink,) = daemon.catalog.sinks()
-    assert sink["dropped"] == 0
+    assert sink.dropped == 0
     status, _, said = await ask(
         daemon, "POST", "/api/v1/sql", {"sql": "CREATE SINK x FROM audit WITH (type = 'stdout', on_slow = 'latest')"}
     )
@@ -176,10 +178,10 @@ async def test_rows_that_are_older_than_a_sink_promises_are_told_with_their_keys
             f"CREATE SINK {name} FROM board WITH (type = 'file', path = '{tmp_path / name}', freshness = '{bound}')"
         )
     await feed(daemon, ("a", 1), ("b", 2))
-    await until(lambda: all(sink["delivered"] == 2 for sink in daemon.catalog.sinks()))
-    strict, easy = (sink["freshness"] for sink in daemon.catalog.sinks())
-    assert (strict["bound_us"], strict["breaches"], easy["breaches"]) == (1, 2, 0)
-    assert sorted(one["key"]["k"] for one in strict["worst"]) == ["a", "b"]
+    await until(lambda: all(sink.delivered == 2 for sink in daemon.catalog.sinks()))
+    strict, easy = (sink.freshness for sink in daemon.catalog.sinks())
+    assert (strict.bound_us, strict.breaches, easy.breaches) == (1, 2, 0)
+    assert sorted(one.key["k"] for one in strict.worst) == ["a", "b"]
     said = (await get(daemon, "/api/v1/queries/board/why"))["text"]
     assert "The sink strict promises rows no older than" in said
     assert "easy" not in said
@@ -192,5 +194,5 @@ async def test_a_promise_of_freshness_goes_by_the_key_that_the_query_has_now(dae
     )
     await daemon.catalog.execute("DROP QUERY above; CREATE OR REPLACE QUERY board AS SELECT k, v FROM s")
     await feed(daemon, ("a", 1), ("b", 2))
-    await until(lambda: daemon.catalog.sinks()[0]["delivered"] == 2)
-    assert [one["key"] for one in daemon.catalog.sinks()[0]["freshness"]["worst"]] == [{}]
+    await until(lambda: daemon.catalog.sinks()[0].delivered == 2)
+    assert [one.key for one in daemon.catalog.sinks()[0].freshness.worst] == [{}]

@@ -19,7 +19,7 @@ async def test_feed_and_subscribe_by_hand(daemon):
         nc.say('{"stream": "s", "tuple": {"k": 1, "v": 2, "name": "ä"}}')
         nc.say("")
         nc.say('{"stream": "s", "tuple": {"k": 2}}')
-        whose = {"query": "q", "history": daemon.query("q")["history"]}
+        whose = {"query": "q", "history": daemon.query("q").history}
         assert await nc.hear() == {**whose, "seq": 0, "row": {"k": 1, "v": 2.0, "name": "ä"}}
         assert await nc.hear() == {**whose, "seq": 1, "row": {"k": 2, "v": None, "name": None}}
         nc.say('{"unsubscribe": "q"}')
@@ -124,7 +124,7 @@ async def test_the_end_of_input_ends_the_feed_but_not_the_subscription(daemon):
         nc.writer.write(b'{"stream": "s", "tuple": {"k": 1}}')  # the last line has no newline
         nc.writer.write_eof()
         assert (await nc.hear())["row"]["k"] == 1
-        await until(lambda: daemon.streams()[0]["connections"] == 0)
+        await until(lambda: daemon.streams()[0].connections == 0)
         other.say('{"stream": "s", "tuple": {"k": 2}}')
         assert (await nc.hear())["row"]["k"] == 2
 
@@ -134,8 +134,8 @@ async def test_two_people_with_nc_are_two_feeds(daemon):
     async with lines(daemon) as one, lines(daemon) as two:
         one.say('{"stream": "s", "tuple": {"k": 1}}')
         two.say('{"stream": "s", "tuple": {"k": 2}}')
-        await until(lambda: daemon.streams()[0]["tuples"] == 2)
-        assert daemon.streams()[0]["connections"] == 2
+        await until(lambda: daemon.streams()[0].tuples == 2)
+        assert daemon.streams()[0].connections == 2
 
 
 @served(engine={"credit": 10})
@@ -143,7 +143,7 @@ async def test_lines_ahead_of_the_engine_are_not_read(daemon):
     async with lines(daemon) as nc:
         for k in range(5_000):
             nc.say(f'{{"stream": "s", "tuple": {{"k": {k}}}}}')
-        await until(lambda: daemon.queries()[0]["rows"] == 5_000)
+        await until(lambda: daemon.queries()[0].rows == 5_000)
 
 
 @served()
@@ -160,7 +160,7 @@ async def test_timestamps_and_bytes_in_lines(daemon):
         while said[-1].get("progress") != "2026-01-01T00:00:05Z":
             said.append(await nc.hear())
         row = {"ts": "2026-01-01T00:00:00Z", "raw": "aGk="}
-        assert {"query": "p", "seq": 0, "row": row, "history": daemon.query("p")["history"]} in said
+        assert {"query": "p", "seq": 0, "row": row, "history": daemon.query("p").history} in said
 
 
 @served()

@@ -3,6 +3,7 @@
 from unittest.mock import patch
 
 from millrace.observe import metrics
+from millrace.protocol.admin.data import to_data
 from millrace.run import daemon as daemons
 from tests.server.harness import served
 from tests.server.test_api import get
@@ -26,8 +27,8 @@ async def test_metrics_and_operators_in_pieces_are_those_made_at_once(daemon):
     assert [operator for piece in pieces for operator in piece] == daemon.operators()
     assert of_server(text) == of_server(daemon.metrics.text())
     assert "millrace_operator_executions_total" in text.decode()
-    assert await get(daemon, "/api/v1/operators") == daemon.operators()
-    assert await get(daemon, "/api/v1/queries") == daemon.queries()
+    assert await get(daemon, "/api/v1/operators") == [to_data(operator) for operator in daemon.operators()]
+    assert await get(daemon, "/api/v1/queries") == [to_data(query) for query in daemon.queries()]
 
 
 @served(sql=MANY)
@@ -37,6 +38,6 @@ async def test_operators_that_leave_between_two_pieces_are_left_out(daemon):
         found = await anext(pieces)
         await post(daemon, "DROP QUERY q4")
         found += [operator async for piece in pieces for operator in piece]
-    names = [operator["name"] for operator in found]
+    names = [operator.name for operator in found]
     assert "q3.filter1" in names
     assert "q4.filter1" not in names

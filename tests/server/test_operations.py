@@ -7,6 +7,7 @@ from pydantic import BaseModel, SecretStr
 
 from millrace.http.redaction import LEFT_OUT, is_secret, redacted
 from millrace.observe.recent import LONGEST, Recent
+from millrace.protocol.admin.data import to_data
 from millrace.run.config import ServerSection, Settings
 from millrace.values.kernels import compiled
 from tests.server.harness import served
@@ -61,7 +62,7 @@ def test_recent_lines_are_the_newest_and_can_be_said_in_json():
 @served()
 async def test_the_server_says_what_the_system_allows_it(daemon):
     told = daemon.describe()
-    assert told["process"]["open_files"] > 0
-    assert told["admin_guard"] == {"loopback": True, "tls": False, "token": False}
-    assert told["kernels"] == ("compiled" if compiled() else "python")
-    json.dumps(told)
+    assert told.process.open_files > 0
+    assert to_data(told.admin_guard) == {"loopback": True, "tls": False, "token": False}
+    assert told.kernels == ("compiled" if compiled() else "python")
+    json.dumps(to_data(told))

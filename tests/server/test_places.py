@@ -187,7 +187,7 @@ def test_relative_paths_lie_in_the_sink_folder_which_is_created(tmp_path):
     @inside
     async def play(daemon, folder):
         await daemon.catalog.execute(sink("day/one.jsonl"))
-        assert daemon.catalog.sinks()[0]["path"] == str(folder / "day/one.jsonl")
+        assert daemon.catalog.sinks()[0].path == str(folder / "day/one.jsonl")
         assert stat.S_ISREG((folder / "day/one.jsonl").stat().st_mode)
         got, _, said = await ask(daemon, "POST", "/api/v1/sql", {"sql": sink(folder / "night/two.jsonl", "two")})
         assert (got, "no such file or directory" in said["detail"]) == (409, True)
@@ -287,9 +287,9 @@ def test_sinks_of_an_older_catalog_write_on_where_they_did(tmp_path, monkeypatch
 
     async def feed(daemon, k):
         async with lines(daemon) as nc:
-            delivered = [found["delivered"] for found in daemon.catalog.sinks()]
+            delivered = [found.delivered for found in daemon.catalog.sinks()]
             nc.say(json.dumps({"stream": "s", "tuple": {"k": k}}))
-            await until(lambda: [found["delivered"] for found in daemon.catalog.sinks()] == [n + 1 for n in delivered])
+            await until(lambda: [found.delivered for found in daemon.catalog.sinks()] == [n + 1 for n in delivered])
 
     async def first():
         async with running(SCHEMA_SQL, server=before) as daemon:
@@ -304,7 +304,7 @@ def test_sinks_of_an_older_catalog_write_on_where_they_did(tmp_path, monkeypatch
         with capture_logs() as logs:
             async with running(server=now) as daemon:
                 await feed(daemon, k)
-                shown = {found["name"]: (found["path"], found["outside"]) for found in daemon.catalog.sinks()}
+                shown = {found.name: (found.path, found.outside) for found in daemon.catalog.sinks()}
                 for name in "ar":
                     path = str(work / ("absolute.jsonl" if name == "a" else "relative.jsonl"))
                     assert shown[name] == (path, True)
@@ -337,8 +337,8 @@ def test_a_sink_over_the_servers_own_catalog_waits_and_the_server_starts(tmp_pat
 
     async def second():
         async with running(server={"data_dir": data}) as daemon:
-            await until(lambda: daemon.catalog.sinks()[0]["state"] == "waiting")
-            assert "the server's own" in daemon.catalog.sinks()[0]["reason"]
+            await until(lambda: daemon.catalog.sinks()[0].state == "waiting")
+            assert "the server's own" in daemon.catalog.sinks()[0].reason
 
     uvloop.run(first())
     size = (data / "catalog.sqlite").stat().st_size

@@ -74,12 +74,12 @@ async def test_the_loop_serves_others_while_a_statement_is_planned(daemon, monke
     await gate.wait_entered()
     paused = await daemon.catalog.change(PauseQuery(name="q"))  # another change, which needs no plan, has its turn
     status, _, _ = await ask(daemon, "GET", "/api/v1/queries")
-    assert paused["query"] == "q"
+    assert paused.query == "q"
     assert status == 200
     assert not heavy.done()
     gate.open.set()
     (made,) = await heavy
-    assert made["name"] == "heavy"
+    assert made.name == "heavy"
     assert threading.get_ident() not in gate.threads
 
 
@@ -92,7 +92,7 @@ async def test_a_long_text_leaves_the_loop_its_turns(daemon):
     while not task.done():
         await asyncio.sleep(0.001)
         ticks += 1
-    assert (await task)[0][0]["name"] == "long"
+    assert (await task)[0][0].name == "long"
     assert ticks > 10
 
 
@@ -140,7 +140,7 @@ async def test_a_refusal_over_what_has_come_meanwhile_is_taken_back(daemon):
         "CREATE QUERY c AS SELECT k FROM b",
     ]
     made = await asyncio.gather(*map(daemon.catalog.execute, texts))
-    assert [step["name"] for (step,) in made] == ["a", "b", "c"]
+    assert [step.name for (step,) in made] == ["a", "b", "c"]
 
 
 @served(SCHEMA)

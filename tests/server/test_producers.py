@@ -140,7 +140,7 @@ async def test_a_newer_connection_takes_over(daemon):
         old.say(opened())
         assert await old.hear() == ack(2)
         assert (await new.hear())["error"]["code"] == "taken_over"
-        assert daemon.streams()[0]["connections"] == 1
+        assert daemon.streams()[0].connections == 1
 
 
 @served()
@@ -217,7 +217,7 @@ async def test_a_lost_connection_keeps_the_time_for_the_grace(daemon):
     async with lines(daemon) as nc:
         nc.say(numbered(0, stream="e", ts="2026-01-01T00:00:01Z", k=1))
         assert await nc.hear() == ack(1, stream="e")
-    await until(lambda: daemon.streams()[0]["connections"] == 0)
+    await until(lambda: daemon.streams()[0].connections == 0)
     await daemon.runner.wait_drained()
     assert list(daemon.engine.source("e").feeds.by_name) == ["p"]
 
@@ -418,7 +418,7 @@ async def test_producers_beyond_the_limit_are_forgotten(daemon):
             async with lines(daemon) as nc:
                 nc.say(numbered(0, f"p{at}"))
                 await hear_ack(nc, 1)
-            await until(lambda: daemon.streams()[0]["connections"] == 1)
+            await until(lambda: daemon.streams()[0].connections == 1)
             await daemon.runner.wait_drained()
         known = {}
         async with lines(daemon) as nc:

@@ -20,7 +20,7 @@ CREATE QUERY all_of_it AS SELECT at, k FROM e;
 
 
 def query(daemon, name):
-    return next(found for found in daemon.queries() if found["name"] == name)
+    return next(found for found in daemon.queries() if found.name == name)
 
 
 @served(WINDOWS)
@@ -78,7 +78,7 @@ async def test_between_the_ends_of_windows_nothing_is_told_and_nobody_is_told_un
         await feeder.open("e")
         for number, second in enumerate((1, 3, 5, 12, 13, 14, 31)):
             feeder.data(number, [(second * 1_000_000, second)])
-            await until(lambda want=number + 1: daemon.streams()[0]["tuples"] == want)
+            await until(lambda want=number + 1: daemon.streams()[0].tuples == want)
         while (told := await asks.hear(Progress)).value_us < 40_000_000 - 1:
             pass
         told = [message.value_us for message in asks.heard if isinstance(message, Progress)]
@@ -86,13 +86,13 @@ async def test_between_the_ends_of_windows_nothing_is_told_and_nobody_is_told_un
         while sum(isinstance(message, Result) for message in reads.heard) < 2:
             await reads.hear()
         assert not any(isinstance(message, Progress) for message in reads.heard)
-        assert query(daemon, "per")["progress_us"] == 39_999_999
+        assert query(daemon, "per").progress_us == 39_999_999
 
 
 @served(BY_HAND)
 async def test_when_the_last_one_who_asked_has_left_there_is_no_punctuation_any_more(daemon):
     def punctuations():
-        return next(found for found in daemon.streams() if found["name"] == "e")["punctuations"]
+        return next(found for found in daemon.streams() if found.name == "e").punctuations
 
     async with peer(daemon) as feeder:
         await feeder.open("e")
@@ -107,7 +107,7 @@ async def test_when_the_last_one_who_asked_has_left_there_is_no_punctuation_any_
         await daemon.runner.wait_drained()
         before = punctuations()
         feeder.data(1, [(50, 2)])
-        await until(lambda: query(daemon, "all_of_it")["rows"] == 2)
+        await until(lambda: query(daemon, "all_of_it").rows == 2)
         await asyncio.sleep(0)
         assert punctuations() == before
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.protocol import Refuse
+from millrace.protocol.admin.data import to_data
 from tests.depth import examples
 from tests.patience import HANG_SECONDS
 from tests.server.harness import lines, running, served, settle, until
@@ -50,7 +51,7 @@ async def test_the_server_becomes_what_the_file_says(daemon):
     assert daemon.engine.save() == before
     async with lines(daemon) as feeder:
         feeder.say('{"stream": "s", "tuple": {"k": 1, "v": 1}}')
-        await until(lambda: daemon.query("stays")["rows"] == 1)
+        await until(lambda: daemon.query("stays").rows == 1)
         done = await prune(daemon, B)
         assert changed(planned) == changed(done) == [
             ("drop_sink", "out"),
@@ -68,7 +69,7 @@ async def test_the_server_becomes_what_the_file_says(daemon):
         assert told["changes"]["before"].endswith("FROM s")
         assert told["changes"]["after"].endswith("v > 1")
         feeder.say('{"stream": "s", "tuple": {"k": 2, "v": 1}}')
-        await until(lambda: daemon.query("stays")["rows"] == 2)
+        await until(lambda: daemon.query("stays").rows == 2)
     assert changed(await prune(daemon, B)) == []
     assert len(daemon.catalog.ledger.entries()) == 2
     # One change, so one undo.
@@ -80,7 +81,7 @@ async def test_the_server_becomes_what_the_file_says(daemon):
 async def test_the_export_of_a_server_changes_nothing(daemon):
     await daemon.catalog.execute("ALTER STREAM s ADD COLUMN w TEXT; ALTER QUERY leaves RENAME TO left_over")
     before = daemon.engine.save()
-    assert changed(await prune(daemon, daemon.catalog.keeper.export()["sql"])) == []
+    assert changed(await prune(daemon, daemon.catalog.keeper.export().sql)) == []
     assert daemon.engine.save() == before
 
 
@@ -152,9 +153,7 @@ async def make_equal(seed):
         )
         await daemon.catalog.execute(inserts)
         await settle()
-        before = {
-            name: (daemon.query(name)["history"], daemon.query(name)["rows"]) for name in daemon.catalog.known.queries
-        }
+        before = {name: (daemon.query(name).history, daemon.query(name).rows) for name in daemon.catalog.known.queries}
         statements = daemon.catalog.keeper.statements()
         kept = {stream.name: stream for stream in fresh.catalog.known.streams.values()}
         shrinks = any(
@@ -167,17 +166,17 @@ async def make_equal(seed):
                 await daemon.catalog.execute(second, terms=terms)
             assert daemon.catalog.keeper.statements() == statements
             return
-        done = await daemon.catalog.execute(second, terms=terms)
+        done = [to_data(one) for one in await daemon.catalog.execute(second, terms=terms)]
         assert defined(daemon) == defined(fresh), (first, second)
         known, like = daemon.catalog.known, fresh.catalog.known
         assert known.streams == like.streams
         assert {name: query.schema for name, query in known.queries.items()} == {
             name: query.schema for name, query in like.queries.items()
         }
-        assert changed(await daemon.catalog.execute(second, terms=terms)) == []
+        assert changed([to_data(one) for one in await daemon.catalog.execute(second, terms=terms)]) == []
         touched = {name for _, name in changed(done)}
         for name in before.keys() & known.queries.keys() - touched:
-            assert (daemon.query(name)["history"], daemon.query(name)["rows"]) == before[name]
+            assert (daemon.query(name).history, daemon.query(name).rows) == before[name]
 
 
 @served(

@@ -17,8 +17,8 @@ CREATE QUERY audit AS SELECT v FROM s
 
 
 def reads(daemon, query="board"):
-    found = next(one for one in daemon.queries() if one["name"] == query)["reads"]
-    return [(one["refresh_us"], one["keys"]) for one in found]
+    found = next(one for one in daemon.queries() if one.name == query).reads
+    return [(one.refresh_us, one.keys) for one in found]
 
 
 def keys(daemon):

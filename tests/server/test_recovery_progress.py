@@ -182,7 +182,7 @@ def test_changes_after_a_recovery_are_in_the_ledger_and_the_catalog(tmp_path):
         (image / part).rename(tmp_path / part)
 
     async def look(daemon):
-        assert {query["name"] for query in daemon.queries()} == {"q", "totals", "more"}
+        assert {query.name for query in daemon.queries()} == {"q", "totals", "more"}
         assert len(list(daemon.catalog.ledger.entries())) == 2
 
     restarted(image, look)

@@ -39,12 +39,12 @@ async def test_subscribers_read_on_and_the_rows_are_numbered_on(daemon):
         assert (await framed.hear(Result)).sequence == 1
         while "progress" in (heard := await reader.hear()):
             assert heard["query"] == "q"
-        history = daemon.queries()[0]["history"]
+        history = daemon.queries()[0].history
         said = {"query": "q", "seq": 1, "row": {"k": 2}, "history": history}
         assert heard == said, "the name that it asked for"
         reader.say('{"unsubscribe": "q"}')
         await until(lambda: len(daemon.runner.outlets["z"].consumers) == 1)
-        assert daemon.queries()[0]["next_sequence"] == 2
+        assert daemon.queries()[0].next_sequence == 2
         await until(lambda: not daemon.engine.queries_by_name["z"].sink.watched)
 
 
@@ -60,22 +60,22 @@ def test_everything_is_there_again_under_the_new_name(tmp_path):
             await daemon.catalog.change(ResumeQuery(name="z"))
             async with lines(daemon) as feeder:
                 feeder.say(row(5))
-                await until(lambda: daemon.catalog.sinks()[0]["delivered"] == 1)
+                await until(lambda: daemon.catalog.sinks()[0].delivered == 1)
             await daemon.catalog.change(PauseQuery(name="z"))
-            return daemon.catalog.keeper.export(), daemon.components()[0]["breaks"]
+            return daemon.catalog.keeper.export(), daemon.components()[0].breaks
 
     async def second_life():
         async with running(server={"data_dir": tmp_path}) as daemon:
-            return daemon.catalog.keeper.export(), daemon.components()[0]["breaks"]
+            return daemon.catalog.keeper.export(), daemon.components()[0].breaks
 
     first = asyncio.run(first_life())
     assert [json.loads(line) for line in out.read_text().splitlines()] == [{"k": 5}]
     assert first == asyncio.run(second_life())
     export, breaks = first
     assert breaks == {"z.filter1": "user"}
-    assert "CREATE QUERY r AS SELECT q.k FROM z AS q;" in export["sql"]
-    assert "CREATE SINK f FROM z WITH" in export["sql"]
-    assert [paused["query"] for paused in export["decisions"]["paused"]] == ["z"]
+    assert "CREATE QUERY r AS SELECT q.k FROM z AS q;" in export.sql
+    assert "CREATE SINK f FROM z WITH" in export.sql
+    assert [paused["query"] for paused in export.decisions["paused"]] == ["z"]
 
 
 @served(SQL)

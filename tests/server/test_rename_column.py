@@ -32,7 +32,7 @@ async def test_open_feeds_end_and_readers_continue(daemon):
         assert (await reader.hear())["row"] == {"ts": "1970-01-01T00:00:00.000002Z", "k": 1, "v": 6}
         feed.say(tuple_of(ts=3, k=1, v=7))
         assert "worth" in (await feed.hear())["error"]["text"]
-        assert daemon.queries()[1]["rows"] == 2
+        assert daemon.queries()[1].rows == 2
 
 
 @served(SCHEMA_SQL)
@@ -46,7 +46,7 @@ async def test_a_feed_of_frames_ends_and_opens_again_under_the_new_name(daemon):
         assert (await feed.hear(Error)).code == "schema_mismatch"
         await feed.open(channel=2)
         feed.data(0, [(1, 2.0, "x")], channel=2)
-        await until(lambda: daemon.queries()[0]["rows"] == 1)
+        await until(lambda: daemon.queries()[0].rows == 1)
 
 
 @served(SQL)

@@ -26,7 +26,7 @@ async def test_subscribers_read_on_with_the_state_of_before(daemon):
         await until(lambda: daemon.runner.outlets["q"].consumers and daemon.runner.outlets["r"].consumers)
         for ts, k in ((1, 1), (2, 1), (3, 2)):
             feeder.say(row(ts, k))
-        await until(lambda: daemon.engine.streams()[0]["tuples"] == 3)
+        await until(lambda: daemon.engine.streams()[0].tuples == 3)
         await daemon.catalog.execute(MORE)
         feeder.say(row(4, 2))
         feeder.say(row(12, 3))
@@ -51,7 +51,7 @@ async def test_a_query_with_other_columns_counts_its_rows_on_and_tells_its_subsc
         reader.say('{"subscribe": "q"}')
         await until(lambda: daemon.runner.outlets["q"].consumers)
         feeder.say(row(30, 7))
-        history = daemon.query("q")["history"]
+        history = daemon.query("q").history
         assert await reader.hear() == {"query": "q", "seq": 1, "row": {"k": 7}, "history": history}
 
 
@@ -81,10 +81,10 @@ def test_a_replaced_query_that_others_read_is_there_again(tmp_path):
     async def first_life():
         async with running(SQL, server={"data_dir": tmp_path}) as daemon:
             await daemon.catalog.execute(MORE)
-            return [found["operators"] for found in daemon.engine.components()]
+            return [found.operators for found in daemon.engine.components()]
 
     async def second_life():
         async with running(server={"data_dir": tmp_path}) as daemon:
-            return [found["operators"] for found in daemon.engine.components()]
+            return [found.operators for found in daemon.engine.components()]
 
     assert asyncio.run(first_life()) == asyncio.run(second_life())

@@ -40,25 +40,25 @@ def test_lost_state_of_a_folder_without_a_journal_is_reported(tmp_path):
         sections = {"server": {"data_dir": str(tmp_path)}}
         with capture_logs() as logs:
             async with running(SQL, **sections) as daemon:
-                assert [query["restarted"] for query in daemon.queries()] == [None] * 5
+                assert [query.restarted for query in daemon.queries()] == [None] * 5
         assert not told(logs, EMPTY)
         forget_journal(tmp_path)
         with capture_logs() as logs:
             async with running(**sections) as daemon:
-                found = {query["name"]: query["restarted"] for query in daemon.queries()}
-                assert {name: found[name] and found[name]["text"] for name in found} == {
+                found = {query.name: query.restarted for query in daemon.queries()}
+                assert {name: found[name] and found[name].text for name in found} == {
                     "plain": None,
                     "merged": None,
                     **{name: f"{EMPTY}: {meaning}" for name, meaning in MEANINGS.items()},
                 }
                 await daemon.catalog.execute("ALTER QUERY totals RENAME TO sums; DROP QUERY windows")
                 await daemon.catalog.execute("CREATE QUERY windows AS SELECT k, count(*) AS n FROM s GROUP BY k")
-                assert daemon.query("sums")["restarted"] == found["totals"]
-                assert daemon.query("windows")["restarted"] is None
+                assert daemon.query("sums").restarted == found["totals"]
+                assert daemon.query("windows").restarted is None
         assert {line["query"]: line["meaning"] for line in told(logs, EMPTY)} == MEANINGS
         with capture_logs() as logs:
             async with running(**sections) as daemon:
-                assert [query["restarted"] for query in daemon.queries()] == [None] * 5
+                assert [query.restarted for query in daemon.queries()] == [None] * 5
         assert not told(logs, EMPTY)
 
     asyncio.run(play())
@@ -70,7 +70,7 @@ def starts(folder):
     async def play():
         with capture_logs() as logs:
             async with running(server={"data_dir": str(folder)}) as daemon:
-                said = daemon.describe()["unclean_end"]
+                said = daemon.describe().unclean_end
                 assert (folder / MARKER).exists()
         assert (said is not None) == bool(told(logs, UNCLEAN))
         assert not (folder / MARKER).exists()
@@ -89,12 +89,12 @@ def test_a_marker_speaks_of_its_own_folder_only(tmp_path):
     here.rename(moved)
     assert starts(copy) is None
     said = starts(moved)
-    assert (said["pid"], said["started_us"], said["replayed"]) == (os.getpid(), 1_000_000, 0)
-    assert said["text"].endswith("Its state was recovered: 0 steps replayed after the last checkpoint.")
+    assert (said.pid, said.started_us, said.replayed) == (os.getpid(), 1_000_000, 0)
+    assert said.text.endswith("Its state was recovered: 0 steps replayed after the last checkpoint.")
     assert starts(moved) is None
     forget_journal(moved)
     Marker(moved).write(1_000_000)
-    assert "Tuples that it acknowledged since 1970-01-01T00:00:01Z may be lost" in starts(moved)["text"]
+    assert "Tuples that it acknowledged since 1970-01-01T00:00:01Z may be lost" in starts(moved).text
 
 
 def test_what_history_was_writing_is_named(tmp_path):
@@ -102,7 +102,7 @@ def test_what_history_was_writing_is_named(tmp_path):
     part.parent.mkdir(parents=True)
     part.touch()
     Marker(tmp_path).write(1)
-    assert str(part) in starts(tmp_path)["text"]
+    assert str(part) in starts(tmp_path).text
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"inode": 1}', "\xff"])
@@ -113,7 +113,7 @@ def test_a_marker_that_nobody_wrote_is_no_alarm(tmp_path, content):
 
 @served(SQL)
 async def test_without_a_folder_there_is_nothing_to_report(daemon):
-    assert daemon.describe()["unclean_end"] is None
+    assert daemon.describe().unclean_end is None
 
 
 def test_a_killed_server_is_reported_once(tmp_path):

@@ -711,12 +711,12 @@ def test_subscribers_of_a_server_with_a_folder_can_start_at_the_first_row(tmp_pa
                 async with await client.open("s", producer="p") as feed:
                     for first in range(0, 40_000, 4_000):
                         await feed.send([(k,) for k in range(first, first + 4_000)])
-                await until(lambda: daemon.query("q")["rows"] == 40_000)
+                await until(lambda: daemon.query("q").rows == 40_000)
                 await daemon.results.sync()
                 view = daemon.query("q")
-                assert (view["oldest_sequence"], view["retained_tuples"]) == (0, 40_000)
-                assert view["retained_bytes"] == daemon.results.disk_bytes > 40_000
-                assert daemon.query("none")["retained_tuples"] == 0
+                assert (view.oldest_sequence, view.retained_tuples) == (0, 40_000)
+                assert view.retained_bytes == daemon.results.disk_bytes > 40_000
+                assert daemon.query("none").retained_tuples == 0
                 subscription = await client.subscribe("q", from_sequence=5)
                 found: list[object] = []
                 while len(found) < 39_995:
@@ -729,11 +729,11 @@ def test_subscribers_of_a_server_with_a_folder_can_start_at_the_first_row(tmp_pa
             text = daemon.metrics.text().decode()
             assert "millrace_results_failed 0.0" in text
             assert f"millrace_results_bytes {float(daemon.results.disk_bytes)}" in text
-            history = daemon.query("q")["history"]
+            history = daemon.query("q").history
             assert (tmp_path / "results" / history).is_dir()
             await daemon.catalog.execute("CREATE OR REPLACE QUERY q WITH (retain = '1 row') AS SELECT k, k AS n FROM s")
-            assert daemon.query("q")["history"] == history
-            assert (daemon.query("q")["oldest_sequence"], daemon.query("q")["next_sequence"]) == (40_000, 40_000)
+            assert daemon.query("q").history == history
+            assert (daemon.query("q").oldest_sequence, daemon.query("q").next_sequence) == (40_000, 40_000)
             await daemon.catalog.execute("DROP QUERY q")
             await until(lambda: not (tmp_path / "results" / history).exists())
 

@@ -105,7 +105,7 @@ async def test_a_due_file_appears_although_no_row_arrives(daemon, tmp_path):
     async with lines(daemon) as nc:
         nc.say('{"stream": "s", "tuple": {"k": 7}}')
         await until(lambda: names(tmp_path) == [number(0, 0)])
-        await until(lambda: daemon.catalog.sinks()[0]["unfinished"] == 0)
+        await until(lambda: daemon.catalog.sinks()[0].unfinished == 0)
 
 
 def test_numbers_that_begin_again_replace_nothing(tmp_path):

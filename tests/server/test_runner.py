@@ -277,7 +277,7 @@ async def test_readings_of_the_stopwatch_come_with_the_next_step(runner, engine,
 async def test_an_idle_server_makes_no_steps(daemon):
     async with lines(daemon) as nc:
         nc.say('{"stream": "s", "tuple": {"k": 1}}')
-        await until(lambda: daemon.queries()[0]["rows"] == 1)
+        await until(lambda: daemon.queries()[0].rows == 1)
         await daemon.runner.wait_drained()
         before = daemon.runner.steps
         await turns(200)

@@ -3,12 +3,14 @@
 import asyncio
 import json
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import uvloop
 
 from millrace.engine.events import HoldQuery
 from millrace.protocol import MillraceError, Refuse
+from millrace.protocol.admin.data import to_data
 from millrace.run import seams
 from tests.patience import HANG_SECONDS
 from tests.server.harness import running, served, until
@@ -67,9 +69,9 @@ class Rows:
 
 
 async def live(daemon, query="q"):
-    await until(lambda: daemon.seams.look(query)["phase"] in ("live", "failed"))
+    await until(lambda: daemon.seams.look(query).phase in ("live", "failed"))
     found = daemon.seams.look(query)
-    assert found["phase"] == "live", found
+    assert found.phase == "live", found
     return found
 
 
@@ -87,36 +89,36 @@ def test_history_and_live_are_one_sequence(tmp_path, sql, unit, monkeypatch):
             await daemon.runner.wait_drained()
             sinks = "CREATE SINK f FROM q WITH (type = 'file', path = 'out.jsonl', format = 'jsonl')"
             begun = await daemon.seams.begin(f"CREATE QUERY q AS {sql}; {sinks}", None, "/past")
-            assert (begun["state"], begun["phase"]) == ("catching up", "replaying")
-            shown = next(query for query in daemon.queries() if query["name"] == "q")
-            assert (shown["state"], shown["backfill"]["phase"]) == ("catching up", "replaying")
-            assert "is processing the history of its streams" in daemon.why("q")["text"]
+            assert (begun.state, begun.phase) == ("catching up", "replaying")
+            shown = next(query for query in daemon.queries() if query.name == "q")
+            assert (shown.state, shown.backfill.phase) == ("catching up", "replaying")
+            assert "is processing the history of its streams" in daemon.why("q").text
             assert not any("QUERY q " in statement for statement in daemon.catalog.keeper.statements())
             assert not any("SINK" in statement for statement in daemon.catalog.keeper.statements())
             assert daemon.catalog.keeper.decisions().paused == ()
             second = 300
-            while daemon.seams.look("q")["phase"] not in ("live", "failed"):
+            while daemon.seams.look("q").phase not in ("live", "failed"):
                 some(daemon, second, second + 1)
                 second += 1
                 await asyncio.sleep(0.002)
             some(daemon, second, second + 50)
             await daemon.runner.wait_drained()
             found = await live(daemon)
-            assert not found["history_done"]
-            assert "before its seam" in daemon.why("q")["text"]
-            assert daemon.seams.tell("q", found["seam_us"], True)["state"] == "caught up"
-            assert "seam" not in daemon.why("q")["text"]
-            seam = found["seam_us"]
+            assert not found.history_done
+            assert "before its seam" in daemon.why("q").text
+            assert daemon.seams.tell("q", found.seam_us, True).state == "caught up"
+            assert "seam" not in daemon.why("q").text
+            seam = found.seam_us
             below = [row for row in rows.of["always"] if row[0] < seam]
             assert seam > NOW
-            assert len(below) == found["given"] > 0
+            assert len(below) == found.given > 0
             assert Counter(below) + Counter(rows.of["q"]) == Counter(rows.of["always"])
             assert rows.of["q"]
             assert any("QUERY q " in statement for statement in daemon.catalog.keeper.statements())
             with pytest.raises(Refuse, match="go to /past, not to /elsewhere: continue with the first"):
                 daemon.seams.tell("q", None, False, "/elsewhere")
-            assert daemon.seams.tell("q", None, False, "/past")["out"] == "/past"
-            told = {query["name"]: query["since_us"] for query in daemon.queries()}
+            assert daemon.seams.tell("q", None, False, "/past").out == "/past"
+            told = {query.name: query.since_us for query in daemon.queries()}
             assert told["q"] is None
             assert told["always"] > 0
             return len(rows.of["q"]), daemon.seams.look("q")
@@ -127,13 +129,13 @@ def test_history_and_live_are_one_sequence(tmp_path, sql, unit, monkeypatch):
     async def again():
         """Where the seam is outlives the server, as long as the query is there, and by whatever name."""
         async with running(server={"data_dir": tmp_path}) as daemon:
-            shown = {query["name"]: query for query in daemon.queries()}
-            assert shown["q"]["state"] == "running"
-            assert shown["q"]["since_us"] is None, "it still has the state from its history"
-            assert (shown["q"]["backfill"], shown["always"]["backfill"]) == (before, None)
+            shown = {query.name: query for query in daemon.queries()}
+            assert shown["q"].state == "running"
+            assert shown["q"].since_us is None, "it still has the state from its history"
+            assert (shown["q"].backfill, shown["always"].backfill) == (before, None)
             await daemon.catalog.execute("ALTER QUERY q RENAME TO p")
         async with running(server={"data_dir": tmp_path}) as daemon:
-            assert daemon.seams.look("p") == {**before, "query": "p"}
+            assert daemon.seams.look("p") == replace(before, query="p")
             await daemon.catalog.execute("DROP SINK f; DROP QUERY p")
         async with running(server={"data_dir": tmp_path}) as daemon:
             assert daemon.seams.view("p") is None
@@ -158,9 +160,9 @@ def test_state_without_bounds_and_a_margin(tmp_path):
             await daemon.seams.begin(f"CREATE QUERY w AS {WINDOWS}", 30_000_000)
             await live(daemon)
             found = await live(daemon, "w")
-            seam = found["seam_us"]
-            assert (found["state"], found["history_done"]) == ("catching up", False)
-            assert daemon.seams.look("w")["rows"] < 500
+            seam = found.seam_us
+            assert (found.state, found.history_done) == ("catching up", False)
+            assert daemon.seams.look("w").rows < 500
             some(daemon, 500, 550)
             await daemon.runner.wait_drained()
             last = {row[0]: row for _, row in rows.of["q"]}
@@ -198,9 +200,9 @@ def test_what_the_margin_has_not_looked_at_is_not_done(tmp_path):
             for name, margin, done in (("q", 1_000_000, False), ("r", None, False)):
                 await daemon.seams.begin(f"CREATE QUERY {name} AS {sql}", margin)
                 found = await live(daemon, name)
-                assert (found["given"] == 0, found["history_done"]) == (margin is not None, done)
+                assert (found.given == 0, found.history_done) == (margin is not None, done)
             await daemon.seams.begin("CREATE QUERY s AS SELECT k FROM b WHERE k > 1", None)
-            assert (await live(daemon, "s"))["history_done"]
+            assert (await live(daemon, "s")).history_done
 
     play(run())
 
@@ -215,7 +217,7 @@ def test_streams_that_the_server_stamps(tmp_path):
             found = await live(daemon)
             some(daemon, 10, 20)
             await daemon.runner.wait_drained()
-            below = [row for row in rows.of["always"] if row[0] < found["seam_us"]]
+            below = [row for row in rows.of["always"] if row[0] < found.seam_us]
             assert Counter(below) + Counter(rows.of["q"]) == Counter(rows.of["always"])
 
     play(run())
@@ -231,10 +233,10 @@ def test_what_goes_wrong_leaves_nothing_behind(tmp_path, monkeypatch):
             file.write_bytes(whole[:100])
             sinks = "CREATE SINK f FROM q WITH (type = 'file', path = 'out.jsonl', format = 'jsonl')"
             await daemon.seams.begin(f"CREATE QUERY q AS {WINDOWS}; {sinks}", None)
-            await until(lambda: daemon.seams.look("q")["phase"] == "failed")
+            await until(lambda: daemon.seams.look("q").phase == "failed")
             await until(lambda: not daemon.catalog.known.queries)
             found = daemon.seams.look("q")
-            assert (found["state"], file.name in found["reason"]) == ("failed", True)
+            assert (found.state, file.name in found.reason) == ("failed", True)
             assert not daemon.catalog.sinks()
             assert not daemon.catalog.catching
             file.write_bytes(whole)
@@ -242,7 +244,7 @@ def test_what_goes_wrong_leaves_nothing_behind(tmp_path, monkeypatch):
             await daemon.seams.begin(f"CREATE QUERY q AS {WINDOWS}", None)
             await daemon.catalog.execute("CREATE QUERY r AS SELECT n FROM q")
             await daemon.seams.cancel("q")
-            assert {query["name"]: query["state"] for query in daemon.queries()} == {"q": "catching up", "r": "running"}
+            assert {query.name: query.state for query in daemon.queries()} == {"q": "catching up", "r": "running"}
             await daemon.catalog.execute("DROP QUERY r; DROP QUERY q")
             # Cancel another one early.
             await daemon.seams.begin(f"CREATE QUERY q AS {WINDOWS}", None)
@@ -253,8 +255,8 @@ def test_what_goes_wrong_leaves_nothing_behind(tmp_path, monkeypatch):
             # Held too long.
             monkeypatch.setattr(seams, "HOLD_SECONDS", 0.0)
             await daemon.seams.begin(f"CREATE QUERY q AS {WINDOWS}", None)
-            await until(lambda: daemon.seams.look("q")["phase"] == "failed")
-            assert "took more than 0 seconds" in daemon.seams.look("q")["reason"]
+            await until(lambda: daemon.seams.look("q").phase == "failed")
+            assert "took more than 0 seconds" in daemon.seams.look("q").reason
             await until(lambda: not daemon.catalog.known.queries)
 
     play(run())
@@ -294,7 +296,7 @@ def test_what_has_no_past(tmp_path, sql, said):
         async with running(STREAMS + more, server={"data_dir": tmp_path}) as daemon:
             with pytest.raises(Refuse, match=said):
                 await daemon.seams.begin(sql, None)
-            assert [query["name"] for query in daemon.queries()] == ["other"]
+            assert [query.name for query in daemon.queries()] == ["other"]
             assert not daemon.catalog.catching
 
     play(run())
@@ -306,7 +308,7 @@ async def test_only_a_live_query_can_be_done(daemon):
         daemon.seams.tell("q", None, True)
     with pytest.raises(Refuse, match="is not waiting for its history"):
         await daemon.runner.command(HoldQuery("q"))
-    assert json.dumps(daemon.queries())
+    assert json.dumps([to_data(query) for query in daemon.queries()])
 
 
 async def ask(*arguments):

@@ -295,7 +295,7 @@ async def test_a_slow_subscriber_holds_back_the_feeds_and_nobody_loses_a_row(dae
         sent = await fill(feeder, daemon)
         assert 50 <= sent < 50 + 40 + 40
         (query, _) = daemon.queries()
-        assert (query["state"], query["skipped"], query["rows"]) == ("running", 0, sent)
+        assert (query.state, query.skipped, query.rows) == ("running", 0, sent)
         assert [row[0] for row in await rows_of(fast, sent)] == list(range(sent))
 
         await apart.open("t")
@@ -303,7 +303,7 @@ async def test_a_slow_subscriber_holds_back_the_feeds_and_nobody_loses_a_row(dae
             apart.data(first, [(first, 0.0, "")] * 10)
             while apart.session.channels[0].credit < 10:
                 await apart.hear()
-        await until(lambda: daemon.queries()[1]["rows"] == 400)
+        await until(lambda: daemon.queries()[1].rows == 400)
 
         slow.credit(100_000)
         while feeder.session.channels[0].credit < 10:
@@ -358,8 +358,8 @@ async def test_a_query_that_an_admin_pauses_holds_back_no_feed_and_does_so_again
             await feeder.hear()
         feeder.data(sent, [(1, 0.0, "")] * 10)
         slow.credit(10)
-        await until(lambda: daemon.queries()[0]["skipped"] == 10)
-        assert daemon.queries()[0]["state"] == "paused"
+        await until(lambda: daemon.queries()[0].skipped == 10)
+        assert daemon.queries()[0].state == "paused"
         await daemon.catalog.change(ResumeQuery(name="q"))
         assert daemon.engine.withheld() == {"s": ["q"]}
 
@@ -405,10 +405,10 @@ async def test_json_lines_feeds_wait_unread(daemon):
             feeder.say(f'{{"stream": "s", "tuple": {{"k": {k}}}}}')
         await until(lambda: daemon.engine.withheld() == {"s": ["q"]})
         await asyncio.sleep(0.05)
-        assert daemon.queries()[0]["rows"] < 20_000
+        assert daemon.queries()[0].rows < 20_000
         slow.credit(100_000)
         assert [row[0] for row in await rows_of(slow, 20_000)] == list(range(20_000))
-        assert daemon.queries()[0]["skipped"] == 0
+        assert daemon.queries()[0].skipped == 0
 
 
 HEAVY: dict[str, Any] = {
@@ -470,7 +470,7 @@ async def test_a_feed_of_large_rows_that_nobody_waits_for_is_not_held_up(daemon)
         await feeder.open()
         for first in range(0, 1_000, 10):
             feeder.data(first, [(first + at, 0.0, "x" * 10 * KIB) for at in range(10)])
-        await until(lambda: daemon.queries()[0]["rows"] == 1_000)
+        await until(lambda: daemon.queries()[0].rows == 1_000)
 
 
 @served(**WAITING)
@@ -505,17 +505,17 @@ async def test_why_and_the_metrics_name_the_slow_reader(daemon):
         host, port = slow.writer.get_extra_info("sockname")
         name = f"{host}:{port} (test)#100"
         why = daemon.why("q")
-        assert (why["reason"], why["stream"], why["held"]) == ("slow_reader", "s", sent)
+        assert (why.reason, why.stream, why.held) == ("slow_reader", "s", sent)
         assert re.match(
             rf"The feeds of s wait since 20\S+ for subscriber {re.escape(name)} of query q: it has {sent} rows "
             r"\([\d.]+ KiB\) to read \(on_slow = 'wait'\)\. No row is lost\. .*limits\.on_slow = 'disconnect'",
-            why["text"],
+            why.text,
         )
-        assert daemon.why("neighbour")["text"] == why["text"]
-        reader = daemon.query("q")["slow_reader"]
-        assert (reader["kind"], reader["name"], reader["rows"], reader["streams"]) == ("subscriber", name, sent, ["s"])
-        assert daemon.query("neighbour")["slow_reader"] is None
-        assert daemon.streams()[0]["withheld_for"] == ["q"]
+        assert daemon.why("neighbour").text == why.text
+        reader = daemon.query("q").slow_reader
+        assert (reader.kind, reader.name, reader.rows, reader.streams) == ("subscriber", name, sent, ["s"])
+        assert daemon.query("neighbour").slow_reader is None
+        assert daemon.streams()[0].withheld_for == ["q"]
         assert measured(daemon, 'query_waiting{query="q"}') == 1
         assert measured(daemon, 'query_waits_total{query="q"}') == 1
         assert measured(daemon, 'query_wait_seconds_total{query="q"}') > 0
@@ -524,11 +524,11 @@ async def test_why_and_the_metrics_name_the_slow_reader(daemon):
         assert measured(daemon, 'query_retained_bytes{query="q"}') > 50 * sent
         assert measured(daemon, 'sink_unacked_bytes{query="q",sink="subscriptions"}') > 50 * sent
         await daemon.catalog.change(PauseQuery(name="q"))
-        assert daemon.why("q")["reason"] == "paused"
-        assert daemon.why("neighbour")["reason"] == "flowing"
+        assert daemon.why("q").reason == "paused"
+        assert daemon.why("neighbour").reason == "flowing"
         await daemon.catalog.change(ResumeQuery(name="q"))
         slow.credit(100_000)
-        await until(lambda: daemon.why("q")["reason"] == "flowing")
+        await until(lambda: daemon.why("q").reason == "flowing")
         assert measured(daemon, 'source_withheld{stream="s"}') == 0
 
 
@@ -542,10 +542,10 @@ async def test_a_sink_that_cannot_write_holds_back_the_feeds_and_says_why(daemon
         await feeder.open()
         sent = await fill(feeder, daemon)
         (sink,) = daemon.catalog.sinks()
-        assert (sink["held"], sink["dropped"]) == (sent, 0)
-        assert sink["held_bytes"] > 50 * sent
+        assert (sink.held, sink.dropped) == (sent, 0)
+        assert sink.held_bytes > 50 * sent
         daemon.runner.outlets["q"].consumers[0].obstacle = "no space left on device"
-        text = daemon.why("q")["text"]
+        text = daemon.why("q").text
         assert f"for sink f of query q: it has {sent} rows" in text
         assert "cannot write: no space left on device (on_slow = 'wait')" in text
         goes_on.set()
@@ -594,14 +594,14 @@ async def test_a_long_queue_does_not_keep_the_admin_api_waiting(daemon):
         rows = [(1, 0.0, "")] * 50_000
         for number in range(10):
             feeder.data(number * 50_000, rows)
-        await until(lambda: daemon.engine.components()[0]["queued"] > 100_000)
+        await until(lambda: daemon.engine.components()[0].queued > 100_000)
         reader, writer = await asyncio.open_connection(daemon.admin.host, daemon.admin.port)
         before = daemon.runner.steps
         writer.write(b"GET /api/v1/streams HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
         answer = await reader.readline()
         waited = daemon.runner.steps - before
         assert b"200" in answer
-        assert daemon.engine.components()[0]["queued"] > 1_000, "the queue was worked off: this shows nothing"
+        assert daemon.engine.components()[0].queued > 1_000, "the queue was worked off: this shows nothing"
         # A turn of the loop each for: reading the request, running the route, writing the answer; and some to spare.
         assert waited <= 12
         writer.close()
@@ -699,6 +699,6 @@ async def test_a_query_that_is_replaced_by_one_without_a_key_loses_no_rows_of_a_
         await slow.subscribe("q", credit=0)
         await daemon.catalog.execute("CREATE OR REPLACE QUERY q AS SELECT k, v FROM s")
         feeder.data(0, [("a", v) for v in range(5)])
-        await until(lambda: daemon.queries()[0]["rows"] == 5)
+        await until(lambda: daemon.queries()[0].rows == 5)
         slow.credit(10)
         assert [tuple(row) for row in (await slow.hear(Result)).rows] == [("a", v) for v in range(5)]

@@ -127,7 +127,7 @@ def test_decisions_saved_under_names_of_kinds_are_carried_over(tmp_path):
     database.close()
 
     async def look(daemon):
-        return all_ids(daemon), daemon.catalog.keeper.export()["commands"]
+        return all_ids(daemon), daemon.catalog.keeper.export().commands
 
     (ids, commands), again = lives(tmp_path, look, look)
     assert commands == [

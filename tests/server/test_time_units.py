@@ -137,7 +137,7 @@ async def by_lines(daemon, times):
     async with lines(daemon) as nc:
         for each in objects(times):
             nc.say(json.dumps({"stream": "s", "tuple": each}))
-        await until(lambda: daemon.streams()[0]["tuples"] == len(times))
+        await until(lambda: daemon.streams()[0].tuples == len(times))
 
 
 async def by_frames(daemon, times):
@@ -381,7 +381,7 @@ def test_lines_in_another_unit_than_the_declared_one_are_refused_and_counted(dec
             value = NOW_S * PER_SECOND[sent]
             nc.say(json.dumps({"stream": "s", "tuple": {"ts": value, "k": 1}}))
             if declared == sent:
-                await until(lambda: daemon.streams()[0]["tuples"] == 1)
+                await until(lambda: daemon.streams()[0].tuples == 1)
                 return
             error = (await nc.hear())["error"]
             assert error["code"] == "bad_value"
@@ -389,7 +389,7 @@ def test_lines_in_another_unit_than_the_declared_one_are_refused_and_counted(dec
             assert f"got {shown}" in error["text"]
             assert f"it looks like {UNITS[sent].words} (2026-02-08T22:" in error["text"]
             assert f"WITH (time_unit = '{sent}')" in error["text"]
-            assert (daemon.streams()[0]["tuples"], daemon.streams()[0]["rejected"]) == (0, 1)
+            assert (daemon.streams()[0].tuples, daemon.streams()[0].rejected) == (0, 1)
 
     uvloop.run(play())
 
@@ -413,7 +413,7 @@ def test_seconds_beyond_event_time_are_refused_row_by_row(seconds):
             refused = await p.hear(Error)
             assert (refused.row, refused.code) == (1, "bad_value")
             assert f"row 2, field ts: {EXPECTED}, got {seconds} seconds (" in refused.text
-            assert (daemon.streams()[0]["tuples"], daemon.streams()[0]["rejected"]) == (1, 3)
+            assert (daemon.streams()[0].tuples, daemon.streams()[0].rejected) == (1, 3)
 
     uvloop.run(play())
 
@@ -440,7 +440,7 @@ def test_a_punctuation_in_json_counts_in_the_streams_unit(value, tmp_path):
         async with asyncio.timeout(HANG_SECONDS), running(script("s")) as daemon, lines(daemon) as nc:
             nc.say(json.dumps({"stream": "s", "tuple": {"ts": NOW_S, "k": 1}}))
             nc.say(json.dumps({"stream": "s", "punctuation": value}))
-            await until(lambda: daemon.streams()[0]["mark_us"] == NOW_US + 10**6)
+            await until(lambda: daemon.streams()[0].mark_us == NOW_US + 10**6)
 
     uvloop.run(play())
     said = [{"stream": "s", "tuple": {"ts": NOW_S, "k": 1}}, {"stream": "s", "punctuation": value}]
@@ -470,7 +470,7 @@ def test_frames_of_promises_are_microseconds():
             await feed.open()
             feed.data(0, [(NOW_S * 1000, 1, None)])
             feed.say(Punctuation(0, NOW_US + 5))
-            await until(lambda: daemon.streams()[0]["mark_us"] == NOW_US + 5)
+            await until(lambda: daemon.streams()[0].mark_us == NOW_US + 5)
 
     uvloop.run(play())
 
@@ -515,7 +515,7 @@ def test_datetimes_of_the_client_mean_the_same_in_every_unit(unit):
                     rows += (await reader.hear(Result)).rows
                 stamp = NOW_US + 123_456
                 assert rows == [(stamp, 1, stamp), (NOW_US + 10**6, 2, stamp)]
-                await until(lambda: daemon.streams()[0]["mark_us"] == NOW_US + 10**6)
+                await until(lambda: daemon.streams()[0].mark_us == NOW_US + 10**6)
 
     uvloop.run(play())
 
@@ -530,7 +530,7 @@ def test_a_client_of_the_previous_version_is_refused_clearly_or_works():
             feed.data(0, [(NOW_US, 1, None)])
             assert "it looks like microseconds (2026-" in (await feed.hear(Error)).text
             feed.data(1, [(NOW_S * 1000, 1, None)])
-            await until(lambda: daemon.streams()[0]["tuples"] == 1)
+            await until(lambda: daemon.streams()[0].tuples == 1)
             await connection.__aexit__(None, None, None)
 
     uvloop.run(play())
@@ -562,7 +562,7 @@ def test_a_changed_unit_ends_open_feeds_and_is_used_from_then_on():
             async with peer(daemon) as feed, lines(daemon) as nc:
                 await feed.open()
                 nc.say(json.dumps({"stream": "s", "tuple": {"ts": NOW_US, "k": 1}}))
-                await until(lambda: daemon.streams()[0]["tuples"] == 1)
+                await until(lambda: daemon.streams()[0].tuples == 1)
                 await daemon.catalog.execute("ALTER STREAM s SET (disorder = '1 second')")
                 await daemon.catalog.execute("ALTER STREAM s SET (time_unit = 'ms')")
                 closed = await feed.hear(Closed)
@@ -570,17 +570,17 @@ def test_a_changed_unit_ends_open_feeds_and_is_used_from_then_on():
                 assert "its time_unit is 'ms' now; open the feed again" in closed.text
                 assert (await nc.hear())["error"]["code"] == "altered"
                 nc.say(json.dumps({"stream": "s", "tuple": {"ts": NOW_S * 1000, "k": 2}}))
-                await until(lambda: daemon.streams()[0]["tuples"] == 2)
+                await until(lambda: daemon.streams()[0].tuples == 2)
                 await feed.open(channel=1)
                 feed.data(0, [(NOW_S * 1000, 3, None)], channel=1)
-                await until(lambda: daemon.streams()[0]["tuples"] == 3)
-                assert daemon.streams()[0]["newest_us"] == NOW_US
-                assert daemon.streams()[0]["time_unit"] == "ms"
-                assert daemon.streams()[0]["connections"] == 2
+                await until(lambda: daemon.streams()[0].tuples == 3)
+                assert daemon.streams()[0].newest_us == NOW_US
+                assert daemon.streams()[0].time_unit == "ms"
+                assert daemon.streams()[0].connections == 2
             await daemon.catalog.execute(
                 "CREATE OR REPLACE STREAM s (ts TIMESTAMP, k BIGINT, at TIMESTAMP) WITH (time = 'ts', time_unit = 's')"
             )
-            assert daemon.streams()[0]["time_unit"] == "s"
+            assert daemon.streams()[0].time_unit == "s"
 
     uvloop.run(play())
 
@@ -613,7 +613,7 @@ def test_a_restart_keeps_the_unit(tmp_path):
                 await daemon.catalog.execute("ALTER STREAM s SET (time_unit = 's')")
             async with running(None, **section) as daemon, lines(daemon) as nc:
                 nc.say(json.dumps({"stream": "s", "tuple": {"ts": NOW_S, "k": 1}}))
-                await until(lambda: daemon.streams()[0]["newest_us"] == NOW_US)
+                await until(lambda: daemon.streams()[0].newest_us == NOW_US)
 
     uvloop.run(play())
 
@@ -637,11 +637,11 @@ def test_the_unit_is_shown_where_it_is_not_the_default():
     async def play():
         async with asyncio.timeout(HANG_SECONDS), running(script("ms")) as daemon:
             (described,) = await daemon.catalog.execute("DESCRIBE s")
-            assert described["options"]["time_unit"] == "ms"
+            assert described.options["time_unit"] == "ms"
             (explained,) = await daemon.catalog.execute("EXPLAIN SELECT k FROM s")
-            assert "stream s, external time ts in milliseconds" in explained["text"]
+            assert "stream s, external time ts in milliseconds" in explained.text
             (shown,) = await daemon.catalog.execute("SHOW CREATE STREAM s")
-            assert "time_unit = 'ms'" in shown["text"]
+            assert "time_unit = 'ms'" in shown.text
 
     uvloop.run(play())
 

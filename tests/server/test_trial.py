@@ -118,13 +118,13 @@ async def begin(daemon, **more):
 
 
 async def ended(daemon):
-    await until(lambda: daemon.trials.look("s")["state"] == "ended")
+    await until(lambda: daemon.trials.look("s").state == "ended")
     return await get(daemon, TRIAL)
 
 
 def strategies(daemon):
     component = daemon.components()[0]
-    return component["strategy"], component["strategies"]
+    return component.strategy, component.strategies
 
 
 @served()
@@ -135,7 +135,7 @@ async def test_a_trial_is_measured_and_kept(daemon):
     assert strategies(daemon) == before
     async with lines(daemon) as feeder:
         fed = 0
-        while daemon.trials.look("s")["state"] != "ended":
+        while daemon.trials.look("s").state != "ended":
             feeder.say(f'{{"stream": "s", "tuple": {{"k": {fed}}}}}')
             fed += 1
             await asyncio.sleep(0.002)
@@ -195,7 +195,7 @@ async def test_one_at_a_time_and_nobody_else_changes_the_strategy_meanwhile(daem
         assert "strategy trial s --cancel" in said["detail"]
     await until(lambda: strategies(daemon)[0] == "bfs")
     # Until the decision, the catalog has the previous strategy.
-    assert "millrace strategy set s dfs" in daemon.catalog.keeper.export()["commands"]
+    assert "millrace strategy set s dfs" in daemon.catalog.keeper.export().commands
     await daemon.catalog.execute("CREATE STREAM other (k BIGINT)")
     assert (await ask(daemon, "PUT", "/api/v1/components/other/strategy", {"strategy": "rr"}))[0] == 200
     status, _, said = await ask(daemon, "DELETE", TRIAL)
@@ -225,9 +225,9 @@ async def test_operators_that_came_meanwhile_go_back_too(daemon):
 async def test_a_component_that_goes_ends_its_trial(daemon):
     await begin(daemon, **{"for": "20 s"})
     await daemon.catalog.execute("DROP QUERY q; DROP STREAM s")
-    await until(lambda: daemon.trials.look("s")["state"] == "ended")
+    await until(lambda: daemon.trials.look("s").state == "ended")
     said = daemon.trials.look("s")
-    assert (said["outcome"], said["reason"]) == ("failed", "component s no longer exists")
+    assert (said.outcome, said.reason) == ("failed", "component s no longer exists")
     await daemon.catalog.execute(SCHEMA_SQL)
     await begin(daemon)
     assert (await ended(daemon))["outcome"] == "kept"
@@ -267,7 +267,7 @@ def test_what_is_only_tried_does_not_outlive_the_server(tmp_path):
             await daemon.catalog.execute("CREATE STREAM other (k BIGINT)")
             with contextlib.closing(CatalogFile(killed(tmp_path) / "catalog.sqlite")) as catalog:
                 kept = catalog.read().decisions
-        assert daemon.trials.look("s")["outcome"] == "cancelled"
+        assert daemon.trials.look("s").outcome == "cancelled"
         return kept
 
     async def second():

@@ -194,7 +194,7 @@ async def test_two_sinks_do_not_share_a_file(daemon, tmp_path):
     await daemon.catalog.execute(f"CREATE SINK one FROM q WITH (type = 'file', path = '{path}')")
     with pytest.raises(Refuse, match=r"sink two: sink one already writes .*out.jsonl"):
         await daemon.catalog.execute(f"CREATE SINK two FROM q WITH (type = 'file', path = '{tmp_path}/./out.jsonl')")
-    assert [sink["name"] for sink in daemon.catalog.sinks()] == ["one"]
+    assert [sink.name for sink in daemon.catalog.sinks()] == ["one"]
 
 
 @served("CREATE STREAM s (k BIGINT, w BIGINT); CREATE QUERY q AS SELECT k FROM s")

@@ -409,7 +409,7 @@ def made(engine: Engine) -> object:
 
 def _refusable(engine: Engine) -> list[Any]:
     components = [
-        [found[key] for key in ("name", "strategy", "strategies", "weight", "operators", "breaks")]
+        [getattr(found, key) for key in ("name", "strategy", "strategies", "weight", "operators", "breaks")]
         for found in engine.components()
     ]
     arcs = [
@@ -417,7 +417,7 @@ def _refusable(engine: Engine) -> list[Any]:
         for one in engine.graph.operators.values()
         if not isinstance(one, Sink)
     ]
-    queries = [[query[key] for key in ("name", "state", "reason", "joins")] for query in engine.queries()]
+    queries = [[getattr(query, key) for key in ("name", "state", "reason", "joins")] for query in engine.queries()]
     return [components, [engine.table(name) for name, *_ in components], arcs, queries]
 
 

@@ -72,7 +72,7 @@ def test_a_paused_query_looks_at_nothing():
     assert rows(bench.run(arrive("s", 3)), "q") == []
     bench.do(ResumeQuery("q"))
     assert rows(bench.run(arrive("s", 4)), "q") == [(4,)]
-    assert [query["skipped"] for query in bench.engine.queries()] == [3, 0]
+    assert [query.skipped for query in bench.engine.queries()] == [3, 0]
 
 
 def test_a_paused_query_is_restored_as_one():
@@ -87,7 +87,7 @@ def test_a_paused_query_is_restored_as_one():
     bench.engine = restored
     bench.do(ResumeQuery("q"))
     assert rows(bench.run(arrive("s", 3)), "q") == [(3,)]
-    assert [query["skipped"] for query in restored.queries()] == [2, 0]
+    assert [query.skipped for query in restored.queries()] == [2, 0]
 
 
 def test_who_comes_back_passes_on_what_was_promised_meanwhile():
@@ -99,8 +99,8 @@ def test_who_comes_back_passes_on_what_was_promised_meanwhile():
     bench.run(punctuate("s", 50))
     bench.do(ResumeQuery("q"))
     bench.run()
-    (found,) = (operator for operator in bench.engine.operators() if operator["name"] == "q.U")
-    assert found["low_water_us"] == 50
+    (found,) = (operator for operator in bench.engine.operators() if operator.name == "q.U")
+    assert found.low_water_us == 50
 
 
 def test_a_fork_is_finished_although_a_cycle_ended_behind_a_break_point():
@@ -141,8 +141,8 @@ def test_readers_stand_in_one_order_before_and_after_a_restore():
     bench.do(ResumeQuery("q"))
     before = [operator.name for operator in bench.engine.graph.operators.values()]
     restored = Engine.restore(bench.engine.save())
-    table = restored.table("s")["rows"]
-    assert table == bench.engine.table("s")["rows"]
+    table = restored.table("s").rows
+    assert table == bench.engine.table("s").rows
     assert [operator.name for operator in restored.graph.operators.values()] == before
 
 
@@ -181,8 +181,8 @@ def test_a_query_added_later_counts_what_it_reads_and_nothing_older():
     bench.run(give_tv("s", 50))
     bench.do(AddQuery(plan("q", ("U", union(), ["s.source", "s.source"]), schema=TV)))
     assert times(bench.run(give_tv("s", 40, 60)), "q") == [60, 60]
-    (found,) = (operator for operator in bench.engine.operators() if operator["name"] == "q.U")
-    assert found["input_tuples"] == found["output_tuples"] == 2
+    (found,) = (operator for operator in bench.engine.operators() if operator.name == "q.U")
+    assert found.input_tuples == found.output_tuples == 2
 
 
 def test_what_comes_after_the_end_of_a_stream_is_late_whatever_stamps_it():
@@ -222,7 +222,7 @@ def test_a_resumed_update_queue_knows_what_it_served(kind):
     bench.do(PauseQuery("d"))
     bench.do(ResumeQuery("d"))
     assert rows(bench.run(tick(("a", 950, 2))), "d") == []
-    assert seen(bench)["superseded"] == 1
+    assert seen(bench).superseded == 1
     assert rows(bench.run(tick(("a", 1001, 3))), "d") == [(1001, "a", 3)]
 
 
@@ -248,7 +248,7 @@ def test_the_clock_speaks_at_a_heartbeat_for_a_client_that_did_not_answer_the_la
     bench.run(give_tv("a", 550), at=560)
     # It was asked at 500 and given up at 530. 500 and 100 passed, less the skew of 20.
     assert times(bench.run(at=600), "u") == [550]
-    assert bench.engine.streams()[1]["mark_us"] == 580
+    assert bench.engine.streams()[1].mark_us == 580
 
 
 def test_absences_are_gone_on_with_although_the_cycle_ended_behind_them():
@@ -282,8 +282,8 @@ def test_a_join_does_not_count_rows_from_before_its_query():
     bench.query(plan("q", ("J", pairs, ["a.source", "a.source"])))
     bench.run(give_tv("a", 90, 91))
     bench.run(give_tv("a", 92))
-    (found,) = (operator for operator in bench.engine.operators() if operator["name"] == "q.J")
-    assert found["input_tuples"] == 0
+    (found,) = (operator for operator in bench.engine.operators() if operator.name == "q.J")
+    assert found.input_tuples == 0
 
 
 @pytest.mark.parametrize("ordered", [False, True])

@@ -63,6 +63,7 @@ from millrace.operators.queues.inlet import QueueInlet
 from millrace.operators.queues.update import UpdateQueue
 from millrace.operators.queues.windows import WindowQueue
 from millrace.operators.sink.sink import Sink
+from millrace.protocol.admin.changes import QueueReply
 from millrace.values.batch import Batch
 from tests.operators.queues.auditing import audit_tuples, audit_windows
 from tests.oracles import updates as oracle
@@ -511,7 +512,7 @@ class UpdatePlay:
         kind = draw(self.rng, "updates.queue")
         before = operator.inputs[0]
         value = self._command(SetQueue(operator.name, kind))
-        if isinstance(value, dict):
+        if isinstance(value, QueueReply):
             self.exchanged[kind] += 1
             if kind in ("append", "auto"):
                 for other in self.world.queries:

@@ -242,7 +242,7 @@ def test_a_plan_shows_it_and_touches_nothing():
     before = server.engine.save()
     (step,), _ = plan_all(parse(ALTER), server.catalog)
     shown = server.engine.plan([command(step)])
-    assert {stream["name"]: stream["change"] for stream in shown["streams"]} == {"s": "changes", "t": "stays"}
+    assert {stream.name: stream.change for stream in shown.streams} == {"s": "changes", "t": "stays"}
     assert server.engine.save() == before
     (answer,) = server.engine.step(0, [Command(1, command(step))]).orders
     assert isinstance(answer, Answer)
@@ -269,7 +269,7 @@ def test_a_replaced_query_keeps_the_aggregates_over_a_stream_that_got_more(order
     sql = f"CREATE OR REPLACE QUERY q0 WITH (order = '{order}') AS {text} HAVING count(*) > 1"
     (step,), server.catalog = plan_all(parse(sql), server.catalog)
     assert isinstance(step, CreateQuery)
-    assert server.engine.obey(ReplaceQuery(step.plan))["kept"] == [node.name for node in step.plan.nodes[:-1]]
+    assert server.engine.obey(ReplaceQuery(step.plan)).kept == [node.name for node in step.plan.nodes[:-1]]
     server.save_and_restore()
     server.give("s", [(3, 1, 3, 0.5), (12, 1, 1, None)])
     server.drain()
@@ -292,7 +292,7 @@ def test_a_replaced_query_that_reads_the_new_column_starts_again(before, after, 
     sql = f"CREATE OR REPLACE QUERY q0 WITH (order = '{order}') AS {text}"
     (step,), server.catalog = plan_all(parse(sql), server.catalog)
     assert isinstance(step, CreateQuery)
-    assert server.engine.obey(ReplaceQuery(step.plan))["kept"] == []
+    assert server.engine.obey(ReplaceQuery(step.plan)).kept == []
     server.save_and_restore()
     server.give("s", [(13, 1, 3, 0.5), (120, 1, 1, None)])
     server.drain()

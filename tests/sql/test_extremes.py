@@ -132,9 +132,9 @@ def run(select, offsets, folder, options="", **flags):
     result = run_events(sql, events(offsets), folder, **flags)
     assert not any(result.late.values())
     for query in result.engine.queries():
-        assert query["state"] == "running", query
+        assert query.state == "running", query
     for operator in result.engine.operators():
-        assert not operator["errors"], operator
+        assert not operator.errors, operator
     return result
 
 
@@ -238,10 +238,10 @@ def test_rows_moved_beyond_all_computed_times_fail_and_are_counted(sign, tmp_pat
     sql = f"{STREAMS} CREATE QUERY q AS SELECT count(*) AS n FROM TUMBLE(({moved}), t, INTERVAL '1 min');"
     result = run_events(sql, events(OFFSETS), tmp_path)
     pairs = run(f"SELECT a.at {joined}", OFFSETS, tmp_path).rows["q"]
-    failed = {operator["name"]: operator["errors"] for operator in result.engine.operators() if operator["errors"]}
+    failed = {operator.name: operator.errors for operator in result.engine.operators() if operator.errors}
     assert result.rows["q"] == []
     assert list(failed.values()) == [len(pairs)]
-    assert result.engine.queries()[0]["state"] == "running"
+    assert result.engine.queries()[0].state == "running"
 
 
 def test_other_columns_take_all_of_64_bits_and_an_overflow_fails_its_row(tmp_path):
@@ -251,5 +251,5 @@ def test_other_columns_take_all_of_64_bits_and_an_overflow_fails_its_row(tmp_pat
         CREATE QUERY q AS SELECT seen, seen + INTERVAL '1 us' AS next FROM c WHERE seen > TIMESTAMP '+100000-01-01';"""
     result = run_events(sql, rows, tmp_path, iso=True)
     assert result.rows["q"] == [{"seen": "+148108-07-06T14:00:27.387904Z", "next": "+148108-07-06T14:00:27.387905Z"}]
-    (failed,) = (operator for operator in result.engine.operators() if operator["errors"])
-    assert (failed["errors"], failed["last_error"].partition(":")[0]) == (1, "timestamp out of range")
+    (failed,) = (operator for operator in result.engine.operators() if operator.errors)
+    assert (failed.errors, (failed.last_error or "").partition(":")[0]) == (1, "timestamp out of range")

@@ -155,7 +155,7 @@ def test_why_names_the_operator_that_drops_promises(select: str, drops: str | No
         elif isinstance(step, CreateQuery):
             bench.query(step.plan)
     bench.run(Punctuated("s", "f", 20, (7,)))
-    text = bench.engine.why("q")["text"]
+    text = bench.engine.why("q").text
     assert "Punctuation is ahead of s's time for 1 group, for example k = 7" in text
     assert ("drops promises" in text) == (drops is not None)
     assert drops is None or f"{drops} drops promises about groups" in text

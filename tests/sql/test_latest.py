@@ -237,11 +237,13 @@ def test_under_any_load_the_newest_rows_come_out_and_an_audit_loses_nothing(
             newest[row["k"]] = row
     assert newest == final
     assert sorted(map(str, result.rows["audit"])) == sorted(map(str, rows))
-    (queued,) = (operator for operator in result.engine.operators() if operator["name"] == "d.project1")
+    (operator,) = (operator for operator in result.engine.operators() if operator.name == "d.project1")
+    queue_view = operator.inputs[0].queue
     if queue in ("append", "auto"):  # no span is over: it would have to last a second
         assert len(result.rows["d"]) == len(rows)
     else:
-        assert queued["inputs"][0]["queue"]["superseded"] == len(rows) - len(result.rows["d"])
+        assert queue_view is not None
+        assert queue_view.superseded == len(rows) - len(result.rows["d"])
         assert (cost != "9") or len(result.rows["d"]) < len(rows)
 
 
@@ -307,7 +309,9 @@ def test_shedding_keeps_so_many_and_counts_the_rest(tmp_path: Path) -> None:
     rows = [{"at": 1, "v": number, "k": "a"} for number in range(100)]
     result = run_events(stream() + "CREATE QUERY d AS SELECT v FROM ticks SHED RANDOM 10;", events(rows), tmp_path)
     values = [row["v"] for row in result.rows["d"]]
-    (queued,) = (operator for operator in result.engine.operators() if operator["name"] == "d.project1")
-    assert len(values) + queued["inputs"][0]["queue"]["shed"] == 100
+    (operator,) = (operator for operator in result.engine.operators() if operator.name == "d.project1")
+    queue_view = operator.inputs[0].queue
+    assert queue_view is not None
+    assert len(values) + queue_view.shed == 100
     assert values == sorted(values)
-    assert queued["inputs"][0]["queue"]["shed"] > 0
+    assert queue_view.shed > 0

@@ -8,6 +8,7 @@ from millrace.changes.change import Planned
 from millrace.changes.effects import AlterFeeds
 from millrace.changes.state import ControlState
 from millrace.changes.texts import TextChange, replacing
+from millrace.protocol.admin.changes import StatementView
 from millrace.sql import AlterStatement
 from millrace.sql import Planned as Step
 
@@ -20,12 +21,15 @@ class AlterStream(TextChange):
     def planned(self, state: ControlState, step: Step | None, facts: Any) -> Planned:
         assert isinstance(step, AlterStatement)
         name = step.name
-        outcome: dict[str, Any] = {"kind": self.action, "name": name}
-        if step.fields:
-            outcome |= {"added": [field.name for field in step.fields], "rewritten": list(step.queries)}
-        if step.changes or not step.fields:
-            outcome["changes"] = dict(step.changes)
-        added = ", ".join(field.name for field in step.fields)
+        columns = [field.name for field in step.fields]
+        outcome = StatementView(
+            kind=self.action,
+            name=name,
+            added=columns or None,
+            rewritten=list(step.queries) if columns else None,
+            changes=dict(step.changes) if step.changes or not columns else None,
+        )
+        added = ", ".join(columns)
         before = state.definitions.streams[name].sql
         # A statement that replaces a stream by itself is refused, so what has changed nothing undoes itself.
         back = self if step.stream.sql == before else AlterStream(sql=replacing(before))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
@@ -18,6 +18,7 @@ from millrace.changes.effects import Effect
 from millrace.changes.state import ControlState
 from millrace.engine.engine import Engine
 from millrace.engine.events import CommandBody
+from millrace.protocol.admin.changes import StatementView
 from millrace.sql import Catalog as Definitions
 from millrace.sql import Planned as Step
 
@@ -82,7 +83,7 @@ class Planned:
     """The plan of one change.
 
     definitions  the control state's definitions after it
-    outcome      of the statement, for its author
+    outcome      of the statement, if it is one
     reply        of the route; None: the engine's answer to the first command
     inverse      the changes that undo it, in their order; None if nothing does, and `lost` says why. If there is an
                  inverse, `lost` says what it does not bring back
@@ -91,13 +92,13 @@ class Planned:
 
     change: Change
     definitions: Definitions
-    outcome: dict[str, Any] = field(default_factory=dict)
+    outcome: StatementView | None = None
     commands: Sequence[CommandBody] = ()
     effects: Sequence[Effect] = ()
     inverse: Sequence[Change] | None = ()
     lost: str | None = None
     lasting: bool = True
-    reply: dict[str, Any] | None = None
+    reply: object = None
     sentence: str = ""
 
 
@@ -108,6 +109,7 @@ class Change(BaseModel):
     label     its name in metrics and in the log: the action, unless the class has a shorter one
     about     the kind of the object that it changes, as its routes say; `target` is the field with the object's name
     previews  whether its reply has `dry_run`
+    answers   the view of the reply of its routes
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -118,6 +120,7 @@ class Change(BaseModel):
     target: ClassVar[str] = "name"
     previews: ClassVar[bool] = False
     routes: ClassVar[tuple[Route, ...]] = ()
+    answers: ClassVar[type | None] = None
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 from millrace.changes.change import Change, Planned
@@ -18,6 +19,7 @@ from millrace.engine.events import AddQuery, ReplaceQuery
 from millrace.engine.plan import QueryPlan
 from millrace.engine.seam import gated
 from millrace.protocol import Refuse
+from millrace.protocol.admin.changes import StatementView
 from millrace.sql import CreateQuery as NewQuery
 from millrace.sql import Planned as Step
 from millrace.sql import SinkDefinition
@@ -48,11 +50,11 @@ class CreateQuery(TextChange):
         query = step.plan
         state.refuse_temporary(*query.reads_queries, query.name)
         warnings = list(query.warnings)
-        outcome: dict[str, Any] = {"kind": self.action, "name": query.name, "fields": query.schema.to_data()}
+        outcome = StatementView(
+            kind=self.action, name=query.name, fields=query.schema.to_data(), replaces=step.replaces, warnings=warnings
+        )
         if isinstance(step, CreateTemporary):
-            outcome |= {"kind": "select", "warnings": warnings, "temporary": True, "limit": step.limit}
-        else:
-            outcome |= {"replaces": step.replaces, "warnings": warnings}
+            outcome = replace(outcome, kind="select", replaces=None, temporary=True, limit=step.limit)
         after = state.definitions.with_(step)
         if not step.replaces:
             plan = gated(query) if query.name in state.catching_up else query

@@ -9,6 +9,7 @@ from millrace.changes.drop_sink import DropSink
 from millrace.changes.effects import OpenSink
 from millrace.changes.state import ControlState
 from millrace.changes.texts import TextChange
+from millrace.protocol.admin.changes import StatementView
 from millrace.sql import CreateSink as NewSink
 from millrace.sql import Planned as Step
 
@@ -25,7 +26,7 @@ class CreateSink(TextChange):
         return Planned(
             self,
             state.definitions.with_(step),
-            {"kind": self.action, "name": sink.name, "query": sink.query},
+            StatementView(kind=self.action, name=sink.name, query=sink.query),
             effects=(OpenSink(sink, state.definitions.queries[sink.query].schema),),
             inverse=(DropSink(name=sink.name),),
             lost="the file stays" if sink.path is not None else None,

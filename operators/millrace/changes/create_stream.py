@@ -10,6 +10,7 @@ from millrace.changes.effects import FollowStream
 from millrace.changes.state import ControlState
 from millrace.changes.texts import TextChange
 from millrace.engine.events import AddStream
+from millrace.protocol.admin.changes import StatementView
 from millrace.sql import CreateStream as NewStream
 from millrace.sql import Planned as Step
 
@@ -25,7 +26,7 @@ class CreateStream(TextChange):
         return Planned(
             self,
             state.definitions.with_(step),
-            {"kind": self.action, "name": stream.name, "fields": stream.schema.to_data()},
+            StatementView(kind=self.action, name=stream.name, fields=stream.schema.to_data()),
             (AddStream(stream, state.strategy),),
             (FollowStream(stream),),
             (DropStream(name=stream.name),),

@@ -369,7 +369,7 @@ def edits(engine: Engine) -> tuple[OperatorEdit, ...]:
 
 def component_names(engine: Engine) -> dict[str, str]:
     """By operator, the name of its component."""
-    return {operator: found["name"] for found in engine.components() for operator in found["operators"]}
+    return {operator: found.name for found in engine.components() for operator in found.operators}
 
 
 def _one_line(text: str) -> str:

@@ -10,6 +10,7 @@ from millrace.changes.fields import QueryName
 from millrace.changes.state import ControlState
 from millrace.engine import events
 from millrace.engine.engine import Engine
+from millrace.protocol.admin.changes import QueryDropReply, StatementView
 from millrace.sql import DropStatement, drop
 from millrace.sql import Planned as Step
 
@@ -17,6 +18,7 @@ from millrace.sql import Planned as Step
 class DropQuery(Change):
     """Drop a query that no query or sink reads."""
 
+    answers: ClassVar[type] = QueryDropReply
     routes: ClassVar[tuple[Route, ...]] = (
         Route(
             "DELETE",
@@ -45,12 +47,12 @@ class DropQuery(Change):
         return Planned(
             self,
             state.definitions.with_(step),
-            {"kind": self.action, "name": self.name},
+            StatementView(kind=self.action, name=self.name),
             (events.DropQuery(self.name),),
             (RemoveOutlet(self.name),),
             None if self.name in state.temporary else (CreateQuery(sql=before), *facts),
             lasting=self.name not in state.temporary,
             lost="the query starts with empty state, and its rows are numbered from 0",
-            reply={"query": self.name, "dropped": True},
+            reply=QueryDropReply(query=self.name, dropped=True),
             sentence=f"dropped query {self.name}",
         )

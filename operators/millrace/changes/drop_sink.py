@@ -8,6 +8,7 @@ from millrace.changes.change import Change, Planned, Route, Verb
 from millrace.changes.effects import CloseSink
 from millrace.changes.fields import SinkName
 from millrace.changes.state import ControlState
+from millrace.protocol.admin.changes import SinkDropReply, StatementView
 from millrace.sql import DropStatement, drop
 from millrace.sql import Planned as Step
 
@@ -15,6 +16,7 @@ from millrace.sql import Planned as Step
 class DropSink(Change):
     """Finish a sink's file and drop the sink."""
 
+    answers: ClassVar[type] = SinkDropReply
     routes: ClassVar[tuple[Route, ...]] = (
         Route(
             "DELETE",
@@ -38,10 +40,10 @@ class DropSink(Change):
         return Planned(
             self,
             state.definitions.with_(step),
-            {"kind": self.action, "name": self.name},
+            StatementView(kind=self.action, name=self.name),
             effects=(CloseSink(self.name),),
             inverse=(CreateSink(sql=before.sql),),
             lost="the sink starts with the rows from then on",
-            reply={"sink": self.name, "dropped": True},
+            reply=SinkDropReply(sink=self.name, dropped=True),
             sentence=f"dropped sink {self.name}",
         )

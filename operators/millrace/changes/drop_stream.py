@@ -9,6 +9,7 @@ from millrace.changes.effects import ForgetStream
 from millrace.changes.fields import StreamName
 from millrace.changes.state import ControlState
 from millrace.engine import events
+from millrace.protocol.admin.changes import StatementView, StreamDropReply
 from millrace.sql import DropStatement, drop
 from millrace.sql import Planned as Step
 
@@ -16,6 +17,7 @@ from millrace.sql import Planned as Step
 class DropStream(Change):
     """Drop a stream that no query reads."""
 
+    answers: ClassVar[type] = StreamDropReply
     routes: ClassVar[tuple[Route, ...]] = (
         Route(
             "DELETE",
@@ -39,11 +41,11 @@ class DropStream(Change):
         return Planned(
             self,
             state.definitions.with_(step),
-            {"kind": self.action, "name": self.name},
+            StatementView(kind=self.action, name=self.name),
             (events.DropStream(self.name),),
             (ForgetStream(self.name),),
             (CreateStream(sql=before.sql),) if before.sql else None,
             lost="the stream starts empty: its marks, counters and feeds are gone" if before.sql else "no statement",
-            reply={"stream": self.name, "dropped": True},
+            reply=StreamDropReply(stream=self.name, dropped=True),
             sentence=f"dropped stream {self.name}",
         )

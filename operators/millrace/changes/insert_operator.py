@@ -14,6 +14,7 @@ from millrace.changes.state import ControlState
 from millrace.engine import events
 from millrace.engine.engine import Engine
 from millrace.engine.graph.rewire import editing
+from millrace.protocol.admin.changes import InsertReply
 from millrace.sql import Planned as Step
 
 
@@ -25,6 +26,7 @@ class InsertOperator(RowChoice):
 
     previews: ClassVar[bool] = True
     target: ClassVar[str] = "before"
+    answers: ClassVar[type] = InsertReply
     routes: ClassVar[tuple[Route, ...]] = (
         Route(
             "POST",

@@ -11,6 +11,7 @@ from millrace.changes.fields import QueryName
 from millrace.changes.state import ControlState
 from millrace.engine import events
 from millrace.engine.engine import Engine
+from millrace.protocol.admin.changes import PauseReply
 from millrace.sql import Planned as Step
 
 REASON = "paused by an admin"
@@ -20,6 +21,7 @@ class PauseQuery(Change):
     """Pause a query. Until it is resumed it skips its input and counts the skipped tuples."""
 
     label: ClassVar[str] = "pause"
+    answers: ClassVar[type] = PauseReply
     routes: ClassVar[tuple[Route, ...]] = (
         Route(
             "POST",

@@ -67,7 +67,7 @@ class _Pruning:
         self._target = target
         self._apart = state.temporary | state.catching_up
         self._statements: list[Drafted] = []
-        self._shows: list[dict[str, Any]] = []
+        self._texts: list[tuple[str | None, str | None]] = []
         self._again = self._queries_again()
         self._sinks_again = {name for name in self._before.sinks if self._is_again(name)}
 
@@ -93,7 +93,7 @@ class _Pruning:
                 self._unchanged("sink", name)
             else:
                 self._create("sink", name, sink.sql)
-        return Draft(self._statements, self._known, self._shows)
+        return Draft(self._statements, self._known, self._texts)
 
     # -- what a replacement cannot do --------------------------------------------------------------
 
@@ -177,8 +177,7 @@ class _Pruning:
         self._statements.append(Drafted(step, change_of(step, text)))
         self._known = self._known.with_(step)
         before, after = (_objects(catalog, kind).get(name) for catalog in (self._before, self._target))
-        sqls = (None if found is None else found.sql for found in (before, after))
-        self._shows.append(dict(zip(("before", "after"), sqls, strict=True)))
+        self._texts.append((before and before.sql, after and after.sql))
 
 
 def _objects(catalog: Catalog, kind: Kind) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ from millrace.changes.fields import OperatorName
 from millrace.changes.state import ControlState
 from millrace.engine import events
 from millrace.engine.engine import Engine
+from millrace.protocol.admin.changes import RemoveReply
 from millrace.sql import Planned as Step
 
 
@@ -16,6 +17,7 @@ class RemoveOperator(Change):
     """Remove an inserted operator or a select, until its query is replaced. Its queued tuples pass."""
 
     previews: ClassVar[bool] = True
+    answers: ClassVar[type] = RemoveReply
     routes: ClassVar[tuple[Route, ...]] = (
         Route(
             "DELETE",

@@ -10,6 +10,7 @@ from millrace.changes.change import Change, Planned, Route, Verb
 from millrace.changes.effects import AlterFeeds
 from millrace.changes.fields import StreamName
 from millrace.changes.state import ControlState
+from millrace.protocol.admin.changes import ColumnReply, StatementView
 from millrace.sql import AlterStatement, rename_column
 from millrace.sql import Planned as Step
 
@@ -17,6 +18,7 @@ from millrace.sql import Planned as Step
 class RenameColumn(Change):
     """Rename a column of a stream. Queries keep the names of their columns; open feeds end and can open again."""
 
+    answers: ClassVar[type] = ColumnReply
     routes: ClassVar[tuple[Route, ...]] = (
         Route(
             "POST",
@@ -49,7 +51,7 @@ class RenameColumn(Change):
         return Planned(
             self,
             state.definitions.with_(step),
-            {"kind": "alter_stream", "name": self.name, "renamed": {self.column: self.to}, "rewritten": rewritten},
+            StatementView(kind="alter_stream", name=self.name, renamed={self.column: self.to}, rewritten=rewritten),
             (step.command,),
             (AlterFeeds(step.stream),),
             (
@@ -60,6 +62,6 @@ class RenameColumn(Change):
                     texts={name: before[name] for name in rewritten},
                 ),
             ),
-            reply={"stream": self.name, "column": self.to, "previous": self.column, "rewritten": rewritten},
+            reply=ColumnReply(stream=self.name, column=self.to, previous=self.column, rewritten=rewritten),
             sentence=f"renamed column {self.column} of stream {self.name} to {self.to}",
         )

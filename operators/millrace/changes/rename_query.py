@@ -10,6 +10,7 @@ from millrace.changes.change import Change, Planned, Route, Verb
 from millrace.changes.effects import RenameOutlet, RetargetSink
 from millrace.changes.fields import QueryName
 from millrace.changes.state import ControlState
+from millrace.protocol.admin.changes import RenameReply, StatementView
 from millrace.sql import Planned as Step
 from millrace.sql import RenameStatement, rename
 
@@ -17,6 +18,7 @@ from millrace.sql import RenameStatement, rename
 class RenameQuery(Change):
     """Rename a query. Sequence numbers continue, and subscribers stay connected."""
 
+    answers: ClassVar[type] = RenameReply
     routes: ClassVar[tuple[Route, ...]] = (
         Route(
             "POST",
@@ -50,10 +52,10 @@ class RenameQuery(Change):
         return Planned(
             self,
             state.definitions.with_(step),
-            {"kind": self.action, "name": self.to, "was": self.name, "rewritten": rewritten},
+            StatementView(kind=self.action, name=self.to, was=self.name, rewritten=rewritten),
             (step.command,),
             (RenameOutlet(self.name, self.to), *map(RetargetSink, step.sinks.values())),
             (RenameQuery(name=self.to, to=self.name),),
-            reply={"query": self.to, "was": self.name},
+            reply=RenameReply(query=self.to, was=self.name),
             sentence=f"renamed query {self.name} to {self.to}",
         )

@@ -11,6 +11,7 @@ from millrace.changes.state import ControlState
 from millrace.engine import events
 from millrace.engine.engine import Engine
 from millrace.engine.graph.rewire import editing
+from millrace.protocol.admin.changes import ExchangeReply
 from millrace.sql import Planned as Step
 
 
@@ -18,6 +19,7 @@ class ReplaceOperator(RowChoice):
     """Change which rows a filter or a sample keeps, until its query is replaced."""
 
     previews: ClassVar[bool] = True
+    answers: ClassVar[type] = ExchangeReply
     routes: ClassVar[tuple[Route, ...]] = (
         Route(
             "PUT",

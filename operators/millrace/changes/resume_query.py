@@ -10,6 +10,7 @@ from millrace.changes.pause_query import PauseQuery
 from millrace.changes.state import ControlState
 from millrace.engine import events
 from millrace.engine.engine import Engine
+from millrace.protocol.admin.changes import ResumeReply
 from millrace.sql import Planned as Step
 
 
@@ -17,6 +18,7 @@ class ResumeQuery(Change):
     """Resume a paused query at the current end of its input. A failed query starts again."""
 
     label: ClassVar[str] = "resume"
+    answers: ClassVar[type] = ResumeReply
     routes: ClassVar[tuple[Route, ...]] = (
         Route(
             "POST",

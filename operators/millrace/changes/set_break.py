@@ -11,6 +11,7 @@ from millrace.changes.fields import OperatorName
 from millrace.changes.state import ControlState
 from millrace.engine import events
 from millrace.engine.engine import Engine
+from millrace.protocol.admin.changes import BreakReply
 from millrace.sql import Planned as Step
 
 
@@ -18,6 +19,7 @@ class SetBreak(Change):
     """Set or remove a break point at an operator's output."""
 
     label: ClassVar[str] = "break"
+    answers: ClassVar[type] = BreakReply
     routes: ClassVar[tuple[Route, ...]] = (
         Route(
             "PUT",

@@ -11,6 +11,7 @@ from millrace.changes.fields import QueryName
 from millrace.changes.state import ControlState
 from millrace.engine import events
 from millrace.engine.engine import Engine
+from millrace.protocol.admin.changes import OrderReply
 from millrace.sql import Planned as Step
 
 JoinOrder = Literal["arrival", "sync", "filter", "adaptive"]
@@ -21,6 +22,7 @@ class SetOrder(Change):
     change."""
 
     label: ClassVar[str] = "order"
+    answers: ClassVar[type] = OrderReply
     routes: ClassVar[tuple[Route, ...]] = (
         Route(
             "PUT",

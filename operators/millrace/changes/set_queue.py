@@ -12,6 +12,7 @@ from millrace.changes.state import ControlState
 from millrace.engine import events
 from millrace.engine.engine import Engine
 from millrace.operators.queues.edge import QueueKind
+from millrace.protocol.admin.changes import QueueReply
 from millrace.sql import Planned as Step
 
 
@@ -19,6 +20,7 @@ class SetQueue(Change):
     """Change the queue of an operator's input while it runs."""
 
     label: ClassVar[str] = "queue"
+    answers: ClassVar[type] = QueueReply
     routes: ClassVar[tuple[Route, ...]] = (
         Route(
             "PUT",

@@ -12,6 +12,7 @@ from millrace.changes.fields import ComponentName, StrategyText
 from millrace.changes.state import ControlState
 from millrace.engine import events
 from millrace.engine.engine import Engine
+from millrace.protocol.admin.changes import StrategyReply
 from millrace.sql import Planned as Step
 
 
@@ -19,6 +20,7 @@ class SetStrategy(Change):
     """Set the strategy of a component, or of one of its operators, while it runs."""
 
     label: ClassVar[str] = "strategy"
+    answers: ClassVar[type] = StrategyReply
     routes: ClassVar[tuple[Route, ...]] = (
         Route(
             "PUT",

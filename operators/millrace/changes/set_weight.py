@@ -11,6 +11,7 @@ from millrace.changes.fields import ComponentName
 from millrace.changes.state import ControlState
 from millrace.engine import events
 from millrace.engine.engine import Engine
+from millrace.protocol.admin.changes import WeightReply
 from millrace.sql import Planned as Step
 
 
@@ -18,6 +19,7 @@ class SetWeight(Change):
     """Set a component's share of the processor relative to the other components."""
 
     label: ClassVar[str] = "weight"
+    answers: ClassVar[type] = WeightReply
     routes: ClassVar[tuple[Route, ...]] = (
         Route(
             "PUT",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from millrace.changes.change import Change
 from millrace.changes.state import ControlState
 from millrace.changes.table import change_of
 from millrace.engine.plan import QueryPlan
 from millrace.protocol import Refuse
+from millrace.protocol.admin.changes import StatementView
 from millrace.sql import (
     Catalog,
     CreateQuery,
@@ -53,11 +54,12 @@ class Drafted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """The statements of a text, and the definitions after them. `shows` is part of each statement's outcome."""
+    """The statements of a text, and the definitions after them. `texts` are those of each statement's object before and
+    after all of them, if the text is all that the server is to define."""
 
     statements: Sequence[Drafted]
     after: Catalog
-    shows: Sequence[dict[str, Any]] = ()
+    texts: Sequence[tuple[str | None, str | None]] | None = None
 
     @property
     def inspects(self) -> bool:
@@ -106,22 +108,22 @@ def _text(step: Planned, sql: str) -> str:
             return sql
 
 
-def outcome(step: Planned) -> dict[str, Any]:
+def outcome(step: Planned) -> StatementView:
     """The outcome of a statement that changes no control state."""
     match step:
         case Unchanged(statement, _, name, text, warnings):
-            return {"kind": statement, "name": name, "unchanged": True, "reason": text, "warnings": list(warnings)}
+            return StatementView(kind=statement, name=name, unchanged=True, reason=text, warnings=list(warnings))
         case Insert(stream, rows):
-            return {"kind": "insert", "name": stream, "rows": len(rows)}
+            return StatementView(kind="insert", name=stream, rows=len(rows))
         case Explain(_, text):
-            return {"kind": "explain", "name": "", "text": text}
+            return StatementView(kind="explain", name="", text=text)
         case Show(of):
-            return {"kind": "show", "name": of}
+            return StatementView(kind="show", name=of)
         case ShowCreate(_, name, sql):
-            return {"kind": "show_create", "name": name, "text": f"{sql};"}
+            return StatementView(kind="show_create", name=name, text=f"{sql};")
         case Describe(_, name):
-            return {"kind": "describe", "name": name}
+            return StatementView(kind="describe", name=name)
         case ExplainRunning(name):
-            return {"kind": "explain", "name": name}
+            return StatementView(kind="explain", name=name)
         case _:
             raise AssertionError(f"a change has its own outcome, got {step!r:.80}")

@@ -10,6 +10,7 @@ from millrace.changes.change import Change, Planned, Route, Verb
 from millrace.changes.fields import QueryName
 from millrace.changes.state import ControlState
 from millrace.engine import events
+from millrace.protocol.admin.changes import UnshareReply
 from millrace.sql import Planned as Step
 
 
@@ -18,6 +19,7 @@ class UnshareQuery(Change):
     separate until the query is replaced."""
 
     label: ClassVar[str] = "unshare"
+    answers: ClassVar[type] = UnshareReply
     routes: ClassVar[tuple[Route, ...]] = (
         Route(
             "POST",

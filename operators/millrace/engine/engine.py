@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -45,6 +46,10 @@ from millrace.operators.frame.operator import Operator, StepClock
 from millrace.operators.queues.reads import Reads
 from millrace.operators.source.source import Source
 from millrace.protocol import Refuse
+from millrace.protocol.admin.changes import PlanView
+from millrace.protocol.admin.operators import ComponentView, OperatorView, TableView
+from millrace.protocol.admin.queries import QueryView, Why
+from millrace.protocol.admin.streams import LateView, StalenessView, StreamView
 from millrace.values.functions import LIBRARY
 from millrace.values.functions.tape import Results, Tape, played, playing
 
@@ -208,7 +213,7 @@ class Engine:
                 return [self._placed(command, part) for command, part in zip(commands, answer, strict=True)]
             case events.AddQuery(plan) | events.ReplaceQuery(plan) if plan.name in self.queries_by_name:
                 sink = self.queries_by_name[plan.name].sink
-                return {**answer, "component": self.graph.component_of(sink).name}
+                return replace(answer, component=self.graph.component_of(sink).name)
             case _:
                 return answer
 
@@ -250,7 +255,7 @@ class Engine:
         finally:
             self.tried = False
 
-    def plan(self, commands: Sequence[CommandBody]) -> dict[str, Any]:
+    def plan(self, commands: Sequence[CommandBody]) -> PlanView:
         """What the commands would do now, or their refusal."""
         return shadow.plan(shadow.Snapshot.of(self), commands)
 
@@ -371,10 +376,10 @@ class Engine:
 
     # -- views, between steps ------------------------------------------------------------------------------------------
 
-    def streams(self) -> list[dict[str, Any]]:
+    def streams(self) -> list[StreamView]:
         return [views.stream(self, stream) for stream in self.streams_by_name.values()]
 
-    def late(self, stream: str) -> dict[str, Any]:
+    def late(self, stream: str) -> LateView:
         """Which disorder would have kept how many of a stream's tuples."""
         self.graph.settle()
         return views.late(self, self.stream(stream), self.clock.now_us)
@@ -386,33 +391,33 @@ class Engine:
             for name, stream in self.streams_by_name.items()
         }
 
-    def queries(self) -> list[dict[str, Any]]:
+    def queries(self) -> list[QueryView]:
         return [views.query(self, query) for query in self.queries_by_name.values()]
 
     def query_states(self) -> dict[str, str]:
         """By query: running, paused, failed or catching up."""
         return {name: views.state(query) for name, query in self.queries_by_name.items()}
 
-    def components(self) -> list[dict[str, Any]]:
+    def components(self) -> list[ComponentView]:
         return [views.component(self, component) for component in self.graph.components]
 
-    def operators(self) -> list[dict[str, Any]]:
+    def operators(self) -> list[OperatorView]:
         return views.operators(self)
 
     def withheld(self) -> dict[str, list[str]]:
         """By stream that gets no credit, the queries (or streams of late tuples) whose readers are slow."""
         return credit.by_stream(self)
 
-    def why(self, query: str, now_us: int | None = None) -> dict[str, Any]:
+    def why(self, query: str, now_us: int | None = None) -> Why:
         """Why a query emits no rows, in a sentence and as data; the clock may be later than the last step."""
         self.graph.settle()
         return why(self, query, now_us)
 
-    def staleness(self, operator: str, position: int = 0, worst: int = 10) -> dict[str, Any]:
+    def staleness(self, operator: str, position: int = 0, worst: int = 10) -> StalenessView:
         """How stale the results of an operator's update queue are, with the keys that wait longest."""
         return edges.staleness(self, operator, position, worst)
 
-    def stale(self, stream: str, worst: int = 10) -> list[dict[str, Any]]:
+    def stale(self, stream: str, worst: int = 10) -> list[StalenessView]:
         """The same of every update queue that a stream's tuples go through."""
         return edges.stale(self, stream, worst)
 
@@ -420,10 +425,10 @@ class Engine:
         """What has waited in a query for longer: update keys, where an edge knows them, and the age of the oldest."""
         return edges.older(self, query, now_us, than_us)
 
-    def table(self, component: str) -> dict[str, Any]:
+    def table(self, component: str) -> TableView:
         rows = self.graph.component(component).table.values()
         rules = {row.transition: [move.__name__ for move in row.moves] for row in rows}
-        return {"rows": [row.describe() for row in rows], "rules": rules}
+        return TableView(rows=[row.view() for row in rows], rules=rules)
 
     # -- saving --------------------------------------------------------------------------------------------------------
 

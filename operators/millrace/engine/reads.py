@@ -15,6 +15,7 @@ from millrace.operators.queues.inlet import QueueInlet
 from millrace.operators.queues.reads import Reads
 from millrace.operators.queues.update import UpdateQueue
 from millrace.protocol import Refuse
+from millrace.protocol.admin.queries import ReaderView
 from millrace.values import expression as e
 
 if TYPE_CHECKING:
@@ -71,9 +72,9 @@ def settle(engine: Engine) -> None:
         queue.read_at(reads)
 
 
-def shown(engine: Engine, query: str) -> list[dict[str, Any]]:
+def shown(engine: Engine, query: str) -> list[ReaderView]:
     return [
-        {"reader": reader, "refresh_us": read.interval_us, "keys": None if read.keys is None else len(read.keys)}
+        ReaderView(reader=reader, refresh_us=read.interval_us, keys=None if read.keys is None else len(read.keys))
         for reader, read in engine.reads.get(query, {}).items()
     ]
 

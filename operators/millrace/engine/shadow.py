@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 from millrace.engine import streams
 from millrace.engine.faults import ask_quietly
@@ -25,12 +25,23 @@ from millrace.operators.fork.fork import Fork
 from millrace.operators.frame.operator import Operator
 from millrace.operators.sink.sink import Sink
 from millrace.protocol import Refuse
+from millrace.protocol.admin.changes import (
+    Fate,
+    FateView,
+    OperatorFateView,
+    PartsView,
+    PlannedRowView,
+    PlannedTablesView,
+    PlanView,
+    QueryFateView,
+)
+from millrace.protocol.admin.operators import RowView
+from millrace.protocol.admin.queries import SharedView
 
 if TYPE_CHECKING:
     from millrace.engine.engine import Engine
     from millrace.engine.events import CommandBody
-
-Fate = Literal["stays", "changes", "appears", "goes"]
+    from millrace.engine.scheduler.table import Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +144,8 @@ def check(engine: Engine, commands: Sequence[CommandBody]) -> None:
             shadow.carry_out(command)
 
 
-def plan(snapshot: Snapshot, commands: Sequence[CommandBody]) -> dict[str, Any]:
-    """What the commands would do, as plain data: see `docs/http.md`. Raises what the engine would refuse."""
+def plan(snapshot: Snapshot, commands: Sequence[CommandBody]) -> PlanView:
+    """What the commands would do. Raises what the engine would refuse."""
     with cast(snapshot) as shadow:
         before = _Picture.of(shadow)
         for command in commands:
@@ -142,15 +153,15 @@ def plan(snapshot: Snapshot, commands: Sequence[CommandBody]) -> dict[str, Any]:
         return _differences(snapshot, before, _Picture.of(shadow))
 
 
-def _differences(snapshot: Snapshot, before: _Picture, after: _Picture) -> dict[str, Any]:
-    return {
-        "streams": _fates(before.streams, after.streams),
-        "queries": _queries(snapshot.states, before, after),
-        "components": _components(before, after),
-        "merges": _many(after.components, before.component_of),
-        "splits": _many(before.components, after.component_of),
-        "table": _tables(before, after),
-    }
+def _differences(snapshot: Snapshot, before: _Picture, after: _Picture) -> PlanView:
+    return PlanView(
+        streams=_fates(before.streams, after.streams),
+        queries=_queries(snapshot.states, before, after),
+        components=_components(before, after),
+        merges=_many(after.components, before.component_of),
+        splits=_many(before.components, after.component_of),
+        table=_tables(before, after),
+    )
 
 
 # -- what there is -----------------------------------------------------------------------------------------------------
@@ -163,7 +174,7 @@ class _Picture:
     streams     by name, the definition
     queries     by name: the plan, whether it is paused, and its operators with the sink
     names       of the operators, in order of their making
-    rows        by operator: its row in the state table, as data
+    rows        by operator: its row in the state table, and its break point
     components  by name, the operators in it
     shared      by query, what it has in common with others
     copies      operators that stand for shared ones, with their state
@@ -172,11 +183,11 @@ class _Picture:
     streams: Mapping[str, object]
     queries: Mapping[str, tuple[object, tuple[Operator, ...]]]
     names: Mapping[Operator, str]
-    rows: Mapping[Operator, Mapping[str, Any]]
+    rows: Mapping[Operator, tuple[RowView, str | None]]
     components: Mapping[str, tuple[Operator, ...]]
     component_of: Mapping[Operator, str]
     decided: Mapping[str, object]
-    shared: Mapping[str, list[dict[str, object]]]
+    shared: Mapping[str, list[SharedView]]
     copies: Mapping[Operator, Operator]
 
     @staticmethod
@@ -194,7 +205,7 @@ class _Picture:
                 for name, query in engine.queries_by_name.items()
             },
             {operator: operator.name for operator in operators},
-            {row.operator: _row(engine, row.describe()) for found in graph.components for row in found.table.values()},
+            {row.operator: _row(engine, row) for found in graph.components for row in found.table.values()},
             components,
             {one: name for name, members in components.items() for one in members},
             {component.name: _decided(component) for component in graph.components},
@@ -203,10 +214,8 @@ class _Picture:
         )
 
 
-def _row(engine: Engine, row: dict[str, object]) -> dict[str, Any]:
-    name = str(row["state"])
-    operator = engine.graph.operator(name)
-    return {**row, "break": None if isinstance(operator, Fork) else engine.graph.broken(operator)}
+def _row(engine: Engine, row: Row) -> tuple[RowView, str | None]:
+    return row.view(), None if isinstance(row.operator, Fork) else engine.graph.broken(row.operator)
 
 
 def _decided(component: Component) -> object:
@@ -216,8 +225,8 @@ def _decided(component: Component) -> object:
 # -- what becomes of it ------------------------------------------------------------------------------------------------
 
 
-def _fates(before: Mapping[str, object], after: Mapping[str, object]) -> list[dict[str, Any]]:
-    return [{"name": name, "change": _fate(name, before, after)} for name in {**before, **after}]
+def _fates(before: Mapping[str, object], after: Mapping[str, object]) -> list[FateView]:
+    return [FateView(name=name, change=_fate(name, before, after)) for name in {**before, **after}]
 
 
 def _fate(name: str, before: Mapping[str, object], after: Mapping[str, object]) -> Fate:
@@ -228,18 +237,24 @@ def _fate(name: str, before: Mapping[str, object], after: Mapping[str, object]) 
     return "stays" if before[name] == after[name] else "changes"
 
 
-def _queries(states: Mapping[str, int], before: _Picture, after: _Picture) -> list[dict[str, Any]]:
+def _queries(states: Mapping[str, int], before: _Picture, after: _Picture) -> list[QueryFateView]:
     entries = []
     for old, name in _pairs(before, after):
         was, now = before.queries.get(old or ""), after.queries.get(name or "")
         operators = [*(() if was is None else was[1]), *(() if now is None else now[1])]
         parts = [_operator(states, operator, before, after) for operator in dict.fromkeys(operators)]
         fate: Fate = "goes" if now is None else "appears" if was is None else "stays"
-        if was is not None and now is not None and (was[0] != now[0] or any(p["change"] != "stays" for p in parts)):
+        if was is not None and now is not None and (was[0] != now[0] or any(p.change != "stays" for p in parts)):
             fate = "changes"
-        renamed = old if name is not None and old != name else None
-        shared = after.shared.get(name or "", [])
-        entries.append({"name": name or old, "was": renamed, "change": fate, "operators": parts, "shared": shared})
+        entries.append(
+            QueryFateView(
+                name=name or old or "",
+                was=old if name is not None and old != name else None,
+                change=fate,
+                operators=parts,
+                shared=after.shared.get(name or "", []),
+            )
+        )
     return entries
 
 
@@ -254,7 +269,7 @@ def _pairs(before: _Picture, after: _Picture) -> Iterator[tuple[str | None, str 
             yield None, name
 
 
-def _operator(states: Mapping[str, int], operator: Operator, before: _Picture, after: _Picture) -> dict[str, Any]:
+def _operator(states: Mapping[str, int], operator: Operator, before: _Picture, after: _Picture) -> OperatorFateView:
     was, now = before.names.get(operator), after.names.get(operator)
     fate: Fate = "goes" if now is None else "appears" if was is None else "stays"
     if fate == "stays" and (was != now or before.rows.get(operator) != after.rows.get(operator)):
@@ -267,17 +282,17 @@ def _operator(states: Mapping[str, int], operator: Operator, before: _Picture, a
     state = None
     if _remembers(operator):
         state = "begins empty" if remembered is None else "forgotten" if now is None else "kept"
-    return {
-        "operator": now or was,
-        "was": was if was != now else None,
-        "kind": operator.kind,
-        "change": fate,
-        "state": state,
-        "state_tuples": held,
-    }
+    return OperatorFateView(
+        operator=now or was or "",
+        was=was if was != now else None,
+        kind=operator.kind,
+        change=fate,
+        state=state,
+        state_tuples=held,
+    )
 
 
-def _components(before: _Picture, after: _Picture) -> list[dict[str, Any]]:
+def _components(before: _Picture, after: _Picture) -> list[FateView]:
     was = {name: (before.decided[name], _named(before, members)) for name, members in before.components.items()}
     now = {name: (after.decided[name], _named(after, members)) for name, members in after.components.items()}
     return _fates(was, now)
@@ -287,28 +302,37 @@ def _named(picture: _Picture, members: Iterable[Operator]) -> list[str]:
     return [picture.names[member] for member in members]
 
 
-def _many(whole: Mapping[str, tuple[Operator, ...]], part_of: Mapping[Operator, str]) -> list[dict[str, Any]]:
+def _many(whole: Mapping[str, tuple[Operator, ...]], part_of: Mapping[Operator, str]) -> list[PartsView]:
     """The components whose operators are in several on the other side."""
     entries = []
     for name, members in whole.items():
         parts = list(dict.fromkeys(part_of[member] for member in members if member in part_of))
         if len(parts) > 1:
-            entries.append({"component": name, "parts": parts})
+            entries.append(PartsView(component=name, parts=parts))
     return entries
 
 
-def _tables(before: _Picture, after: _Picture) -> dict[str, list[dict[str, Any]]]:
+def _tables(before: _Picture, after: _Picture) -> PlannedTablesView:
     """The rows of the state tables that are not the same on both sides."""
     was, now = _rows(before), _rows(after)
-    return {
-        "before": [row for name, row in was.items() if now.get(name) != row],
-        "after": [row for name, row in now.items() if was.get(name) != row],
-    }
+    return PlannedTablesView(
+        before=[row for name, row in was.items() if now.get(name) != row],
+        after=[row for name, row in now.items() if was.get(name) != row],
+    )
 
 
-def _rows(picture: _Picture) -> dict[str, dict[str, Any]]:
+def _rows(picture: _Picture) -> dict[str, PlannedRowView]:
     return {
-        row["state"]: {"component": picture.component_of.get(operator), **row} for operator, row in picture.rows.items()
+        row.state: PlannedRowView(
+            component=picture.component_of.get(operator),
+            state=row.state,
+            pred=row.pred,
+            succ=row.succ,
+            transition=row.transition,
+            chain=row.chain,
+            break_=broken,
+        )
+        for operator, (row, broken) in picture.rows.items()
     }
 
 

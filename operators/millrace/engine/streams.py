@@ -43,6 +43,7 @@ from millrace.engine.scheduler.table import Strategy
 from millrace.operators.frame.buffer import Buffer
 from millrace.operators.source.source import Clocking, Source
 from millrace.protocol import Refuse
+from millrace.protocol.admin.changes import AlterReply, NewStreamReply, StreamDropReply
 
 if TYPE_CHECKING:
     from millrace.engine.engine import Engine
@@ -213,10 +214,10 @@ EVENTS: Final[Mapping[type[Event], Callable[[Engine, Any, Effects], None]]] = {
 # -- commands ----------------------------------------------------------------------------------------------------------
 
 
-def add(engine: Engine, command: AddStream) -> dict[str, Any]:
+def add(engine: Engine, command: AddStream) -> NewStreamReply:
     engine.refuse_taken(command.stream.name)
     make(engine, command.stream, None if command.strategy is None else Strategy.parse(command.strategy))
-    return {"stream": command.stream.name}
+    return NewStreamReply(stream=command.stream.name)
 
 
 def make(engine: Engine, definition: StreamDefinition, chosen: Strategy | None = None) -> None:
@@ -229,7 +230,7 @@ def make(engine: Engine, definition: StreamDefinition, chosen: Strategy | None =
     engine.graph.add([source], chosen)
 
 
-def alter(engine: Engine, command: AlterStream) -> dict[str, Any]:
+def alter(engine: Engine, command: AlterStream) -> AlterReply:
     name, changes = command.name, dict(command.changes)
     stream = engine.stream(name)
     unknown = [option for option in changes if option not in POLICIES]
@@ -256,10 +257,10 @@ def alter(engine: Engine, command: AlterStream) -> dict[str, Any]:
         engine.graph.punctuating[stream.source] = None
     engine.time.timers.unset("beat", name)
     engine.graph.rewire()
-    return {"stream": name, "changed": sorted(changes), "added": [field.name for field in command.fields]}
+    return AlterReply(stream=name, changed=sorted(changes), added=[field.name for field in command.fields])
 
 
-def drop(engine: Engine, command: DropStream) -> dict[str, Any]:
+def drop(engine: Engine, command: DropStream) -> StreamDropReply:
     name = command.name
     engine.stream(name)
     both = (name, f"{name}.late")
@@ -277,4 +278,4 @@ def drop(engine: Engine, command: DropStream) -> dict[str, Any]:
             engine.history_held.pop(stream, None)
             engine.time.timers.forget(stream)
     carry_out(engine, Rewiring())
-    return {"stream": name}
+    return StreamDropReply(stream=name, dropped=True)

@@ -1,16 +1,15 @@
-"""What an admin sees of the engine: plain dicts, read between two steps, the same for the API, the command line and
-metrics."""
+"""What an admin sees of the engine: structs of `protocol/admin`, read between two steps, the same for the API, the
+command line and metrics."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from millrace.engine import reads
 from millrace.engine.faults import ask_quietly
-from millrace.engine.fieldnames import with_old_names
 from millrace.engine.graph.edges import auto_of, queue_of
 from millrace.engine.graph.rewire import editing, sharing
 from millrace.engine.graph.rewire.failing import state_tuples
@@ -21,9 +20,23 @@ from millrace.operators.frame.operator import Operator
 from millrace.operators.frame.order_switching import OrderSwitching
 from millrace.operators.queues.inlet import QueueInlet
 from millrace.operators.sink.sink import Sink
+from millrace.operators.source.feeds import Feed
 from millrace.operators.source.lateness import Lateness
 from millrace.operators.source.source import Source
 from millrace.protocol import Refuse
+from millrace.protocol.admin.operators import (
+    AggregateView,
+    ChainedView,
+    ChainView,
+    ComponentView,
+    InputView,
+    JoinView,
+    LinkView,
+    OperatorView,
+    SwitchView,
+)
+from millrace.protocol.admin.queries import JoinOrderView, QueryView
+from millrace.protocol.admin.streams import DisorderView, FeedView, GroupView, LateView, StreamView
 from millrace.protocol.words import counted
 from millrace.values.eventtime import MAX_TIME, is_time
 
@@ -44,68 +57,66 @@ def time_or_none(value_us: int) -> int | None:
     return value_us if is_time(value_us) else None
 
 
-def stream(engine: Engine, entry: Stream) -> dict[str, Any]:
+def stream(engine: Engine, entry: Stream) -> StreamView:
     source, definition = entry.source, entry.definition
-    view = {
-        "name": definition.name,
-        "fields": definition.schema.to_data(),
-        "fingerprint": definition.schema.fingerprint(),
-        "timestamps": definition.timestamps,
-        "time": definition.time,
-        "time_unit": definition.time_unit if definition.time else None,
-        "update_key": list(definition.update_key),
-        "punctuation_key": list(definition.punctuation_key),
-        "disorder_us": definition.disorder_us,
-        "max_skew_us": definition.max_skew_us,
-        "progress": definition.progress,
-        "ets": definition.ets,
-        "ets_interval_us": definition.ets_interval_us,
-        "ets_retry_us": definition.ets_retry_us,
-        "grace_us": definition.grace_us,
-        "ahead_us": definition.ahead_us,
-        "propagation": definition.propagation,
-        "lull_us": definition.lull_us,
-        "history": definition.history,
-        "component": engine.graph.component_of(source).name,
-        "tuples": source.counts.input_tuples,
-        "late": source.late,
-        "late_by_max_us": source.late_by_max_us,
-        "broke_promise": source.broken,
-        "too_far_ahead": source.far,
-        "punctuations": sum(source.punctuations.values()),
-        "punctuations_by_cause": dict(source.punctuations),
-        "mark_us": time_or_none(source.mark),
-        "ended": source.mark == MAX_TIME,
-        "newest_us": time_or_none(source.newest),
-        "groups_ahead": source.groups.ahead,
-        "groups": groups(entry),
-        "group_promises_ignored": source.groups.ignored,
-        "feeds": [
-            with_old_names(
-                {
-                    "feed": feed.name,
-                    "mark_us": time_or_none(feed.mark),
-                    "tuples": feed.tuples,
-                    "late": feed.late,
-                    "broke_promise": feed.broken,
-                    "credit_used": feed.owed,
-                    "credit_used_bytes": feed.owed_bytes,
-                    "can_answer": feed.can_answer,
-                    "requested_at_us": feed.asked_us,
-                    "requested_us": feed.asked_need,
-                    "requested_group": dict(zip(definition.punctuation_key, feed.asked_group, strict=False)) or None,
-                    "answered_us": feed.answered_us,
-                    "leaves_at_us": feed.leaves_us,
-                }
-            )
-            for feed in source.feeds
-        ],
-        "sql": definition.sql,
-    }
-    return with_old_names(view)
+    return StreamView(
+        name=definition.name,
+        fields=definition.schema.to_data(),
+        fingerprint=definition.schema.fingerprint(),
+        timestamps=definition.timestamps,
+        time=definition.time,
+        time_unit=definition.time_unit if definition.time else None,
+        update_key=list(definition.update_key),
+        punctuation_key=list(definition.punctuation_key),
+        disorder_us=definition.disorder_us,
+        max_skew_us=definition.max_skew_us,
+        progress=definition.progress,
+        ets=definition.ets,
+        ets_interval_us=definition.ets_interval_us,
+        ets_retry_us=definition.ets_retry_us,
+        grace_us=definition.grace_us,
+        ahead_us=definition.ahead_us,
+        propagation=definition.propagation,
+        lull_us=definition.lull_us,
+        history=definition.history,
+        component=engine.graph.component_of(source).name,
+        tuples=source.counts.input_tuples,
+        late=source.late,
+        late_by_max_us=source.late_by_max_us,
+        broke_promise=source.broken,
+        too_far_ahead=source.far,
+        punctuations=sum(source.punctuations.values()),
+        punctuations_by_cause={str(cause): count for cause, count in source.punctuations.items()},
+        mark_us=time_or_none(source.mark),
+        ended=source.mark == MAX_TIME,
+        newest_us=time_or_none(source.newest),
+        groups_ahead=source.groups.ahead,
+        groups=groups(entry),
+        group_promises_ignored=source.groups.ignored,
+        feeds=[_feed(feed, definition.punctuation_key) for feed in source.feeds],
+        sql=definition.sql,
+    )
 
 
-def late(engine: Engine, found: Stream, until_us: int, before: tuple[int, Lateness] | None = None) -> dict[str, Any]:
+def _feed(feed: Feed, key: Sequence[str]) -> FeedView:
+    return FeedView(
+        feed=feed.name,
+        mark_us=time_or_none(feed.mark),
+        tuples=feed.tuples,
+        late=feed.late,
+        broke_promise=feed.broken,
+        credit_used=feed.owed,
+        credit_used_bytes=feed.owed_bytes,
+        can_answer=feed.can_answer,
+        requested_at_us=feed.asked_us,
+        requested_us=feed.asked_need,
+        requested_group=dict(zip(key, feed.asked_group, strict=False)) or None,
+        answered_us=feed.answered_us,
+        leaves_at_us=feed.leaves_us,
+    )
+
+
+def late(engine: Engine, found: Stream, until_us: int, before: tuple[int, Lateness] | None = None) -> LateView:
     """Which disorder would have kept how many of a stream's tuples, and the queries whose rows it delays. `before`: the
     time when a span begins, and what the ledger said then; the span begins with the ledger if that is younger."""
     name, definition = found.definition.name, found.definition
@@ -120,17 +131,17 @@ def late(engine: Engine, found: Stream, until_us: int, before: tuple[int, Latene
     late, disorders = lateness.tuples, []
     for disorder_us, kept in lateness.needed.items():
         late -= kept
-        disorders.append({"disorder_us": disorder_us, "late": late})
-    return {
-        "stream": name,
-        "since_us": time_or_none(since_us),
-        "until_us": until_us,
-        "disorder_us": definition.disorder_us,
-        "progress": definition.progress,
-        "tuples": lateness.tuples,
-        "disorders": disorders,
-        "queries": delayed(engine, found),
-    }
+        disorders.append(DisorderView(disorder_us=disorder_us, late=late))
+    return LateView(
+        stream=name,
+        since_us=time_or_none(since_us),
+        until_us=until_us,
+        disorder_us=definition.disorder_us,
+        progress=definition.progress,
+        tuples=lateness.tuples,
+        disorders=disorders,
+        queries=delayed(engine, found),
+    )
 
 
 def delayed(engine: Engine, found: Stream) -> list[str]:
@@ -151,56 +162,56 @@ def delayed(engine: Engine, found: Stream) -> list[str]:
     return names
 
 
-def groups(found: Stream) -> list[dict[str, Any]]:
+def groups(found: Stream) -> list[GroupView]:
     """The first groups that are ahead of the stream: their marks, and the promises of feeds that they follow from."""
     key = found.definition.punctuation_key
     return [
-        {
-            "group": dict(zip(key, group, strict=True)),
-            "mark_us": time_or_none(max(mark, found.source.mark)),
-            "feeds": {str(feed): value_us for feed, value_us in by.items()},
-        }
+        GroupView(
+            group=dict(zip(key, group, strict=True)),
+            mark_us=time_or_none(max(mark, found.source.mark)),
+            feeds={str(feed): value_us for feed, value_us in by.items()},
+        )
         for group, mark, by in islice(found.source.groups, SHOWN_GROUPS)
     ]
 
 
-def query(engine: Engine, query: Query) -> dict[str, Any]:
+def query(engine: Engine, query: Query) -> QueryView:
     engine.graph.settle()
     plan = query.plan
-    return {
-        "name": plan.name,
-        "fields": plan.schema.to_data(),
-        "component": engine.graph.component_of(query.operators[0]).name,
-        "operators": [operator.name for operator in query.operators],
-        "shared": sharing.told(engine, query),
-        "order": plan.options.order,
-        "joins": {
-            operator.name: {"order": operator.order, "alpha": operator.pacing.alpha}
+    return QueryView(
+        name=plan.name,
+        fields=plan.schema.to_data(),
+        component=engine.graph.component_of(query.operators[0]).name,
+        operators=[operator.name for operator in query.operators],
+        shared=sharing.told(engine, query),
+        order=plan.options.order,
+        joins={
+            operator.name: JoinOrderView(order=operator.order, alpha=operator.pacing.alpha)
             for operator in query.operators
             if isinstance(operator, OrderSwitching)
         },
-        "update_key": None if plan.update_key is None else list(plan.update_key),
-        "auto": {
-            operator.name: auto["mode"]
+        update_key=None if plan.update_key is None else list(plan.update_key),
+        auto={
+            operator.name: auto.mode
             for operator in query.operators
             for reader in operator.inputs
             if (auto := auto_of(reader)) is not None
         },
-        "reads": reads.shown(engine, plan.name),
-        "state": state(query),
-        "reason": query.paused,
-        "rows": query.sink.sequence,
-        "skipped": sum(reader.missed for reader in engine.entries(query)),
-        "start": plan.options.start,
-        "ignored": ignored(engine, query),
-        "lost": query.lost,
-        "state_tuples": ask_quietly(partial(state_tuples, query), 0),
-        "max_state": plan.options.max_state,
-        "progress_us": time_or_none(query.sink.progress_us),
-        "reads_streams": list(plan.reads_streams),
-        "reads_queries": list(plan.reads_queries),
-        "sql": plan.sql,
-    }
+        reads=reads.shown(engine, plan.name),
+        state=state(query),
+        reason=query.paused,
+        rows=query.sink.sequence,
+        skipped=sum(reader.missed for reader in engine.entries(query)),
+        start=plan.options.start,
+        ignored=ignored(engine, query),
+        lost=query.lost,
+        state_tuples=ask_quietly(partial(state_tuples, query), 0),
+        max_state=plan.options.max_state,
+        progress_us=time_or_none(query.sink.progress_us),
+        reads_streams=list(plan.reads_streams),
+        reads_queries=list(plan.reads_queries),
+        sql=plan.sql,
+    )
 
 
 def indexed(engine: Engine, query: Query) -> list[str]:
@@ -232,34 +243,44 @@ def state(query: Query) -> str:
     return "failed" if query.failed else "running" if query.paused is None else "paused"
 
 
-def component(engine: Engine, component: Component) -> dict[str, Any]:
-    return {
-        "name": component.name,
-        "strategy": str(component.strategy),
-        "strategies": {row.operator.name: str(row.strategy) for row in component.table.values()},
-        "weight": component.weight,
-        "steps": component.steps,
-        "queued": ask_quietly(component.queued, 0),
-        "queued_bytes": ask_quietly(partial(component.queued_bytes, SHOWN_BYTES), 0),
-        "ready": component.busy(),
-        "chain": _chain(component),
-        "operators": [operator.name for operator in component.table] + [sink.name for sink in component.sinks],
-        "breaks": {
+def component(engine: Engine, component: Component) -> ComponentView:
+    return ComponentView(
+        name=component.name,
+        strategy=str(component.strategy),
+        strategies={row.operator.name: str(row.strategy) for row in component.table.values()},
+        weight=component.weight,
+        steps=component.steps,
+        queued=ask_quietly(component.queued, 0),
+        queued_bytes=ask_quietly(partial(component.queued_bytes, SHOWN_BYTES), 0),
+        ready=component.busy(),
+        chain=_chain(component),
+        operators=[operator.name for operator in component.table] + [sink.name for sink in component.sinks],
+        breaks={
             operator.name: why
             for operator in component.table
             if not isinstance(operator, Fork) and (why := engine.graph.broken(operator))
         },
-    }
+    )
 
 
-def _chain(component: Component) -> dict[str, Any] | None:
+def _chain(component: Component) -> ChainView | None:
     """What `chain` has decided of a component's operators, the steepest first, and from which numbers."""
     if not component.ready.slopes:
         return None
     links = [(row.operator.name, row.link) for row in component.table.values() if row.link is not None]
     links.sort(key=lambda item: -item[1].slope)
-    operators = [{"operator": name, **link.describe()} for name, link in links]
-    return {"decisions": component.decisions, "operators": operators}
+    operators = [
+        ChainedView(
+            operator=name,
+            slope=link.slope,
+            selectivity=link.selectivity,
+            cost_us=link.cost_us,
+            segment=link.segment,
+            break_=link.cut,
+        )
+        for name, link in links
+    ]
+    return ChainView(decisions=component.decisions, operators=operators)
 
 
 def decisions(engine: Engine) -> list[dict[str, Any]]:
@@ -302,28 +323,32 @@ def forks(engine: Engine) -> dict[str, str]:
     return {operator.name: fork.name for operator, fork in engine.graph.forks.items()}
 
 
-def operators(engine: Engine) -> list[dict[str, Any]]:
-    """All operators. Whom each works for is looked up once for all of them."""
-    return [view for piece in operators_in_pieces(engine, len(engine.graph.operators) + 1) for view in piece]
+def operators(engine: Engine, now_us: int | None = None) -> list[OperatorView]:
+    """All operators. Whom each works for is looked up once for all of them.
+
+    Waiting continues between two steps, so the clock is an argument wherever operators are shown."""
+    return [view for piece in operators_in_pieces(engine, len(engine.graph.operators) + 1, now_us) for view in piece]
 
 
-def operators_in_pieces(engine: Engine, size: int) -> Iterator[list[dict[str, Any]]]:
+def operators_in_pieces(engine: Engine, size: int, now_us: int | None = None) -> Iterator[list[OperatorView]]:
     """The same in lists of this size. Those that leave between two pieces are left out."""
     readers = _readers_by_source(engine)
     everything = engine.graph.all_operators()
     for start in range(0, len(everything), size):
         yield [
-            operator(engine, listed, readers.get(listed) or [query.plan.name for query in engine.owners(listed)])
+            operator(
+                engine, listed, readers.get(listed) or [query.plan.name for query in engine.owners(listed)], now_us
+            )
             for listed in everything[start : start + size]
             if engine.graph.has(listed)
         ]
 
 
-def operator_named(engine: Engine, name: str) -> dict[str, Any]:
+def operator_named(engine: Engine, name: str, now_us: int | None = None) -> OperatorView:
     """One operator, or a fork, without a look at all the others; a shared one by any of its names."""
     named = engine.named(name) if engine.knows(name) else engine.graph.operator(name)
     readers = _readers_by_source(engine).get(named) if isinstance(named, Source) else None
-    return operator(engine, named, readers or [query.plan.name for query in engine.owners(named)])
+    return operator(engine, named, readers or [query.plan.name for query in engine.owners(named)], now_us)
 
 
 class _Unknown:
@@ -347,70 +372,76 @@ class _Unknown:
         return None
 
 
-def operator(engine: Engine, subject: Operator, queries: list[str]) -> dict[str, Any]:
+def operator(engine: Engine, subject: Operator, queries: list[str], now_us: int | None = None) -> OperatorView:
     engine.graph.settle()
-    return ask_quietly(partial(_operator, engine, subject, queries, subject), None) or _operator(
-        engine, subject, queries, _Unknown()
+    now_us = max(now_us or 0, engine.clock.now_us)
+    return ask_quietly(partial(_operator, engine, subject, queries, now_us, subject), None) or _operator(
+        engine, subject, queries, now_us, _Unknown()
     )
 
 
-def _operator(engine: Engine, operator: Operator, queries: list[str], answers: Any) -> dict[str, Any]:
+def _operator(engine: Engine, operator: Operator, queries: list[str], now_us: int, answers: Any) -> OperatorView:
     waiting = isinstance(operator, IdleWaiting)
     registers = answers.registers() if waiting else None
-    now_us = engine.clock.now_us
     busy = engine.costs.get(operator.name, (0, 0.0))
     plans = [query.plan for query in engine.owners(operator)]
     edit = next((edit for plan in plans if (edit := editing.edited(plan, operator.name)) is not None), None)
-    view = {
-        "name": operator.name,
-        "kind": operator.kind,
-        "queries": queries,
-        "component": engine.graph.component_of(operator).name,
-        "strategy": None
+    return OperatorView(
+        name=operator.name,
+        kind=operator.kind,
+        queries=queries,
+        component=engine.graph.component_of(operator).name,
+        strategy=None
         if isinstance(operator, Sink)
         else str(engine.graph.component_of(operator).table[operator].strategy),
-        "break": None if isinstance(operator, Fork | Sink) else engine.graph.broken(operator),
-        "chain": _link(engine, operator),
-        "reads": [engine.graph.producer(reader).name for reader in operator.inputs],
-        "queues": [reader.edge.kind if isinstance(reader, QueueInlet) else "append" for reader in operator.inputs],
-        "input_tuples": operator.counts.input_tuples,
-        "output_tuples": operator.counts.output_tuples,
-        "executions": operator.counts.executions,
-        "superseded": answers.superseded,
-        "shed": answers.shed,
-        "inserted": edit is not None and edit.change == "insert",
-        "where": None if edit is None else edit.where,
-        "sample": None if edit is None or edit.spec is None else edit.spec.edits().share,
-        "filtered": 0 if isinstance(operator, Sink) else operator.output.left_out,
-        "errors": operator.counts.errors,
-        "last_error": operator.counts.last_error,
-        "busy_us": busy[1],
-        "inputs": [
-            {
-                "from": engine.graph.producer(reader).name,
-                "queue_tuples": answers.queue_tuples(position),
-                "peak_queue_tuples": reader.peak,
-                "skipped": reader.missed,
-                "idle_wait_us": idle_us(operator, position, now_us) if waiting else 0,
-                "register_us": time_or_none(registers[position]) if registers is not None else None,
-                "queue": queue_of(reader, now_us) if answers is operator else None,
-            }
+        break_=None if isinstance(operator, Fork | Sink) else engine.graph.broken(operator),
+        chain=_link(engine, operator),
+        reads=[engine.graph.producer(reader).name for reader in operator.inputs],
+        queues=[reader.edge.kind if isinstance(reader, QueueInlet) else "append" for reader in operator.inputs],
+        input_tuples=operator.counts.input_tuples,
+        output_tuples=operator.counts.output_tuples,
+        executions=operator.counts.executions,
+        superseded=answers.superseded,
+        shed=answers.shed,
+        inserted=edit is not None and edit.change == "insert",
+        where=None if edit is None else edit.where,
+        sample=None if edit is None or edit.spec is None else edit.spec.edits().share,
+        filtered=0 if isinstance(operator, Sink) else operator.output.left_out,
+        errors=operator.counts.errors,
+        last_error=operator.counts.last_error,
+        busy_us=busy[1],
+        inputs=[
+            InputView(
+                from_=engine.graph.producer(reader).name,
+                queue_tuples=answers.queue_tuples(position),
+                peak_queue_tuples=reader.peak,
+                skipped=reader.missed,
+                idle_wait_us=idle_us(operator, position, now_us) if waiting else 0,
+                register_us=time_or_none(registers[position]) if registers is not None else None,
+                queue=queue_of(reader, engine.clock.now_us) if answers is operator else None,
+            )
             for position, reader in enumerate(operator.inputs)
         ],
-        "waits": waiting,
-        "blocked": isinstance(operator, IdleWaiting) and answers.blocked(),
-        "state_tuples": answers.state_tuples,
-        "state_bytes": answers.state_bytes,
-        "join": answers.numbers() if isinstance(operator, OrderSwitching) else None,
-        "aggregate": answers.kept(),
-        "low_water_us": time_or_none(operator.output.promise),
-    }
-    return with_old_names(view)
+        waits=waiting,
+        blocked=isinstance(operator, IdleWaiting) and answers.blocked(),
+        state_tuples=answers.state_tuples,
+        state_bytes=answers.state_bytes,
+        join=_join(answers.numbers()) if isinstance(operator, OrderSwitching) else None,
+        aggregate=None if (kept := answers.kept()) is None else AggregateView(**kept),
+        low_water_us=time_or_none(operator.output.promise),
+    )
 
 
-def _link(engine: Engine, operator: Operator) -> dict[str, Any] | None:
+def _join(numbers: Mapping[str, Any] | None) -> JoinView | None:
+    if numbers is None:
+        return None
+    switches = [SwitchView(**switch) for switch in numbers["last_switches"]]
+    return JoinView(**{**numbers, "last_switches": switches})
+
+
+def _link(engine: Engine, operator: Operator) -> LinkView | None:
     row = engine.graph.component_of(operator).table.get(operator)
-    return None if row is None or row.link is None else row.link.describe()
+    return None if row is None or row.link is None else row.link.view()
 
 
 def counters(engine: Engine, now_us: int) -> dict[str, tuple[int, int, int, float, tuple[int, ...]]]:

@@ -8,7 +8,7 @@ answer also has the times of the last request for a timestamp, and a command to 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +24,7 @@ from millrace.operators.source.feeds import Feed
 from millrace.operators.source.groups import Group
 from millrace.operators.source.source import Source
 from millrace.protocol import Refuse
+from millrace.protocol.admin.queries import Why
 from millrace.protocol.timestamps import format_timestamp
 from millrace.protocol.words import counted
 from millrace.values.eventtime import MIN_TIME
@@ -36,31 +37,7 @@ if TYPE_CHECKING:
 SILENT_US: Final = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Why:
-    """`since` is the start of the wait, `held` the tuples that it delays, `try_` a command that would help, `group`
-    the punctuation key of the group that has waited the longest, if a promise about it alone would help."""
-
-    text: str
-    reason: str
-    operator: str | None = None
-    input: str | None = None
-    stream: str | None = None
-    feed: str | None = None
-    since: int | None = None
-    held: int = 0
-    asked: int | None = None
-    answered: int | None = None
-    group: dict[str, Any] | None = None
-    try_: str | None = None
-
-    def to_data(self) -> dict[str, Any]:
-        data = asdict(self)
-        data["try"] = data.pop("try_")
-        return data
-
-
-def why(engine: Engine, name: str, now_us: int | None = None) -> dict[str, Any]:
+def why(engine: Engine, name: str, now_us: int | None = None) -> Why:
     """Why a query emits no rows, if that has a reason; `now_us` is the clock, where it is later than the engine's."""
     query = engine.query(name)
     now_us = max(now_us or 0, engine.clock.now_us)
@@ -71,10 +48,10 @@ def why(engine: Engine, name: str, now_us: int | None = None) -> dict[str, Any]:
         except Refuse:
             raise
         except Exception as error:
-            return _unknown(name, error).to_data()
+            return _unknown(name, error)
         if reason is not None:
             more = _superseding(query) + _ahead(engine, query) + _ignored(engine, query)
-            return replace(reason, text=reason.text + more).to_data()
+            return replace(reason, text=reason.text + more)
     raise AssertionError(f"nothing is known of {name}")
 
 
@@ -92,10 +69,10 @@ def _superseding(query: Query) -> str:
     for operator in query.operators:
         for reader in operator.inputs:
             auto = auto_of(reader)
-            if auto is not None and auto["mode"] == "update":
+            if auto is not None and auto.mode == "update":
                 text += (
                     f" {operator.name} reads only the newest row of each key until the load falls: "
-                    f"{auto['arrived']:,.0f} rows a second arrived, and it processed {auto['capacity']:,.0f}."
+                    f"{auto.arrived:,.0f} rows a second arrived, and it processed {auto.capacity:,.0f}."
                 )
     return text
 
@@ -107,8 +84,8 @@ def _ahead(engine: Engine, query: Query) -> str:
         found = engine.streams_by_name.get(source.stream)
         if source.groups and found is not None:
             (first, *_) = views.groups(found)
-            which = f", for example {_group(first['group'])} at "
-            reached = "" if first["mark_us"] is None else f"{which}{_time(first['mark_us'])}"
+            which = f", for example {_group(first.group)} at "
+            reached = "" if first.mark_us is None else f"{which}{_time(first.mark_us)}"
             groups = counted(source.groups.ahead, "group")
             text += f" Punctuation is ahead of {source.stream}'s time for {groups}{reached}."
             drops = _drops(engine, query, source)

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import structlog
@@ -30,6 +30,7 @@ from millrace.engine.plan import StreamDefinition
 from millrace.history import files as history
 from millrace.history.files import ArchivedRows, Gap, HistoryError, Reach, Written
 from millrace.protocol import Refuse
+from millrace.protocol.admin.streams import ArchiveView, GapView
 from millrace.values.eventtime import MAX_TIME, MIN_TIME, is_time
 
 log = structlog.get_logger()
@@ -404,7 +405,7 @@ class Archive:
                 raise self._failure
             await asyncio.sleep(LOOK_SECONDS)
 
-    async def flush(self, name: str) -> dict[str, Any]:
+    async def flush(self, name: str) -> ArchiveView:
         """Have everything in whole files that was put in so far; what `view` says then, or why it cannot be."""
         await self._at_rest()
         at = self._streams.get(name)
@@ -566,39 +567,39 @@ class Archive:
         """The number that the next tuple of a stream will have."""
         return self._streams[name].next_seq
 
-    def view(self, name: str) -> dict[str, Any] | None:
+    def view(self, name: str) -> ArchiveView | None:
         """How far a stream's archive reaches, and its queued rows; None if it has no history."""
         at = self._streams.get(name)
         return None if at is None else self._view(at)
 
-    def views(self) -> dict[str, dict[str, Any]]:
+    def views(self) -> dict[str, ArchiveView]:
         return {name: self._view(at) for name, at in self._streams.items()}
 
-    def _view(self, at: _Stream) -> dict[str, Any]:
+    def _view(self, at: _Stream) -> ArchiveView:
         with self._lock:
             reach, reach_us, mark = at.reach, at.reach_us(), max(at.mark, at.floor)
             since = at.waits_since
-            return {
-                "folder": str(at.folder),
-                "reach_us": _known(reach_us),
-                "lag_us": mark - reach_us if is_time(reach_us) and is_time(mark) else 0,
-                "last_seq": reach.last_seq,
-                "since_us": reach.since_us,
-                "rows": reach.rows,
-                "late_rows": reach.late_rows,
-                "files": reach.files,
-                "bytes": reach.bytes,
-                "waiting_rows": at.rows,
-                "waiting_bytes": at.bytes,
-                "waiting_us": 0 if since is None else round((time.monotonic() - since) * 1e6),
-                "held": at.held,
-                "error": at.error,
-                "errors": at.errors,
-                "gaps": [
-                    {"reason": gap.reason, "after_seq": gap.after_seq, "from_us": gap.from_us, "found_us": gap.found_us}
+            return ArchiveView(
+                folder=str(at.folder),
+                reach_us=_known(reach_us),
+                lag_us=mark - reach_us if is_time(reach_us) and is_time(mark) else 0,
+                last_seq=reach.last_seq,
+                since_us=reach.since_us,
+                rows=reach.rows,
+                late_rows=reach.late_rows,
+                files=reach.files,
+                bytes=reach.bytes,
+                waiting_rows=at.rows,
+                waiting_bytes=at.bytes,
+                waiting_us=0 if since is None else round((time.monotonic() - since) * 1e6),
+                held=at.held,
+                error=at.error,
+                errors=at.errors,
+                gaps=[
+                    GapView(reason=gap.reason, after_seq=gap.after_seq, from_us=gap.from_us, found_us=gap.found_us)
                     for gap in reach.gaps
                 ],
-            }
+            )
 
     def problems(self) -> list[str]:
         """The reasons why history cannot be written, for the server's health."""

@@ -7,17 +7,16 @@ A route waits only for the engine's next steps, and for the disk if it reads his
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
-from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from millrace.engine import views
+from millrace.http.answers import answer, listed, listed_aside, shown
 from millrace.http.changes import IfMatch, Name, add_changes
 from millrace.http.console import page
 from millrace.http.etags import Changed
@@ -29,14 +28,27 @@ from millrace.http.protocol import REFUSED
 from millrace.observe import logs
 from millrace.observe.analysis import analyze as analyzed
 from millrace.observe.analysis import asked_for
-from millrace.observe.conditions import FORMS
 from millrace.observe.graph import draw, render
+from millrace.observe.inspection import explained
 from millrace.observe.metrics import version
 from millrace.observe.trial import Wish
 from millrace.protocol import MillraceError, Refuse
+from millrace.protocol.admin.bodies import BackfillProgress, BackfillRequest, SqlRequest, TrialRequest
+from millrace.protocol.admin.changes import CancelReply, SqlView, StatementView
+from millrace.protocol.admin.operators import (
+    ComponentView,
+    DrawingView,
+    GraphView,
+    OperatorView,
+    StrategyView,
+    TableView,
+    TrialView,
+)
+from millrace.protocol.admin.queries import AnalyzedView, BackfillView, ExplainView, QueryView, SinkView, Why
+from millrace.protocol.admin.server import CatalogView, ServerView
+from millrace.protocol.admin.streams import ArchivedView, LateView, StalenessView, StreamView
 from millrace.protocol.session import same_token
 from millrace.protocol.words import printable, spelt
-from millrace.run.threads import in_thread
 from millrace.run.timers import sleep
 from millrace.sql.errors import SqlError
 from millrace.values.intervals import parse_duration, parse_moment
@@ -55,6 +67,9 @@ AGENT_CHARACTERS: Final = 100
 OPEN_PATHS: Final = ("/-/healthy", "/-/ready")
 # The paths that also answer while the server recovers.
 EARLY_PATHS: Final = (*OPEN_PATHS, "/metrics")
+
+# Words for errors of pydantic that speak of Python.
+WORDS: Final[Mapping[str, str]] = {"unexpected_keyword_argument": "Extra inputs are not permitted"}
 
 # The HTTP status of each code that does not mean a conflict with an existing object.
 STATUSES: Final[Mapping[str, int]] = {
@@ -86,94 +101,12 @@ STATUSES: Final[Mapping[str, int]] = {
 }
 
 
-class SqlRequest(BaseModel):
-    """Statements to plan, and to apply unless `dry_run` is true."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-    sql: str = Field(description="One or more statements, separated by semicolons.", max_length=1_000_000)
-    dry_run: bool = Field(default=False, description="Plan and check everything, apply nothing.")
-    idempotent: bool = Field(
-        default=False, description="CREATE of an object that exists with the same definition succeeds unchanged."
+def _wish(component: str, request: TrialRequest) -> Wish:
+    for_us = _span_us("for", request.for_)
+    before_us = for_us if request.before is None else _span_us("before", request.before)
+    return Wish(
+        component, request.strategy, request.operator, for_us, before_us, request.revert_if, revert=request.revert
     )
-    prune: bool = Field(
-        default=False, description="The statements are all that the server is to define: the rest is dropped."
-    )
-    temporary: bool = Field(
-        default=False, description="A SELECT at the end becomes a temporary query, which ends when its reader leaves."
-    )
-
-
-class LateDisorder(BaseModel):
-    """One disorder, and what it would have kept."""
-
-    disorder_us: int = Field(description="The disorder.")
-    late: int = Field(description="The tuples that would have been late with it.")
-
-
-class LateAnswer(BaseModel):
-    """How many of a stream's tuples would have been on time with which disorder."""
-
-    stream: str
-    since_us: int | None = Field(
-        description="The start of the count: of the span, or when the stream was created or its disorder was changed."
-    )
-    until_us: int = Field(description="The end of the count: of the span, or the time of the engine's last step.")
-    disorder_us: int = Field(description="The present disorder.")
-    progress: str = Field(description="With `punctuation` the disorder makes no difference.")
-    tuples: int = Field(description="All tuples in that time.")
-    disorders: list[LateDisorder] = Field(description="Ascending; the present disorder is one of them.")
-    queries: list[str] = Field(description="The queries that emit rows later with a larger disorder.")
-
-
-class BackfillRequest(BaseModel):
-    """A query that starts with the history of its streams."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-    sql: str = Field(
-        description="CREATE QUERY with a new name, and optionally CREATE SINK for it.", max_length=1_000_000
-    )
-    margin_us: int | None = Field(
-        default=None,
-        ge=0,
-        le=2**62,
-        description="The total look-back and look-ahead of its operators. The server reads history from this far "
-        "before the marks (watermarks) of the streams. Null: from the start of history.",
-    )
-    out: str | None = Field(default=None, max_length=10_000, description="The folder for the rows before its seam.")
-
-
-class BackfillProgress(BaseModel):
-    """The progress of computing the rows before the seam."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-    history_us: int | None = Field(
-        default=None, ge=-(2**63), lt=2**63, description="All rows before this time are written."
-    )
-    done: bool = Field(default=False, description="All rows before the seam are written.")
-    out: str | None = Field(
-        default=None,
-        max_length=10_000,
-        description="The folder of these rows; a different folder than before is refused.",
-    )
-
-
-class TrialRequest(BaseModel):
-    """A strategy to try, the duration of the trial, and the condition for reverting it."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
-    strategy: str = Field(description="dfs, bfs, rr or chain, also with (k).", max_length=100)
-    operator: str | None = Field(default=None, description="Try it only for this operator's row.", max_length=1_000)
-    for_: str = Field(alias="for", description="How long to try it, for example 30s.", max_length=100)
-    before: str | None = Field(
-        default=None, description="How long to measure before the trial. Default: as long as `for`.", max_length=100
-    )
-    revert_if: str | None = Field(default=None, description=f"When to revert: {FORMS}.", max_length=1_000)
-    revert: bool = Field(default=False, description="Revert in any case.")
-
-    def wish(self, component: str) -> Wish:
-        for_us = _span_us("for", self.for_)
-        before_us = for_us if self.before is None else _span_us("before", self.before)
-        return Wish(component, self.strategy, self.operator, for_us, before_us, self.revert_if, self.revert)
 
 
 def _span_us(name: str, text: str) -> int:
@@ -242,12 +175,6 @@ def _at_rest(daemon: Daemon) -> Callable[[Request], Awaitable[None]]:
 # -- problems and tokens -----------------------------------------------------------------------------------------------
 
 
-async def _long(items: list[dict[str, Any]]) -> Response:
-    """A list that may take long to write, as FastAPI would write it; a thread does."""
-    text = await in_thread(lambda: json.dumps(items, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
-    return Response(text, media_type="application/json")
-
-
 def problem(status: int, code: str, title: str, detail: str, **more: Any) -> JSONResponse:
     """An RFC 9457 problem; `code` is the word that programs look at."""
     body = {"type": f"urn:millrace:{code}", "title": title, "status": status, "detail": detail, "code": code, **more}
@@ -281,7 +208,7 @@ def _invalid(_: Request, error: Exception) -> JSONResponse:
     first = error.errors()[0]
     # Without "body" or "path": the user of a command sees neither.
     where = ".".join(str(part) for part in first["loc"][1:]) or "the request"
-    text = first["msg"].replace("Input should be", "expected", 1)
+    text = WORDS.get(first["type"]) or first["msg"].replace("Input should be", "expected", 1)
     value = first.get("input")
     got = f", got {spelt(value)}" if isinstance(value, str | int | float | bool) else ""
     return problem(422, "invalid_request", _title(422), f"{where}: {text}{got}")
@@ -441,218 +368,257 @@ def _add_pages(app: FastAPI, daemon: Daemon) -> None:
     async def console() -> str:
         return page(daemon)
 
-    @app.get("/api/v1/server", summary="The server: version, addresses, clock")
-    async def server() -> dict[str, Any]:
-        return daemon.describe()
+    @app.get("/api/v1/server", response_model=ServerView, summary="The server: version, addresses, clock")
+    async def server() -> Response:
+        return shown(daemon.describe())
 
 
 def _add_sql(app: FastAPI, daemon: Daemon) -> None:
     look = ResourceLookup(daemon)
 
-    @app.post("/api/v1/sql", responses=tagged(400, 404, 409, 412), summary="Plan statements and apply them as a whole")
-    async def sql(request: SqlRequest, response: Response, if_match: IfMatch = None) -> dict[str, Any]:
+    @app.post(
+        "/api/v1/sql",
+        response_model=SqlView,
+        responses=tagged(400, 404, 409, 412),
+        summary="Plan statements and apply them as a whole",
+    )
+    async def sql(request: SqlRequest, if_match: IfMatch = None) -> Response:
         name = asked_for(request.sql)
         if name is not None:
-            told = {"kind": "explain", "name": name, **(await analyzed(daemon, name))}
-            return {"dry_run": request.dry_run, "statements": [told]}
+            told = explained(StatementView(kind="explain", name=name), await analyzed(daemon, name))
+            return shown(SqlView(dry_run=request.dry_run, statements=[told]))
         check = look.unless_changed("catalog", "", if_match)
         terms = daemon.catalog.terms(idempotent=request.idempotent, temporary=request.temporary, prune=request.prune)
         if request.dry_run:
-            statements, becomes = await daemon.catalog.plan(request.sql, check, terms)
-            await look.tag_catalog(response)
-            return {"dry_run": True, "statements": statements, "plan": becomes}
-        statements = await daemon.catalog.execute(request.sql, check=check, terms=terms)
-        await look.tag_catalog(response)
-        return {"dry_run": request.dry_run, "statements": statements}
+            statements, plan = await daemon.catalog.plan(request.sql, check, terms)
+        else:
+            statements, plan = await daemon.catalog.execute(request.sql, check=check, terms=terms), None
+        answer = SqlView(dry_run=request.dry_run, statements=statements, plan=plan)
+        return shown(answer, etag=await look.catalog_tag())
 
     @app.get(
-        "/api/v1/catalog", responses=tagged(), summary="The catalog: all definitions and decisions, as SQL and as data"
+        "/api/v1/catalog",
+        response_model=CatalogView,
+        responses=tagged(),
+        summary="The catalog: all definitions and decisions, as SQL and as data",
     )
     async def catalog(
-        response: Response,
         plans: Annotated[bool, Query(description="Also the lowered plan of each query, by its statement.")] = False,
-    ) -> dict[str, Any]:
-        found = await look.tagged(response, "catalog", "")
-        return {**found, "plans": await daemon.catalog.keeper.plans()} if plans else found
+    ) -> Response:
+        found, tag = await look.now("catalog", "")
+        return answer({**found, "plans": await daemon.catalog.keeper.plans()} if plans else found, etag=tag)
 
 
 def _add_streams(app: FastAPI, daemon: Daemon) -> None:
     look = ResourceLookup(daemon)
 
-    @app.get("/api/v1/streams", summary="All streams")
-    async def streams() -> list[dict[str, Any]]:
-        return daemon.streams()
+    @app.get("/api/v1/streams", response_model=list[StreamView], summary="All streams")
+    async def streams() -> Response:
+        return listed(daemon.streams())
 
-    @app.get("/api/v1/streams/{name}", responses=tagged(404), summary="One stream")
-    async def stream(name: Name, response: Response) -> dict[str, Any]:
-        return await look.tagged(response, "stream", name)
+    @app.get("/api/v1/streams/{name}", response_model=StreamView, responses=tagged(404), summary="One stream")
+    async def stream(name: Name) -> Response:
+        return await look.shown("stream", name)
 
     @app.get(
         "/api/v1/streams/{name}/stale",
+        response_model=list[StalenessView],
         responses=refusals(404),
         summary="Staleness of the update queues that read a stream, with their worst keys",
     )
-    async def stale(name: Name, worst: Annotated[int, Query(ge=0, le=1_000)] = 10) -> list[dict[str, Any]]:
-        return daemon.stale(name, worst)
+    async def stale(name: Name, worst: Annotated[int, Query(ge=0, le=1_000)] = 10) -> Response:
+        return listed(daemon.stale(name, worst))
 
     @app.get(
         "/api/v1/streams/{name}/late",
+        response_model=LateView,
         responses=refusals(400, 404, 409),
         summary="How many of a stream's tuples would have been on time with which disorder, now or in a past span",
     )
-    async def late(name: Name, from_: From = None, to: To = None) -> LateAnswer:
+    async def late(name: Name, from_: From = None, to: To = None) -> Response:
         if from_ is None and to is None:
-            return LateAnswer.model_validate(daemon.engine.late(name))
+            return shown(daemon.engine.late(name))
         now_us = daemon.runner.now_us()
         from_us, to_us = (None if text is None else parse_moment(text, now_us) for text in (from_, to))
-        return LateAnswer.model_validate(await daemon.moments.late(name, from_us, to_us, now_us))
+        return answer(await daemon.moments.late(name, from_us, to_us, now_us))
 
     @app.post(
         "/api/v1/streams/{name}/archive",
+        response_model=ArchivedView,
         responses=refusals(404, 409),
         summary="Write all rows so far into complete files of the stream's history",
     )
-    async def archive(name: Name) -> dict[str, Any]:
-        return await daemon.archive_now(name)
+    async def archive(name: Name) -> Response:
+        return shown(await daemon.archive_now(name))
 
 
 def _add_queries(app: FastAPI, daemon: Daemon) -> None:
     look = ResourceLookup(daemon)
 
-    @app.get("/api/v1/queries", response_model=list[dict[str, Any]], summary="All queries")
+    @app.get("/api/v1/queries", response_model=list[QueryView], summary="All queries")
     async def queries() -> Response:
-        return await _long(daemon.queries())
+        return await listed_aside(daemon.queries())
 
-    @app.get("/api/v1/queries/{name}", responses=tagged(404), summary="One query")
-    async def query(name: Name, response: Response) -> dict[str, Any]:
-        return await look.tagged(response, "query", name)
+    @app.get("/api/v1/queries/{name}", response_model=QueryView, responses=tagged(404), summary="One query")
+    async def query(name: Name) -> Response:
+        return await look.shown("query", name)
 
     @app.get(
         "/api/v1/queries/{name}/explain",
+        response_model=ExplainView | AnalyzedView,
         responses=refusals(404),
         summary="The plan of a query, and measurements of its operators",
     )
-    async def explain(name: Name, analyze: Analyze = False) -> dict[str, Any]:
-        return await (analyzed(daemon, name) if analyze else daemon.catalog.explain(name))
+    async def explain(name: Name, analyze: Analyze = False) -> Response:
+        return shown(await analyzed(daemon, name) if analyze else await daemon.catalog.explain(name))
 
     @app.get(
         "/api/v1/queries/{name}/why",
+        response_model=Why,
         responses=refusals(400, 404, 409),
         summary="Why a query emits no rows, now or at a moment of the recorded past",
     )
-    async def why(name: Name, at: At = None) -> dict[str, Any]:
+    async def why(name: Name, at: At = None) -> Response:
         if at is not None:
             now_us = daemon.runner.now_us()
-            return await daemon.moments.why(name, parse_moment(at, now_us), now_us)
+            return answer(await daemon.moments.why(name, parse_moment(at, now_us), now_us))
         look.at("query", name)
-        return daemon.why(name)
+        return shown(daemon.why(name))
 
 
 def _add_backfills(app: FastAPI, daemon: Daemon) -> None:
     @app.post(
         "/api/v1/backfills",
+        response_model=BackfillView,
         responses=refusals(400, 404, 409, 500),
         status_code=202,
         summary="Create a query that starts with the history of its streams",
     )
-    async def begin(request: BackfillRequest) -> dict[str, Any]:
-        return await daemon.seams.begin(request.sql, request.margin_us, request.out)
+    async def begin(request: BackfillRequest) -> Response:
+        return shown(await daemon.seams.begin(request.sql, request.margin_us, request.out), 202)
 
-    @app.get("/api/v1/backfills/{name}", responses=refusals(404), summary="Progress of such a query")
-    async def look(name: Name) -> dict[str, Any]:
-        return daemon.seams.look(name)
+    @app.get(
+        "/api/v1/backfills/{name}",
+        response_model=BackfillView,
+        responses=refusals(404),
+        summary="Progress of such a query",
+    )
+    async def look(name: Name) -> Response:
+        return shown(daemon.seams.look(name))
 
     @app.put(
         "/api/v1/backfills/{name}",
+        response_model=BackfillView,
         responses=refusals(400, 404, 409),
         summary="Report how far the rows before its seam have been computed",
     )
-    async def tell(name: Name, request: BackfillProgress) -> dict[str, Any]:
-        return daemon.seams.tell(name, request.history_us, request.done, request.out)
+    async def tell(name: Name, request: BackfillProgress) -> Response:
+        return shown(daemon.seams.tell(name, request.history_us, request.done, request.out))
 
     @app.delete(
         "/api/v1/backfills/{name}",
+        response_model=CancelReply,
         responses=refusals(404),
         summary="Cancel it: drop the query and its sinks; a live query stays",
     )
-    async def cancel(name: Name) -> dict[str, Any]:
-        return await daemon.seams.cancel(name)
+    async def cancel(name: Name) -> Response:
+        return shown(await daemon.seams.cancel(name))
 
 
 def _add_sinks(app: FastAPI, daemon: Daemon) -> None:
     look = ResourceLookup(daemon)
 
-    @app.get("/api/v1/sinks", summary="All sinks")
-    async def sinks() -> list[dict[str, Any]]:
-        return daemon.catalog.sinks()
+    @app.get("/api/v1/sinks", response_model=list[SinkView], summary="All sinks")
+    async def sinks() -> Response:
+        return listed(daemon.catalog.sinks())
 
-    @app.get("/api/v1/sinks/{name}", responses=tagged(404), summary="One sink")
-    async def sink(name: Name, response: Response) -> dict[str, Any]:
-        return await look.tagged(response, "sink", name)
+    @app.get("/api/v1/sinks/{name}", response_model=SinkView, responses=tagged(404), summary="One sink")
+    async def sink(name: Name) -> Response:
+        return await look.shown("sink", name)
 
 
 def _add_components(app: FastAPI, daemon: Daemon) -> None:
     look = ResourceLookup(daemon)
 
-    @app.get("/api/v1/components", summary="All components")
-    async def components() -> list[dict[str, Any]]:
-        return daemon.components()
+    @app.get("/api/v1/components", response_model=list[ComponentView], summary="All components")
+    async def components() -> Response:
+        return listed(daemon.components())
 
-    @app.get("/api/v1/components/{name}", responses=tagged(404), summary="One component")
-    async def component(name: Name, response: Response) -> dict[str, Any]:
-        return await look.tagged(response, "component", name)
+    @app.get("/api/v1/components/{name}", response_model=ComponentView, responses=tagged(404), summary="One component")
+    async def component(name: Name) -> Response:
+        return await look.shown("component", name)
 
     @app.get(
-        "/api/v1/components/{name}/table", responses=refusals(404), summary="The state table of a component's scheduler"
+        "/api/v1/components/{name}/table",
+        response_model=TableView,
+        responses=refusals(404),
+        summary="The state table of a component's scheduler",
     )
-    async def table(name: Name) -> dict[str, Any]:
+    async def table(name: Name) -> Response:
         look.at("component", name)
-        return daemon.engine.table(name)
+        return shown(daemon.engine.table(name))
 
     @app.get(
         "/api/v1/components/{name}/graph",
+        response_model=GraphView | DrawingView,
         responses=refusals(404),
         summary="Operators, arcs, queues, rates, strategies and break points",
     )
-    async def graph(name: Name, form: Form = "json") -> dict[str, Any]:
-        drawn = draw(views.forks(daemon.engine), daemon.operators(), look.at("component", name), daemon.rates.now())
-        return drawn if form == "json" else {"component": name, "format": form, "text": render(drawn, form)}
+    async def graph(name: Name, form: Form = "json") -> Response:
+        component = look.at("component", name)
+        assert isinstance(component, ComponentView)
+        drawn = draw(views.forks(daemon.engine), daemon.operators(), component, daemon.rates.now())
+        return shown(drawn if form == "json" else DrawingView(component=name, format=form, text=render(drawn, form)))
 
     @app.get(
         "/api/v1/components/{name}/strategy",
+        response_model=StrategyView,
         responses=tagged(404),
         summary="The strategy of a component and of its operators",
     )
-    async def strategy(name: Name, response: Response) -> dict[str, Any]:
-        found = await look.tagged(response, "component", name)
-        return {"component": name, "strategy": found["strategy"], "operators": found["strategies"]}
+    async def strategy(name: Name) -> Response:
+        found, tag = await look.now("component", name)
+        said = StrategyView(component=name, strategy=found["strategy"], operators=found["strategies"])
+        return shown(said, etag=tag)
 
     @app.post(
         "/api/v1/components/{name}/trial",
+        response_model=TrialView,
         responses=refusals(400, 404, 409, 412),
         status_code=202,
         summary="Try a strategy with measurements, then keep or revert it",
     )
-    async def try_strategy(name: Name, request: TrialRequest, if_match: IfMatch = None) -> dict[str, Any]:
+    async def try_strategy(name: Name, request: TrialRequest, if_match: IfMatch = None) -> Response:
         look.at("component", name)
-        return await daemon.trials.begin(request.wish(name), look.unless_changed("component", name, if_match))
+        check = look.unless_changed("component", name, if_match)
+        return shown(await daemon.trials.begin(_wish(name, request), check), 202)
 
-    @app.get("/api/v1/components/{name}/trial", responses=refusals(404), summary="The running trial, or the last one")
-    async def trial(name: Name) -> dict[str, Any]:
-        return daemon.trials.look(name)
+    @app.get(
+        "/api/v1/components/{name}/trial",
+        response_model=TrialView,
+        responses=refusals(404),
+        summary="The running trial, or the last one",
+    )
+    async def trial(name: Name) -> Response:
+        return shown(daemon.trials.look(name))
 
-    @app.delete("/api/v1/components/{name}/trial", responses=refusals(404), summary="End the running trial, and revert")
-    async def end_trial(name: Name) -> dict[str, Any]:
-        return await daemon.trials.cancel(name)
+    @app.delete(
+        "/api/v1/components/{name}/trial",
+        response_model=TrialView,
+        responses=refusals(404),
+        summary="End the running trial, and revert",
+    )
+    async def end_trial(name: Name) -> Response:
+        return shown(await daemon.trials.cancel(name))
 
 
 def _add_operators(app: FastAPI, daemon: Daemon) -> None:
     look = ResourceLookup(daemon)
 
-    @app.get("/api/v1/operators", response_model=list[dict[str, Any]], summary="All operators with their counters")
+    @app.get("/api/v1/operators", response_model=list[OperatorView], summary="All operators with their counters")
     async def operators() -> Response:
-        return await _long([operator async for piece in daemon.operators_in_pieces() for operator in piece])
+        return await listed_aside([operator async for piece in daemon.operators_in_pieces() for operator in piece])
 
-    @app.get("/api/v1/operators/{name}", responses=tagged(404), summary="One operator")
-    async def operator(name: Name, response: Response) -> dict[str, Any]:
-        return await look.tagged(response, "operator", name)
+    @app.get("/api/v1/operators/{name}", response_model=OperatorView, responses=tagged(404), summary="One operator")
+    async def operator(name: Name) -> Response:
+        return await look.shown("operator", name)

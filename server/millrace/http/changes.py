@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from inspect import Parameter, Signature
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Body, FastAPI, Header, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field, create_model
@@ -11,17 +11,19 @@ from pydantic.fields import FieldInfo
 
 from millrace.changes.change import INTERNAL, Change, Route
 from millrace.changes.table import CHANGES, read
+from millrace.http.answers import answer, shown
 from millrace.http.openapi import refusals, tagged
 from millrace.protocol import Refuse
+from millrace.protocol.admin.bodies import DRY_RUN, MOST_CHANGES, ChangesRequest, UndoRequest
+from millrace.protocol.admin.changes import ChangesView, LedgerEntryView, PlannedView, UndoView
+from millrace.protocol.admin.data import to_data
 
 if TYPE_CHECKING:
     from millrace.http.lookup import ResourceLookup
     from millrace.run.daemon import Daemon
 
-MOST_CHANGES: Final = 1_000
-
 Name = Annotated[str, Path(max_length=1_000)]
-DryRun = Annotated[bool, Query(description="Plan and check everything, change nothing.")]
+DryRun = Annotated[bool, Query(description=DRY_RUN)]
 IfMatch = Annotated[
     str | None,
     Header(
@@ -29,28 +31,6 @@ IfMatch = Annotated[
         "present item."
     ),
 ]
-
-
-class ChangesRequest(BaseModel):
-    """Changes to apply as one: all of them, or none."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-    changes: list[dict[str, Any]] = Field(
-        min_length=1,
-        max_length=MOST_CHANGES,
-        description="Each with `change`, the kind, and the fields of that kind.",
-    )
-    dry_run: bool = Field(default=False, description="Plan and check everything, change nothing.")
-
-
-class UndoRequest(BaseModel):
-    """The change to undo."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-    number: int | None = Field(
-        default=None, ge=1, le=2**62, description="The number of the change. Null: the newest that is not undone."
-    )
-    dry_run: bool = Field(default=False, description="Plan and check everything, change nothing.")
 
 
 def add_changes(app: FastAPI, daemon: Daemon, look: ResourceLookup) -> None:
@@ -67,23 +47,23 @@ def _add_route(app: FastAPI, daemon: Daemon, look: ResourceLookup, change: type[
     goes = route.method == "DELETE" and not route.fixed
     kind = change.about
     assert kind is not None
+    assert change.answers is not None
 
-    async def handle(
-        name: str, response: Response, request: BaseModel | None = None, *, dry_run: bool, if_match: str | None
-    ) -> dict[str, Any]:
+    async def handle(name: str, request: BaseModel | None = None, *, dry_run: bool, if_match: str | None) -> Response:
         given = {} if request is None else request.model_dump(exclude_unset=True)
         dry_run = bool(given.pop("dry_run", False)) or dry_run
         wanted = change.model_validate({change.target: name, **route.fixed, **given})
         check = look.unless_changed(kind, name, if_match)
         if dry_run:
-            return {"dry_run": True, "plan": await daemon.catalog.foresee([wanted], check)}
-        answer = await daemon.catalog.change(wanted, check)
+            return shown(PlannedView(dry_run=True, plan=await daemon.catalog.foresee([wanted], check)))
+        reply = to_data(await daemon.catalog.change(wanted, check))
+        tag = None
         if not goes:
-            await look.tagged(response, kind, name if route.after is None else getattr(wanted, route.after))
-        return {"dry_run": False, **answer} if change.previews else answer
+            _, tag = await look.now(kind, name if route.after is None else getattr(wanted, route.after))
+        return answer({"dry_run": False, **reply} if change.previews else reply, etag=tag)
 
     name = _parameter("name", Name)
-    parameters = [name, _parameter("response", Response)]
+    parameters = [name]
     if fields:
         body = _body(change, fields)
         parameters.append(
@@ -100,7 +80,7 @@ def _add_route(app: FastAPI, daemon: Daemon, look: ResourceLookup, change: type[
         methods=[route.method],
         responses=refusals(*route.statuses) if goes else tagged(*route.statuses),
         summary=route.summary,
-        response_model=dict[str, Any],
+        response_model=change.answers | PlannedView,
     )
 
 
@@ -110,7 +90,7 @@ def _parameter(name: str, annotation: Any, default: Any = Parameter.empty) -> Pa
 
 def _body(change: type[Change], fields: dict[str, FieldInfo]) -> type[BaseModel]:
     """The model of a body: the change's fields that the path does not have, and `dry_run`."""
-    dry_run = Field(default=False, description="Plan and check everything, change nothing.")
+    dry_run = Field(default=False, description=DRY_RUN)
     made: type[BaseModel] = create_model(
         f"{change.__name__}Request",
         __config__=ConfigDict(extra="forbid", strict=True),
@@ -124,34 +104,52 @@ def _body(change: type[Change], fields: dict[str, FieldInfo]) -> type[BaseModel]
 def _add_ledger(app: FastAPI, daemon: Daemon) -> None:
     catalog = daemon.catalog
 
-    @app.get("/api/v1/changes", summary="The applied changes, oldest first")
+    @app.get("/api/v1/changes", response_model=list[LedgerEntryView], summary="The applied changes, oldest first")
     async def changes(
         last: Annotated[int, Query(ge=1, le=MOST_CHANGES, description="At most so many, the newest.")] = 100,
-    ) -> list[dict[str, Any]]:
-        return [entry.model_dump(mode="json") for entry in catalog.ledger.entries()[-last:]]
+    ) -> Response:
+        return answer([entry.model_dump(mode="json") for entry in catalog.ledger.entries()[-last:]])
 
-    @app.post("/api/v1/changes", responses=refusals(400, 404, 409, 412), summary="Apply several changes as one")
-    async def change(request: ChangesRequest) -> dict[str, Any]:
+    @app.post(
+        "/api/v1/changes",
+        response_model=ChangesView | PlannedView,
+        responses=refusals(400, 404, 409, 412),
+        summary="Apply several changes as one",
+    )
+    async def change(request: ChangesRequest) -> Response:
         for record in request.changes:
             for name in INTERNAL.intersection(record):
                 raise Refuse(f"{name}: the server sets it, so a request cannot", code="invalid_request")
         wanted = [read(record) for record in request.changes]
         if request.dry_run:
-            return {"dry_run": True, "plan": await catalog.foresee(wanted)}
-        replies = await catalog.change_all(wanted)
+            return shown(PlannedView(dry_run=True, plan=await catalog.foresee(wanted)))
+        replies = [{} if reply is None else to_data(reply) for reply in await catalog.change_all(wanted)]
         outcomes = [{"change": one.action, **reply} for one, reply in zip(wanted, replies, strict=True)]
-        return {"dry_run": False, "number": catalog.ledger.newest(), "outcomes": outcomes}
+        return shown(ChangesView(dry_run=False, number=catalog.ledger.newest(), outcomes=outcomes))
 
     @app.post(
-        "/api/v1/changes/undo", responses=refusals(400, 404, 409, 412), summary="Undo an applied change, with a new one"
+        "/api/v1/changes/undo",
+        response_model=UndoView,
+        responses=refusals(400, 404, 409, 412),
+        summary="Undo an applied change, with a new one",
     )
-    async def undo(request: UndoRequest | None = None) -> dict[str, Any]:
+    async def undo(request: UndoRequest | None = None) -> Response:
         request = request or UndoRequest()
         entry = catalog.ledger.find(request.number)
         wanted = catalog.ledger.inverse(entry)
-        told = {"undoes": entry.number, "text": entry.text, "lost": entry.lost}
-        told["changes"] = [one.record() for one in wanted]
         if request.dry_run:
-            return {"dry_run": True, **told, "plan": await catalog.foresee(wanted, undoes=True)}
-        await catalog.undo(entry.number)
-        return {"dry_run": False, **told, "number": catalog.ledger.newest()}
+            plan, number = await catalog.foresee(wanted, undoes=True), None
+        else:
+            await catalog.undo(entry.number)
+            plan, number = None, catalog.ledger.newest()
+        return shown(
+            UndoView(
+                dry_run=request.dry_run,
+                undoes=entry.number,
+                text=entry.text,
+                lost=entry.lost,
+                changes=[one.record() for one in wanted],
+                plan=plan,
+                number=number,
+            )
+        )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from millrace.observe.metrics import version
 
@@ -44,12 +44,12 @@ def page(daemon: Daemon) -> str:
     )
 
 
-def _table(title: str, items: Sequence[Mapping[str, Any]], columns: Iterable[str]) -> str:
+def _table(title: str, items: Sequence[object], columns: Iterable[str]) -> str:
     if not items:
         return f"<h2>{title}</h2><p>None yet.</p>"
     columns = tuple(columns)
     head = "".join(f"<th>{escape(name.replace('_', ' '))}</th>" for name in columns)
     rows = "".join(
-        "<tr>" + "".join(f"<td>{escape(str(item.get(name)))}</td>" for name in columns) + "</tr>" for item in items
+        "<tr>" + "".join(f"<td>{escape(str(getattr(item, name)))}</td>" for name in columns) + "</tr>" for item in items
     )
     return f"<h2>{title}</h2><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fastapi import Response
 
 from millrace.changes.names import nearest
+from millrace.http.answers import answer
 from millrace.http.etags import Changed, etag, matches
 from millrace.protocol import Refuse
+from millrace.protocol.admin.data import to_data
 from millrace.run.catalog import Check
 
 if TYPE_CHECKING:
     from millrace.run.daemon import Daemon
 
 
+class Item(Protocol):
+    """The view of an object."""
+
+    @property
+    def name(self) -> str: ...
+
+
 class ResourceLookup:
     """Finds the object that a path names, with its tag."""
 
     def __init__(self, daemon: Daemon) -> None:
-        self._kinds: Mapping[str, Callable[[], list[dict[str, Any]]]] = {
+        self._kinds: Mapping[str, Callable[[], Sequence[Item]]] = {
             "stream": daemon.streams,
             "query": daemon.queries,
             "sink": daemon.catalog.sinks,
@@ -28,7 +37,7 @@ class ResourceLookup:
             "operator": daemon.operators,
         }
         # One object is found without the views of all, of which there may be hundreds.
-        self._ones: Mapping[str, Callable[[str], dict[str, Any] | None]] = {
+        self._ones: Mapping[str, Callable[[str], Item | None]] = {
             "query": daemon.query,
             "component": daemon.component,
             "operator": daemon.operator,
@@ -36,31 +45,28 @@ class ResourceLookup:
         self._catalog = daemon.catalog
         self._runner = daemon.runner
 
-    def at(self, kind: str, name: str) -> dict[str, Any]:
+    def at(self, kind: str, name: str) -> Item:
         """The thing as it is now, or a refusal with the nearest name."""
         found = self._ones[kind](name) if kind in self._ones else None
         if found is None and kind == "operator":
             self._catalog.refuse_former(name)
         return find(self._kinds[kind](), name, kind) if found is None else found
 
-    async def tagged(self, response: Response, kind: str, name: str) -> dict[str, Any]:
-        """The thing, and its tag in the answer."""
-        found, tag = await self._now(kind, name)
-        response.headers["etag"] = tag
-        return found
+    async def shown(self, kind: str, name: str) -> Response:
+        """The thing as an answer, with its tag."""
+        found, tag = await self.now(kind, name)
+        return answer(found, etag=tag)
 
-    async def tag_catalog(self, response: Response) -> None:
-        """The catalog's tag in the answer, without the catalog."""
-        response.headers["etag"] = await self._runner.between_steps(
-            lambda: etag("catalog", self._catalog.keeper.decided())
-        )
+    async def catalog_tag(self) -> str:
+        """The catalog's tag, without the catalog."""
+        return await self._runner.between_steps(lambda: etag("catalog", self._catalog.keeper.decided()))
 
-    async def _now(self, kind: str, name: str) -> tuple[dict[str, Any], str]:
+    async def now(self, kind: str, name: str) -> tuple[dict[str, Any], str]:
         """The thing and its tag. The catalog may be large, so a thread reads it."""
         if kind == "catalog":
-            return await self._runner.between_steps(lambda: _with_tag(kind, self._catalog.keeper.export()))
+            return await self._runner.between_steps(lambda: _with_tag(kind, to_data(self._catalog.keeper.export())))
         await self._runner.at_rest()
-        return _with_tag(kind, self.at(kind, name))
+        return _with_tag(kind, to_data(self.at(kind, name)))
 
     def unless_changed(self, kind: str, name: str, if_match: str | None) -> Check:
         """The check that refuses a change of a missing object, or of one whose tag is not in the header `If-Match` when
@@ -72,7 +78,7 @@ class ResourceLookup:
                     await self._runner.at_rest()
                     self.at(kind, name)
                 return
-            now, tag = await self._now(kind, name)
+            now, tag = await self.now(kind, name)
             if not matches(if_match, tag):
                 raise Changed(kind, name, if_match, tag, now)
 
@@ -83,10 +89,10 @@ def _with_tag(kind: str, found: dict[str, Any]) -> tuple[dict[str, Any], str]:
     return found, etag(kind, found)
 
 
-def find(items: Sequence[dict[str, Any]], name: str, kind: str) -> dict[str, Any]:
+def find(items: Sequence[Item], name: str, kind: str) -> Item:
     """The item of this name, or a refusal with the nearest one."""
     for item in items:
-        if item["name"] == name:
+        if item.name == name:
             return item
-    known = [item["name"] for item in items]
+    known = [item.name for item in items]
     raise Refuse(f"{kind} {name} does not exist{nearest(name, known)}", code=f"unknown_{kind}")

@@ -12,6 +12,10 @@ from typing import Any, Final
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from millrace.protocol.admin.data import former_names
+from millrace.protocol.admin.operators import OperatorView, TrialView
+from millrace.protocol.admin.streams import FeedView, StreamView
+
 PROBLEM: Final = "application/problem+json"
 TITLES: Final[Mapping[int, str]] = {
     400: "The statement cannot be used",
@@ -49,6 +53,9 @@ SCHEMA: Final = {
         "now": {"type": "object", "description": "The present item."},
     },
 }
+# The views with fields that have had another name.
+RENAMED: Final = (FeedView, OperatorView, StreamView, TrialView)
+UNTIL: Final = "The former name of `%s`, until 0.3."
 Responses = dict[int | str, dict[str, Any]]
 
 
@@ -73,6 +80,10 @@ def document(app: FastAPI) -> Callable[[], dict[str, Any]]:
             made.update(get_openapi(title=app.title, version=app.version, routes=app.routes))
             schemas = made.setdefault("components", {}).setdefault("schemas", {})
             schemas["Problem"] = SCHEMA
+            for view in RENAMED:
+                properties = schemas[view.__name__]["properties"]
+                for old, new in former_names(view).items():
+                    properties[old] = {**properties[new], "title": old, "deprecated": True, "description": UNTIL % new}
             for gone in ("HTTPValidationError", "ValidationError"):
                 schemas.pop(gone, None)  # the framework's own form, which is never sent
         return made

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from millrace.http.redaction import redacted
 from millrace.observe.recent import recent
-from millrace.run.config import Security, admin_security, listen_security
+from millrace.protocol.admin.server import GuardView, ProcessView
 from millrace.values.kernels import compiled, outdated
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from millrace.run.config import Address, ServerSection
+    from millrace.run.config import Address, Security
     from millrace.run.daemon import Daemon
 
 # The libraries whose version decides how the server behaves.
@@ -34,21 +34,21 @@ def add_operations(app: FastAPI, daemon: Daemon) -> None:
         return recent.lines()
 
 
-def process() -> dict[str, Any]:
+def process() -> ProcessView:
     """The process and its limits."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     memory, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return {
-        "pid": os.getpid(),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "processors": os.cpu_count(),
-        "open_files": _open_files(),
-        "open_files_limit": None if soft == resource.RLIM_INFINITY else soft,
-        "open_files_hard_limit": None if hard == resource.RLIM_INFINITY else hard,
-        "memory_limit_bytes": None if memory == resource.RLIM_INFINITY else memory,
-        "libraries": {name: _version(name) for name in LIBRARIES},
-    }
+    return ProcessView(
+        pid=os.getpid(),
+        python=platform.python_version(),
+        platform=platform.platform(),
+        processors=os.cpu_count(),
+        open_files=_open_files(),
+        open_files_limit=None if soft == resource.RLIM_INFINITY else soft,
+        open_files_hard_limit=None if hard == resource.RLIM_INFINITY else hard,
+        memory_limit_bytes=None if memory == resource.RLIM_INFINITY else memory,
+        libraries={name: _version(name) for name in LIBRARIES},
+    )
 
 
 def cores() -> int:
@@ -65,20 +65,11 @@ def kernels() -> str:
     return "compiled" if compiled() else "python"
 
 
-def guards(server: ServerSection) -> dict[str, Any]:
-    """Who can reach each port, and what it requires of them."""
-    return {
-        "listen_guard": _guard(server.listen, listen_security(server)),
-        "admin_guard": _guard(server.admin, admin_security(server)),
-    }
-
-
-def _guard(address: Address, security: Security) -> dict[str, bool]:
-    return {
-        "loopback": address.is_loopback,
-        "tls": security.certificate is not None,
-        "token": security.token_file is not None,
-    }
+def guard_of(address: Address, security: Security) -> GuardView:
+    """Who can reach a port, and what it requires of them."""
+    return GuardView(
+        loopback=address.is_loopback, tls=security.certificate is not None, token=security.token_file is not None
+    )
 
 
 def _open_files() -> int | None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from millrace.protocol.admin.queries import FreshnessView, StaleRowView
 from millrace.values.batch import Batch
 from millrace.values.intervals import format_interval
 
@@ -94,18 +95,17 @@ class Freshness:
                 worst[key] = max(worst.get(key, 0), age)
             self.worst = sorted(worst.items(), key=lambda one: -one[1])[:WORST]
 
-    def to_data(self) -> dict[str, Any]:
-        """As the API shows it."""
+    def view(self) -> FreshnessView:
         waiting = sorted(self.waiting.items(), key=lambda one: -one[1])[:WORST]
-        return {
-            "bound_us": self.bound_us,
-            "breaches": self.breaches,
-            "late": self.late,
-            "last_us": self.last_us,
-            "worst": [{"key": dict(key), "age_us": age} for key, age in self.worst],
-            "waiting": len(self.waiting),
-            "waiting_worst": [{"key": dict(key), "age_us": age} for key, age in waiting],
-        }
+        return FreshnessView(
+            bound_us=self.bound_us,
+            breaches=self.breaches,
+            late=self.late,
+            last_us=self.last_us,
+            worst=[StaleRowView(key=dict(key), age_us=age) for key, age in self.worst],
+            waiting=len(self.waiting),
+            waiting_worst=[StaleRowView(key=dict(key), age_us=age) for key, age in waiting],
+        )
 
     def sentence(self, sink: str, *, keys: bool = True) -> str | None:
         """A sentence about the breaches, if there were any; without `keys` where data must not go, such as the log."""

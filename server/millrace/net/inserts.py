@@ -75,9 +75,9 @@ class Inserts:
                 code="already_open",
             )
 
-    async def run(self, insert: Insert, batch: Batch) -> dict[str, Any]:
-        """Put the tuples into their stream; how many it took and how many of them were late."""
+    async def run(self, insert: Insert, batch: Batch) -> int:
+        """Put the tuples into their stream; how many of them were late."""
         feed = _Feed()
         self._feeds.count_tuples(insert.stream, len(batch))
         await self._runner.feed_at_once(insert.stream, FEED, feed, batch)
-        return {"rows": len(batch), "late": feed.tuples_late}
+        return feed.tuples_late

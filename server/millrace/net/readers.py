@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from millrace.net.sink import Consumer, Outlet, Unwritten, WriterSink
+from millrace.protocol.admin.queries import SlowReaderView, Why
 from millrace.protocol.timestamps import format_timestamp
 from millrace.protocol.words import counted
 
@@ -57,18 +57,18 @@ class SlowReader:
     def try_(self) -> str:
         return f"millrace sink show {self.name}" if self.kind == "sink" else f"millrace query show {self.query}"
 
-    def to_data(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "name": self.name,
-            "since_us": self.since_us,
-            "rows": self.rows,
-            "bytes": self.bytes,
-            "streams": list(self.streams),
-            "obstacle": self.obstacle,
-            "text": self.text,
-            "try": self.try_,
-        }
+    def view(self) -> SlowReaderView:
+        return SlowReaderView(
+            kind=self.kind,
+            name=self.name,
+            since_us=self.since_us,
+            rows=self.rows,
+            bytes=self.bytes,
+            streams=list(self.streams),
+            obstacle=self.obstacle,
+            text=self.text,
+            try_=self.try_,
+        )
 
 
 def slow_reader(outlet: Outlet, withheld: Mapping[str, Iterable[str]]) -> SlowReader | None:
@@ -89,20 +89,20 @@ def slow_reader(outlet: Outlet, withheld: Mapping[str, Iterable[str]]) -> SlowRe
     )
 
 
-def explained(why: Mapping[str, Any], reader: SlowReader) -> dict[str, Any]:
+def explained(why: Why, reader: SlowReader) -> Why:
     """The answer of `why` if a slow reader holds rows back."""
-    return {
-        **why,
-        "text": reader.text,
-        "reason": "slow_reader",
-        "operator": None,
-        "input": None,
-        "stream": next(iter(reader.streams), why["stream"]),
-        "feed": None,
-        "since": reader.since_us,
-        "held": reader.rows,
-        "try": reader.try_,
-    }
+    return replace(
+        why,
+        text=reader.text,
+        reason="slow_reader",
+        operator=None,
+        input=None,
+        stream=next(iter(reader.streams), why.stream),
+        feed=None,
+        since=reader.since_us,
+        held=reader.rows,
+        try_=reader.try_,
+    )
 
 
 def _kind(consumer: Consumer) -> str:

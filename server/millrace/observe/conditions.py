@@ -12,16 +12,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from millrace.protocol import Refuse
+from millrace.protocol.admin.bodies import FORMS
 from millrace.values.intervals import parse_duration
 
 # What can be compared: the word, and where its value is in the measures of a span.
 LATENCIES: Final = {"mean": "mean_us", "p50": "p50_us", "p99": "p99_us", "max": "max_us"}
 OTHERS: Final = {"queue": "queue_mean", "peak-queue": "queue_peak", "idle-wait": "idle", "steps": "steps_per_second"}
 MEASURES: Final[Mapping[str, str]] = {**LATENCIES, **OTHERS}
-FORMS: Final = (
-    "'p99 > 200ms' (also mean, p50, max), 'queue > 1000' (also peak-queue), 'idle-wait > 20%', 'steps > 5000' (a "
-    "second); with >, >=, < or <=; 'p99 > 1.5x' means 1.5 times the value before; join several with 'or'"
-)
 _COMPARISON: Final = re.compile(r"\s*([a-z0-9-]+)\s*(>=|<=|>|<)\s*(\S.*?)\s*", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"\d{1,15}(?:\.\d{1,9})?|\.\d{1,9}")
 

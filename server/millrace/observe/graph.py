@@ -8,123 +8,128 @@ follow a fork.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
-from millrace.observe.rates import Rate
-
-Graph = Mapping[str, Any]
+from millrace.protocol.admin.operators import ArcView, ComponentView, GraphView, NodeView, OperatorView, RateView
 
 
 def draw(
     forks: Mapping[str, str],
-    operators: Sequence[Mapping[str, Any]],
-    component: Mapping[str, Any],
-    rates: Mapping[str, Rate],
-) -> dict[str, Any]:
+    operators: Sequence[OperatorView],
+    component: ComponentView,
+    rates: Mapping[str, RateView],
+) -> GraphView:
     """The graph as data. `forks` has the name of the fork of each operator whose output is shared."""
-    members = set(component["operators"])
-    operators = [operator for operator in operators if operator["name"] in members]
-    return {
-        "component": component["name"],
-        "strategy": component["strategy"],
-        "weight": component["weight"],
-        "operators": [_node(operator, rates.get(operator["name"])) for operator in operators],
-        "arcs": list(_arcs(operators, forks)),
-    }
+    members = set(component.operators)
+    operators = [operator for operator in operators if operator.name in members]
+    return GraphView(
+        component=component.name,
+        strategy=component.strategy,
+        weight=component.weight,
+        operators=[_node(operator, rates.get(operator.name)) for operator in operators],
+        arcs=list(_arcs(operators, forks)),
+    )
 
 
-def _node(operator: Mapping[str, Any], rate: Rate | None) -> dict[str, Any]:
-    kept = ("name", "kind", "queries", "strategy", "break", "blocked", "state_tuples")
-    return {**{key: operator[key] for key in kept}, "rate": None if rate is None else rate.to_data()}
+def _node(operator: OperatorView, rate: RateView | None) -> NodeView:
+    return NodeView(
+        name=operator.name,
+        kind=operator.kind,
+        queries=operator.queries,
+        strategy=operator.strategy,
+        break_=operator.break_,
+        blocked=operator.blocked,
+        state_tuples=operator.state_tuples,
+        rate=rate,
+    )
 
 
-def _arcs(operators: Sequence[Mapping[str, Any]], forks: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    breaks = {operator["name"]: operator["break"] for operator in operators}
+def _arcs(operators: Sequence[OperatorView], forks: Mapping[str, str]) -> Iterator[ArcView]:
+    breaks = {operator.name: operator.break_ for operator in operators}
     for operator in operators:
-        name = operator["name"]
         for origin, fork in forks.items():
-            if fork == name:
-                yield {"from": origin, "to": name, "queue_tuples": None, "idle_wait_us": None, "break": breaks[origin]}
-        for given in operator["inputs"]:
-            origin = given["from"]
-            shared = origin in forks and operator["kind"] != "sink"
-            yield {
-                "from": forks[origin] if shared else origin,
-                "to": name,
-                "queue_tuples": given["queue_tuples"],
-                "idle_wait_us": given["idle_wait_us"],
-                "break": None if shared else breaks.get(origin),
-            }
+            if fork == operator.name:
+                yield ArcView(from_=origin, to=fork, queue_tuples=None, idle_wait_us=None, break_=breaks[origin])
+        for reader in operator.inputs:
+            origin = reader.from_
+            shared = origin in forks and operator.kind != "sink"
+            yield ArcView(
+                from_=forks[origin] if shared else origin,
+                to=operator.name,
+                queue_tuples=reader.queue_tuples,
+                idle_wait_us=reader.idle_wait_us,
+                break_=None if shared else breaks.get(origin),
+            )
 
 
 # -- texts -------------------------------------------------------------------------------------------------------------
 
 
-def render(graph: Graph, form: str) -> str:
+def render(graph: GraphView, form: str) -> str:
     """The graph in one of FORMS."""
     return FORMS[form](graph)
 
 
-def mermaid(graph: Graph) -> str:
+def mermaid(graph: GraphView) -> str:
     """A flowchart. Break points are dotted arcs."""
-    ids = {node["name"]: f"n{number}" for number, node in enumerate(graph["operators"])}
+    ids = {node.name: f"n{number}" for number, node in enumerate(graph.operators)}
     shapes = {"source": "([{}])", "sink": "[[{}]]", "fork": "{{{{{}}}}}"}
     lines = ["flowchart LR"]
-    for node in graph["operators"]:
+    for node in graph.operators:
         label = "<br/>".join(part.replace('"', "#quot;") for part in _label(node))
-        shape = shapes.get(node["kind"], "[{}]").format('"' + label + '"')
-        lines.append(f"  {ids[node['name']]}{shape}")
-    for arc in graph["arcs"]:
+        shape = shapes.get(node.kind, "[{}]").format('"' + label + '"')
+        lines.append(f"  {ids[node.name]}{shape}")
+    for arc in graph.arcs:
         words = _arc_words(arc).replace('"', "#quot;")
-        line = "-.->" if arc["break"] else "-->"
+        line = "-.->" if arc.break_ else "-->"
         labelled = f'{line}|"{words}"|' if words else line
-        lines.append(f"  {ids[arc['from']]} {labelled} {ids[arc['to']]}")
+        lines.append(f"  {ids[arc.from_]} {labelled} {ids[arc.to]}")
     return "\n".join(lines)
 
 
-def dot(graph: Graph) -> str:
+def dot(graph: GraphView) -> str:
     """Graphviz. Break points are dashed arcs."""
     shapes = {"source": "ellipse", "sink": "box3d", "fork": "diamond"}
-    lines = [f"digraph {_quoted(graph['component'])} {{", "  rankdir=LR;", "  node [shape=box];"]
-    for node in graph["operators"]:
+    lines = [f"digraph {_quoted(graph.component)} {{", "  rankdir=LR;", "  node [shape=box];"]
+    for node in graph.operators:
         label = "\\n".join(_escaped(part) for part in _label(node))
-        lines.append(f'  {_quoted(node["name"])} [shape={shapes.get(node["kind"], "box")}, label="{label}"];')
-    for arc in graph["arcs"]:
-        style = ", style=dashed" if arc["break"] else ""
+        lines.append(f'  {_quoted(node.name)} [shape={shapes.get(node.kind, "box")}, label="{label}"];')
+    for arc in graph.arcs:
+        style = ", style=dashed" if arc.break_ else ""
         label = _quoted(_arc_words(arc))
-        lines.append(f"  {_quoted(arc['from'])} -> {_quoted(arc['to'])} [label={label}{style}];")
+        lines.append(f"  {_quoted(arc.from_)} -> {_quoted(arc.to)} [label={label}{style}];")
     return "\n".join([*lines, "}"])
 
 
-def table(graph: Graph) -> str:
+def table(graph: GraphView) -> str:
     """A line per input of an operator."""
     heads = ("operator", "kind", "strategy", "from", "queue", "in/s", "out/s", "idle", "break")
-    arcs = graph["arcs"]
+    arcs = graph.arcs
     rows: list[Sequence[str]] = [heads]
-    for node in graph["operators"]:
-        given = [arc for arc in arcs if arc["to"] == node["name"]]
-        rate = node["rate"]
-        own = [node["name"], node["kind"], node["strategy"] or "-"]
-        end = [per_second(rate and rate["input"]), per_second(rate and rate["output"])]
+    for node in graph.operators:
+        given = [arc for arc in arcs if arc.to == node.name]
+        rate = node.rate
+        own = [node.name, node.kind, node.strategy or "-"]
+        end = [per_second(None if rate is None else rate.input), per_second(None if rate is None else rate.output)]
         for position, arc in enumerate(given or [None]):
-            share = percent(rate["idle"][position]) if rate and len(rate["idle"]) > position else "-"
-            origin, queue = (arc["from"], _count(arc["queue_tuples"])) if arc else ("-", "-")
-            last = (node["break"] or "-") if position == 0 else ""
+            share = percent(rate.idle[position]) if rate and len(rate.idle) > position else "-"
+            origin, queue = (arc.from_, _count(arc.queue_tuples)) if arc else ("-", "-")
+            last = (node.break_ or "-") if position == 0 else ""
             rows.append([*own, origin, queue, *end, share, last])
             own, end = ["", "", ""], ["", ""]
     return columns(rows)
 
 
-def text(graph: Graph) -> str:
+def text(graph: GraphView) -> str:
     """A tree from the sources down; an operator of several inputs is shown in full at the first and named elsewhere."""
-    nodes = {node["name"]: node for node in graph["operators"]}
-    below: dict[str, list[Mapping[str, Any]]] = {name: [] for name in nodes}
-    for arc in graph["arcs"]:
-        below[arc["from"]].append(arc)
+    nodes = {node.name: node for node in graph.operators}
+    below: dict[str, list[ArcView]] = {name: [] for name in nodes}
+    for arc in graph.arcs:
+        below[arc.from_].append(arc)
     seen: set[str] = set()
 
-    def branch(arc: Mapping[str, Any], indent: str, last: bool) -> Iterator[str]:
-        name = arc["to"]
+    def branch(arc: ArcView, indent: str, last: bool) -> Iterator[str]:
+        name = arc.to
         words = _arc_words(arc)
         head = f"{indent}{'└─' if last else '├─'} {name}"
         if name in seen:
@@ -135,8 +140,8 @@ def text(graph: Graph) -> str:
         for number, following in enumerate(below[name]):
             yield from branch(following, indent + ("   " if last else "│  "), number == len(below[name]) - 1)
 
-    lines = [f"component {graph['component']}: {graph['strategy']}, weight {graph['weight']}"]
-    into = {arc["to"] for arc in graph["arcs"]}
+    lines = [f"component {graph.component}: {graph.strategy}, weight {graph.weight}"]
+    into = {arc.to for arc in graph.arcs}
     for name, node in nodes.items():
         if name not in into:
             lines.append(f"{name}  {', '.join(_label(node)[1:])}")
@@ -145,28 +150,28 @@ def text(graph: Graph) -> str:
     return "\n".join(lines)
 
 
-FORMS: Final[Mapping[str, Callable[[Graph], str]]] = {"mermaid": mermaid, "dot": dot, "table": table, "text": text}
+FORMS: Final[Mapping[str, Callable[[GraphView], str]]] = {"mermaid": mermaid, "dot": dot, "table": table, "text": text}
 
 
-def _label(node: Mapping[str, Any]) -> list[str]:
+def _label(node: NodeView) -> list[str]:
     """The lines in an operator's box."""
-    rate = node["rate"]
-    lines = [node["name"], node["kind"] + (f", {node['strategy']}" if node["strategy"] else "")]
-    if rate is not None and node["kind"] != "fork":
-        waits = max(rate["idle"], default=0.0)
+    rate = node.rate
+    lines = [node.name, node.kind + (f", {node.strategy}" if node.strategy else "")]
+    if rate is not None and node.kind != "fork":
+        waits = max(rate.idle, default=0.0)
         lines.append(
-            f"{per_second(rate['input'])}/s in, {per_second(rate['output'])}/s out"
+            f"{per_second(rate.input)}/s in, {per_second(rate.output)}/s out"
             + (f", waits {percent(waits)}" if waits else "")
         )
-    if node["blocked"]:
+    if node.blocked:
         lines.append("blocked")
     return lines
 
 
-def _arc_words(arc: Mapping[str, Any]) -> str:
-    words = [f"queue {arc['queue_tuples']}"] if arc["queue_tuples"] else []
-    if arc["break"]:
-        words.append("break" if arc["break"] == "user" else f"break ({arc['break']})")
+def _arc_words(arc: ArcView) -> str:
+    words = [f"queue {arc.queue_tuples}"] if arc.queue_tuples else []
+    if arc.break_:
+        words.append("break" if arc.break_ == "user" else f"break ({arc.break_})")
     return ", ".join(words)
 
 

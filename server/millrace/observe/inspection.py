@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from millrace.observe.analysis import analyze
 from millrace.protocol import Refuse, Schema
+from millrace.protocol.admin.changes import ColumnView, StatementView
+from millrace.protocol.admin.data import to_data
+from millrace.protocol.admin.queries import AnalyzedView, ExplainView
 from millrace.sql import Describe, ExplainRunning, Inspection, Show, ShowCreate
 from millrace.sql.options import QUERY_OPTIONS, SINK_OPTIONS, STREAM_OPTIONS, shown_options
 
@@ -19,7 +23,7 @@ class Inspector:
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
-        self._lists: Mapping[str, Callable[[], list[dict[str, Any]]]] = {
+        self._lists: Mapping[str, Callable[[], Sequence[object]]] = {
             "streams": daemon.streams,
             "queries": daemon.queries,
             "sinks": daemon.catalog.sinks,
@@ -27,44 +31,52 @@ class Inspector:
             "operators": daemon.operators,
         }
 
-    async def show(self, step: Inspection) -> dict[str, Any]:
+    async def show(self, step: Inspection, told: StatementView) -> StatementView:
+        """The outcome of a statement with what it shows."""
         await self._daemon.runner.at_rest()
         match step:
             case Show(of):
-                return {"items": self._lists[of]()}
+                return replace(told, items=[to_data(item) for item in self._lists[of]()])
             case Describe("stream", name):
-                return self._stream(name)
+                return self._stream(name, told)
             case Describe("query", name):
-                return self._query(name)
+                return self._query(name, told)
             case Describe(_, name):
-                return self._sink(name)
+                return self._sink(name, told)
             case ExplainRunning(name, True):
-                return await analyze(self._daemon, name)
+                return explained(told, await analyze(self._daemon, name))
             case ExplainRunning(name):
-                return await self._daemon.catalog.explain(name)
+                return explained(told, await self._daemon.catalog.explain(name))
             case ShowCreate():
-                return {}
+                return told
 
-    def _stream(self, name: str) -> dict[str, Any]:
+    def _stream(self, name: str, told: StatementView) -> StatementView:
         stream = self._daemon.catalog.known.stream(name)
-        return _described("stream", stream.schema, {"timestamps": stream.timestamps, **options_of("stream", stream)})
+        options = {"timestamps": stream.timestamps, **options_of("stream", stream)}
+        return replace(told, of="stream", columns=_columns(stream.schema), options=options)
 
-    def _query(self, name: str) -> dict[str, Any]:
+    def _query(self, name: str, told: StatementView) -> StatementView:
         query = self._daemon.catalog.known.queries[name]
         options = options_of("query", query.options)
         if query.update_key is not None:
             options = {"update_key": ", ".join(query.update_key), **options}
         reads = [*query.reads_streams, *query.reads_queries]
         temporary = name in self._daemon.catalog.temporaries.names
-        return {**_described("query", query.schema, options), "reads": reads, "temporary": temporary}
+        columns = _columns(query.schema)
+        return replace(told, of="query", columns=columns, options=options, reads=reads, temporary=temporary)
 
-    def _sink(self, name: str) -> dict[str, Any]:
+    def _sink(self, name: str, told: StatementView) -> StatementView:
         known = self._daemon.catalog.known
         sink = known.sinks.get(name)
         if sink is None:
             raise Refuse(f"sink {name} does not exist", code="unknown_sink")
-        options = options_of("sink", sink)
-        return {**_described("sink", known.queries[sink.query].schema, options), "query": sink.query}
+        columns = _columns(known.queries[sink.query].schema)
+        return replace(told, of="sink", columns=columns, options=options_of("sink", sink), query=sink.query)
+
+
+def explained(told: StatementView, plan: ExplainView | AnalyzedView) -> StatementView:
+    """The outcome of EXPLAIN with the plan of a running query."""
+    return replace(told, **{field.name: getattr(plan, field.name) for field in fields(plan)})
 
 
 def options_of(kind: str, definition: object) -> dict[str, Any]:
@@ -73,8 +85,5 @@ def options_of(kind: str, definition: object) -> dict[str, Any]:
     return shown_options(definition, tables[kind])
 
 
-def _described(of: str, schema: Schema, options: Mapping[str, Any]) -> dict[str, Any]:
-    columns = [
-        {"name": field.name, "type": str(field.type), "nullable": field.nullable} for field in schema.data_fields
-    ]
-    return {"of": of, "columns": columns, "options": dict(options)}
+def _columns(schema: Schema) -> list[ColumnView]:
+    return [ColumnView(name=field.name, type=str(field.type), nullable=field.nullable) for field in schema.data_fields]

@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -30,6 +30,8 @@ from millrace.observe.families import counter as _counter
 from millrace.observe.families import gauge as _gauge
 from millrace.observe.journals import journal_families
 from millrace.operators.source.source import CAUSES
+from millrace.protocol.admin.operators import ComponentView, InputView, OperatorView
+from millrace.protocol.admin.streams import ArchiveView
 from millrace.run.runner import Runner
 from millrace.run.threads import in_thread
 from millrace.values.batch import Batch
@@ -57,9 +59,9 @@ OUTCOMES: Final = ("answered", "below", "timeout", "closed")
 class Views(Protocol):
     """The engine's views between two steps."""
 
-    def components(self) -> list[dict[str, Any]]: ...
+    def components(self) -> list[ComponentView]: ...
 
-    def operators(self) -> list[dict[str, Any]]: ...
+    def operators(self) -> list[OperatorView]: ...
 
     def query_states(self) -> dict[str, str]: ...
 
@@ -118,7 +120,7 @@ class Metrics:
         self._punctuations: Counter[str] = Counter()
         self._punctuated: dict[str, dict[str, int]] = {}
         self._pauses = Histogram()
-        self.archives: Callable[[], Mapping[str, Mapping[str, Any]]] = dict
+        self.archives: Callable[[], Mapping[str, ArchiveView]] = dict
         self._reconfigurations: Counter[tuple[str, str]] = Counter()
         self.durability: Durability | None = None
         self.problems: Callable[[], list[str]] = list
@@ -172,7 +174,7 @@ class Metrics:
     def text(self) -> bytes:
         return generate_latest(self.registry)
 
-    async def scrape(self, pieces: AsyncIterable[list[dict[str, Any]]] | None) -> bytes:
+    async def scrape(self, pieces: AsyncIterable[list[OperatorView]] | None) -> bytes:
         """The same text. The loop is free after each piece of the operators and each family, and a thread renders.
 
         Without operators the engine is being recovered, and the families that read it are left out."""
@@ -192,7 +194,7 @@ class Metrics:
     def collect(self) -> Iterator[Metric]:
         return (family for family in self._collect(self._engine.operators()) if family is not None)
 
-    def _collect(self, operators: list[dict[str, Any]]) -> Iterator[Metric | None]:
+    def _collect(self, operators: list[OperatorView]) -> Iterator[Metric | None]:
         """The families; None where one takes long, so that the caller can do something else."""
         yield from self._server()
         yield from self._sources()
@@ -310,7 +312,7 @@ class Metrics:
         ):
             yield _counter(metric, text, label, [((name,), value) for name, value in values.items()])
 
-    def _operators(self, operators: list[dict[str, Any]]) -> Iterator[Metric]:
+    def _operators(self, operators: list[OperatorView]) -> Iterator[Metric]:
         labels = ("component", "operator")
         for metric, text, key in (
             ("operator_input_tuples", "Tuples that the operator has read from its inputs.", "input_tuples"),
@@ -322,10 +324,10 @@ class Metrics:
                 "errors",
             ),
         ):
-            yield _counter(metric, text, labels, [(_labels(at), at[key]) for at in operators])
+            yield _counter(metric, text, labels, [(_labels(at), getattr(at, key)) for at in operators])
         yield _counter(
             "operator_busy_seconds", "Time that the operator has spent executing.", labels,
-            [(_labels(at), at["busy_us"] / 1e6) for at in operators],
+            [(_labels(at), at.busy_us / 1e6) for at in operators],
         )  # fmt: skip
         for metric, text, key in (
             (
@@ -335,7 +337,7 @@ class Metrics:
             ),
             ("operator_state_bytes", "Bytes in memory of the operator's state.", "state_bytes"),
         ):
-            yield _gauge(metric, text, labels, [(_labels(at), at[key]) for at in operators])
+            yield _gauge(metric, text, labels, [(_labels(at), getattr(at, key)) for at in operators])
         yield from self._inputs(operators)
         yield from self._queues(operators)
         yield from self._joins(operators)
@@ -343,58 +345,58 @@ class Metrics:
             "operator_low_watermark_seconds",
             "The operator emits no further tuple older than this time, in seconds since the epoch.",
             labels,
-            [(_labels(at), at["low_water_us"] / 1e6) for at in operators if at["low_water_us"] is not None],
+            [(_labels(at), at.low_water_us / 1e6) for at in operators if at.low_water_us is not None],
         )
 
-    def _inputs(self, operators: list[dict[str, Any]]) -> Iterator[Metric]:
+    def _inputs(self, operators: list[OperatorView]) -> Iterator[Metric]:
         labels = ("component", "operator", "input")
-        inputs = [((*_labels(at), name), given) for at in operators for name, given in _named_inputs(at["inputs"])]
+        inputs = [((*_labels(at), name), given) for at in operators for name, given in _named_inputs(at.inputs)]
         yield _gauge(
             "operator_queue_tuples",
             "Tuples that wait in the queue of the input.",
             labels,
-            [(at, given["queue_tuples"]) for at, given in inputs],
+            [(at, given.queue_tuples) for at, given in inputs],
         )
         yield _counter(
             "operator_idle_wait_seconds",
             "Time for which the operator was blocked because the time of this input was too low.",
             labels,
-            [(at, given["idle_wait_us"] / 1e6) for at, given in inputs],
+            [(at, given.idle_wait_us / 1e6) for at, given in inputs],
         )
 
-    def _queues(self, operators: list[dict[str, Any]]) -> Iterator[Metric]:
+    def _queues(self, operators: list[OperatorView]) -> Iterator[Metric]:
         """Of the inputs that have an update queue or shed; and without an input what operators leave out themselves."""
         labels = ("component", "operator", "input")
         queues = [
-            ((*_labels(at), name), given["queue"])
+            ((*_labels(at), name), given.queue)
             for at in operators
-            for name, given in _named_inputs(at["inputs"])
-            if given["queue"] is not None
+            for name, given in _named_inputs(at.inputs)
+            if given.queue is not None
         ]
-        older = [((*_labels(at), ""), at["superseded"]) for at in operators if at["kind"] not in PASSING]
+        older = [((*_labels(at), ""), at.superseded) for at in operators if at.kind not in PASSING]
         yield _counter(
             "update_superseded",
             "Updates replaced by a newer one of the same key before they were processed; without an input, updates "
             "that were older than the newest of their key when they reached an operator of update streams.",
             labels,
-            [*((at, queue["superseded"]) for at, queue in queues), *older],
+            [*((at, queue.superseded) for at, queue in queues), *older],
         )
         yield _counter(
             "update_shed", "Tuples dropped by random load shedding.", labels,
-            [(at, queue["shed"]) for at, queue in queues],
+            [(at, queue.shed) for at, queue in queues],
         )  # fmt: skip
-        autos = [(at, queue["auto"]) for at, queue in queues if queue["auto"] is not None]
+        autos = [(at, queue.auto) for at, queue in queues if queue.auto is not None]
         yield _gauge(
             "update_superseding",
             "Of LATEST USING AUTO: 1 while the queue keeps only the newest tuple of each key, 0 while it keeps all.",
             labels,
-            [(at, int(auto["mode"] == "update")) for at, auto in autos],
+            [(at, int(auto.mode == "update")) for at, auto in autos],
         )
         yield _counter(
             "update_switches",
             "Of LATEST USING AUTO: how often the load has changed whether the queue supersedes.",
             labels,
-            [(at, auto["switches"]) for at, auto in autos],
+            [(at, auto.switches) for at, auto in autos],
         )
         yield _gauge(
             "update_staleness_seconds",
@@ -402,53 +404,53 @@ class Metrics:
             "results yet (application); zero if no update is pending.",
             (*labels, "kind"),
             [
-                ((*at, kind), queue[f"{kind}_staleness_us"] / 1e6)
+                ((*at, kind), getattr(queue, f"{kind}_staleness_us") / 1e6)
                 for at, queue in queues
                 for kind in ("queue", "application")
             ],
         )
 
-    def _joins(self, operators: list[dict[str, Any]]) -> Iterator[Metric]:
+    def _joins(self, operators: list[OperatorView]) -> Iterator[Metric]:
         labels = ("component", "operator")
-        joins = [(_labels(at), at["join"]) for at in operators if at["join"] is not None]
+        joins = [(_labels(at), at.join) for at in operators if at.join is not None]
         yield _gauge(
             "join_mode",
             "1 for the present mode of the join: it reads rows as they arrive (arrival, filter), or in order (sync).",
             (*labels, "mode"),
-            [((*at, mode), int(join["mode"] == mode)) for at, join in joins for mode in JOIN_MODES],
+            [((*at, mode), int(join.mode == mode)) for at, join in joins for mode in JOIN_MODES],
         )
         yield _counter(
             "join_mode_switches",
             "How often the join has switched its mode.",
             labels,
-            [(at, join["switches"]) for at, join in joins],
+            [(at, join.switches) for at, join in joins],
         )
         yield _counter(
             "join_closed_rows",
             "Stored tuples that the join has dropped early, because promises had closed their groups.",
             labels,
-            [(at, join["closed_rows"]) for at, join in joins],
+            [(at, join.closed_rows) for at, join in joins],
         )
 
     def _components(self) -> Iterator[Metric]:
         components = self._engine.components()
         yield _counter(
             "component_steps", "Executions of all operators by the component's scheduler.", ("component",),
-            [((at["name"],), at["steps"]) for at in components],
+            [((at.name,), at.steps) for at in components],
         )  # fmt: skip
         yield _gauge(
             "component_strategy_info", "Always 1; the label has the scheduling strategy of the component.",
             ("component", "strategy"),
-            [((at["name"], at["strategy"]), 1) for at in components],
+            [((at.name, at.strategy), 1) for at in components],
         )  # fmt: skip
         yield _gauge(
             "component_queue_bytes", "Bytes in memory of all tuples that are queued in the component.",
             ("component",),
-            [((at["name"],), at["queued_bytes"]) for at in components],
+            [((at.name,), at.queued_bytes) for at in components],
         )  # fmt: skip
         yield _gauge(
             "component_ready", "1 if the component has work that it can do now, else 0.", ("component",),
-            [((at["name"],), int(at["ready"])) for at in components],
+            [((at.name,), int(at.ready)) for at in components],
         )  # fmt: skip
 
     def _sinks(self) -> Iterator[Metric]:
@@ -580,10 +582,10 @@ class Metrics:
             ("archive_files", "Complete files of history that were written.", "files"),
             ("archive_bytes", "Bytes of the complete files of history.", "bytes"),
         ):
-            yield _counter(metric, text, label, [((name,), at[key]) for name, at in archives.items()])
+            yield _counter(metric, text, label, [((name,), getattr(at, key)) for name, at in archives.items()])
         yield _counter(
             "archive_errors", "Failed attempts to write history; the rows are retried.", label,
-            [((name,), at["errors"]) for name, at in archives.items()],
+            [((name,), at.errors) for name, at in archives.items()],
         )  # fmt: skip
         for metric, text, key, unit in (
             ("archive_waiting_rows", "Accepted rows that are in no complete file yet.", "waiting_rows", 1),
@@ -602,7 +604,7 @@ class Metrics:
             ),
             ("archive_held", "1 while the stream's feeds wait for its history to be written, else 0.", "held", 1),
         ):
-            yield _gauge(metric, text, label, [((name,), at[key] / unit) for name, at in archives.items()])
+            yield _gauge(metric, text, label, [((name,), getattr(at, key) / unit) for name, at in archives.items()])
 
     def _requests(self) -> Metric:
         family = HistogramMetricFamily(
@@ -657,14 +659,14 @@ def _buckets(histogram: Histogram) -> Iterator[tuple[str, float]]:
         yield bound, total
 
 
-def _labels(operator: Mapping[str, Any]) -> tuple[str, str]:
-    return operator["component"], operator["name"]
+def _labels(operator: OperatorView) -> tuple[str, str]:
+    return operator.component, operator.name
 
 
-def _named_inputs(inputs: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _named_inputs(inputs: Iterable[InputView]) -> Iterator[tuple[str, InputView]]:
     """Each input with the name of the operator it reads; a second input from the same one has its number added."""
     seen: Counter[str] = Counter()
     for given in inputs:
-        name = given["from"]
+        name = given.from_
         seen[name] += 1
         yield name if seen[name] == 1 else f"{name}#{seen[name]}", given

@@ -8,44 +8,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Final
 
 from millrace.engine import views
 from millrace.engine.engine import Engine
+from millrace.protocol.admin.operators import RateView
 
 LOOK_SECONDS: Final = 1.0
 # Long enough that a stream of a tuple a second shows a rate, short enough that a change is seen while one waits.
 LOOKS: Final = 5
 
 Counters = tuple[int, int, int, float, tuple[int, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class Rate:
-    """The work of one operator over `seconds`.
-
-    selectivity   tuples out for each tuple in; None without input
-    cost_us       microseconds for each tuple in; None likewise
-    idle          per input, the share of the time for which it held tuples of others back
-    """
-
-    seconds: float
-    input: float
-    output: float
-    executions: float
-    selectivity: float | None
-    cost_us: float | None
-    busy: float
-    idle: tuple[float, ...]
-
-    @property
-    def idle_most(self) -> float:
-        """The share of the time in which the operator waited for some input."""
-        return max(self.idle, default=0.0)
-
-    def to_data(self) -> dict[str, Any]:
-        return {**asdict(self), "idle": list(self.idle)}
 
 
 class Rates:
@@ -61,7 +34,7 @@ class Rates:
         now_us = self._now_us()
         self._looks.append((now_us, views.counters(self._engine, now_us)))
 
-    def now(self) -> dict[str, Rate]:
+    def now(self) -> dict[str, RateView]:
         """By operator; one that is too new to have a rate is missing."""
         now_us = self._now_us()
         found = {}
@@ -79,12 +52,12 @@ def goes_on(before: Counters, after: Counters) -> bool:
     return before[0] <= after[0] and before[2] <= after[2] and len(before[4]) == len(after[4])
 
 
-def between(before: Counters, after: Counters, us: int) -> Rate:
+def between(before: Counters, after: Counters, us: int) -> RateView:
     """The difference between two looks."""
     seconds = us / 1e6
     taken, given, executed = (late - early for early, late in zip(before[:3], after[:3], strict=True))
     busy_us = after[3] - before[3]
-    return Rate(
+    return RateView(
         seconds=seconds,
         input=taken / seconds,
         output=given / seconds,

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 import structlog
@@ -21,12 +21,12 @@ from millrace.changes.decisions import ComponentDecisions, component_names
 from millrace.engine import views
 from millrace.engine.engine import Engine
 from millrace.engine.events import CommandBody, SetStrategy
-from millrace.engine.fieldnames import with_old_names
 from millrace.engine.scheduler.table import Strategy
 from millrace.observe.conditions import Condition, parse_condition
 from millrace.observe.latencies import Latencies
 from millrace.observe.rates import Counters, between, goes_on
 from millrace.protocol import MillraceError, Refuse
+from millrace.protocol.admin.operators import MeasuresView, TrialView
 from millrace.run.catalog import Catalog, Check
 from millrace.run.runner import Runner
 from millrace.values.batch import Batch
@@ -40,32 +40,12 @@ SHORTEST_US: Final = 10_000
 LONGEST_US: Final = 3_600_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Measures:
-    """The measures of a span. Latency is delivery minus the arrival of the newest tuple in the row.
-
-    idle   the share of the time in which operators that can wait did, on average
-    """
-
-    seconds: float
-    rows: float
-    mean_us: float | None
-    p50_us: float | None
-    p99_us: float | None
-    max_us: float | None
-    queue_mean: float
-    queue_peak: float
-    idle: float
-    steps_per_second: float
-    input_per_second: float
-
-
 class Meter:
     """Measures one component for a while."""
 
     def __init__(self, engine: Engine, component: str, now_us: int, counters: Mapping[str, Counters]) -> None:
         found = engine.graph.component(component)
-        self.queries = {query["name"] for query in engine.queries() if query["component"] == component}
+        self.queries = {query.name for query in engine.queries() if query.component == component}
         self._component = found
         self._began_us = now_us
         self._steps = found.steps
@@ -82,7 +62,7 @@ class Meter:
     def look(self) -> None:
         self._queues.append(self._component.queued())
 
-    def ended(self, now_us: int, counters: Mapping[str, Counters]) -> Measures:
+    def ended(self, now_us: int, counters: Mapping[str, Counters]) -> MeasuresView:
         """The results."""
         us = max(now_us - self._began_us, 1)
         rates = {name: between(self._before[name], after, us) for name, after in counters.items()
@@ -90,7 +70,7 @@ class Meter:
         waits = [rates[name].idle_most for name in self._waits if name in rates]
         latencies = self._latencies
         p50, p99 = latencies.quantiles_us(50, 99)
-        return Measures(
+        return MeasuresView(
             seconds=us / 1e6,
             rows=latencies.rows,
             mean_us=latencies.mean_us(),
@@ -134,34 +114,33 @@ class Trial:
     was: ComponentDecisions
     state: State = "before"
     until_us: int = 0
-    before: Measures | None = None
-    during: Measures | None = None
+    before: MeasuresView | None = None
+    during: MeasuresView | None = None
     outcome: Outcome | None = None
     reason: str | None = None
     task: asyncio.Task[None] | None = None
 
-    def to_data(self, now_us: int) -> dict[str, Any]:
+    def view(self, now_us: int) -> TrialView:
         wish = self.wish
         left_us = max(self.until_us - now_us, 0)
         if self.state == "before":
             left_us += wish.for_us
-        view = {
-            "component": wish.component,
-            "strategy": wish.strategy,
-            "operator": wish.operator,
-            "for_seconds": wish.for_us / 1e6,
-            "before_seconds": wish.before_us / 1e6,
-            "revert_if": wish.revert_if,
-            "revert": wish.revert,
-            "previous": self.was.strategy if wish.operator is None else self.was_of(wish.operator),
-            "state": self.state,
-            "left_seconds": 0.0 if self.state == "ended" else left_us / 1e6,
-            "before": None if self.before is None else asdict(self.before),
-            "during": None if self.during is None else asdict(self.during),
-            "outcome": self.outcome,
-            "reason": self.reason,
-        }
-        return with_old_names(view)
+        return TrialView(
+            component=wish.component,
+            strategy=wish.strategy,
+            operator=wish.operator,
+            for_seconds=wish.for_us / 1e6,
+            before_seconds=wish.before_us / 1e6,
+            revert_if=wish.revert_if,
+            revert=wish.revert,
+            previous=self.was.strategy if wish.operator is None else self.was_of(wish.operator),
+            state=self.state,
+            left_seconds=0.0 if self.state == "ended" else left_us / 1e6,
+            before=self.before,
+            during=self.during,
+            outcome=self.outcome,
+            reason=self.reason,
+        )
 
     def was_of(self, operator: str) -> str:
         """The strategy that an operator had before."""
@@ -181,7 +160,7 @@ class Trials:
 
     # -- asked -----------------------------------------------------------------------------------------
 
-    async def begin(self, wish: Wish, check: Check) -> dict[str, Any]:
+    async def begin(self, wish: Wish, check: Check) -> TrialView:
         """Start a trial, or refuse it. This finds every error in the request."""
         Strategy.parse(wish.strategy)
         _ = wish.condition
@@ -192,26 +171,26 @@ class Trials:
         was = await self._catalog.hold_strategy(wish.component, check)
         trial = self._trials[wish.component] = Trial(wish, was, until_us=self._runner.now_us() + wish.before_us)
         trial.task = asyncio.create_task(self._run(trial), name=f"trial of {wish.component}")
-        return trial.to_data(self._runner.now_us())
+        return trial.view(self._runner.now_us())
 
     def _check_operator(self, wish: Wish) -> None:
         rows = [operator.name for operator in self._engine.graph.component(wish.component).table]
         if wish.operator is not None and wish.operator not in rows:
             raise Refuse(f"component {wish.component} has no operator {wish.operator}", code="unknown_operator")
 
-    def look(self, component: str) -> dict[str, Any]:
+    def look(self, component: str) -> TrialView:
         """The component's trial that runs, or its last one."""
         if component not in self._trials:
             raise Refuse(f"component {component} has had no trial", code="unknown_trial")
-        return self._trials[component].to_data(self._runner.now_us())
+        return self._trials[component].view(self._runner.now_us())
 
-    async def cancel(self, component: str) -> dict[str, Any]:
+    async def cancel(self, component: str) -> TrialView:
         """End a trial now, and go back."""
         trial = self._trials.get(component)
         if trial is None or trial.state == "ended":
             raise Refuse(f"no trial of component {component} is running", code="unknown_trial")
         await self._stop(trial)
-        return trial.to_data(self._runner.now_us())
+        return trial.view(self._runner.now_us())
 
     async def close(self) -> None:
         """End every trial, and go back: the server ends."""
@@ -291,7 +270,7 @@ class Trials:
         asked = ChangeLabel("strategy", trial.wish.operator or component)
         await self._catalog.carry_out(asked, undo(self._engine, component, trial))
 
-    async def _measure(self, trial: Trial, us: int) -> Measures:
+    async def _measure(self, trial: Trial, us: int) -> MeasuresView:
         began_us = self._runner.now_us()
         trial.until_us = began_us + us
         await self._runner.at_rest()

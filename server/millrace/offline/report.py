@@ -16,6 +16,8 @@ from millrace.offline.driver import Time
 from millrace.offline.release import Releases
 from millrace.operators.frame.idle_waiting import IdleWaiting
 from millrace.operators.frame.operator import Operator
+from millrace.protocol.admin.data import to_data
+from millrace.protocol.admin.operators import OperatorView
 from millrace.values.batch import Batch
 
 
@@ -96,23 +98,23 @@ def report(
     gauge = engine.gauge
     return {
         "streams": {
-            stream["name"]: {
-                "tuples": stream["tuples"],
-                "late": stream["late"],
-                "rejected": rejected.get(stream["name"], 0),
-                "punctuations": stream["punctuations"],
+            stream.name: {
+                "tuples": stream.tuples,
+                "late": stream.late,
+                "rejected": rejected.get(stream.name, 0),
+                "punctuations": stream.punctuations,
             }
             for stream in engine.streams()
         },
         "queries": {
-            query["name"]: {"rows": query["rows"], "latency_us": latency_of(measures.latencies[query["name"]])}
+            query.name: {"rows": query.rows, "latency_us": latency_of(measures.latencies[query.name])}
             for query in engine.queries()
         },
         "components": {
-            component["name"]: {"strategy": component["strategy"], "steps": component["steps"]}
+            component.name: {"strategy": component.strategy, "steps": component.steps}
             for component in engine.components()
         },
-        "operators": {operator["name"]: _operator(operator, measures) for operator in engine.operators()},
+        "operators": {operator.name: _operator(operator, measures) for operator in engine.operators()},
         "totals": {
             "peak_queue_tuples": gauge.peak_tuples,
             "peak_queue_bytes": gauge.peak_bytes,
@@ -124,25 +126,25 @@ def report(
     }
 
 
-def _queues(seen: dict[str, Any]) -> dict[str, Any]:
+def _queues(seen: OperatorView) -> dict[str, Any]:
     """The update queues of an operator: per input, its pages, and the superseded and shed tuples."""
-    queues = [{"input": at, **reader["queue"]} for at, reader in enumerate(seen["inputs"]) if reader["queue"]]
+    queues = [{"input": at, **to_data(reader.queue)} for at, reader in enumerate(seen.inputs) if reader.queue]
     return {"queues": queues} if queues else {}
 
 
-def _operator(seen: dict[str, Any], measures: Measures) -> dict[str, Any]:
-    state = measures.state_peaks.get(seen["name"], (0, 0))
+def _operator(seen: OperatorView, measures: Measures) -> dict[str, Any]:
+    state = measures.state_peaks.get(seen.name, (0, 0))
     return {
-        "kind": seen["kind"],
-        "queries": seen["queries"],
-        "component": seen["component"],
-        "input_tuples": seen["input_tuples"],
-        "output_tuples": seen["output_tuples"],
-        "executions": seen["executions"],
-        "peak_queue_tuples": sum(reader["peak_queue_tuples"] for reader in seen["inputs"]),
-        "idle_wait_us": measures.idle_us.get(seen["name"], 0),
+        "kind": seen.kind,
+        "queries": seen.queries,
+        "component": seen.component,
+        "input_tuples": seen.input_tuples,
+        "output_tuples": seen.output_tuples,
+        "executions": seen.executions,
+        "peak_queue_tuples": sum(reader.peak_queue_tuples for reader in seen.inputs),
+        "idle_wait_us": measures.idle_us.get(seen.name, 0),
         "peak_state_tuples": state[0],
         "peak_state_bytes": state[1],
         **_queues(seen),
-        **({"aggregate": seen["aggregate"]} if seen["aggregate"] else {}),
+        **({"aggregate": to_data(seen.aggregate)} if seen.aggregate else {}),
     }

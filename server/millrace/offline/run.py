@@ -202,7 +202,7 @@ class Run:
         """Send the script to the engine, and open the feeds of files."""
         self._obey(begin_us, self.script.commands)
         if self.options.strategy is not None:
-            names = [component["name"] for component in self.engine.components()]
+            names = [component.name for component in self.engine.components()]
             self._obey(begin_us, [SetStrategy(name, self.options.strategy) for name in names])
         if self._trace is not None:
             self._obey(begin_us, [WatchProgress(name) for name in self.script.queries])
@@ -221,9 +221,9 @@ class Run:
     def _closings(self) -> list[Event]:
         """The end of every stream: its feeds close, and the tuples that they held back are processed."""
         return [
-            FeedClosed(stream["name"], feed, ended=True)
+            FeedClosed(stream.name, feed, ended=True)
             for stream in self.engine.streams()
-            for feed in [feed["feed"] for feed in stream["feeds"]] or [FEED]
+            for feed in [feed.feed for feed in stream.feeds] or [FEED]
         ]
 
     # -- effects of the engine -----------------------------------------------------------------------------------------

@@ -28,16 +28,16 @@ def wants_banner(settings: Settings) -> bool:
 def banner(daemon: Daemon) -> str:
     facts = daemon.describe()
     rows = [
-        ("data directory", facts["data_dir"] or MEMORY_ONLY),
-        ("feeds and readers", facts["listen"] + (" (TLS)" if facts["listen_tls"] else "")),
+        ("data directory", facts.data_dir or MEMORY_ONLY),
+        ("feeds and readers", facts.listen + (" (TLS)" if facts.listen_tls else "")),
         ("HTTP API and web page", f"{daemon.admin_url}/"),
     ]
-    if facts["data_dir"] is not None:
+    if facts.data_dir is not None:
         rows.append(("restored", _restored(daemon)))
     rows.append(("stop", "Ctrl-C; the server finishes its queued work first"))
     width = max(len(label) for label, _ in rows)
     body = "".join(f"  {label.ljust(width)}  {printable(value)}\n" for label, value in rows)
-    return f"\nMillrace {facts['version']} is ready.\n{body}\n"
+    return f"\nMillrace {facts.version} is ready.\n{body}\n"
 
 
 def _restored(daemon: Daemon) -> str:

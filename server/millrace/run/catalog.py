@@ -49,6 +49,8 @@ from millrace.net.sink import Count, new_history
 from millrace.observe import logs
 from millrace.observe.metrics import Metrics
 from millrace.protocol import MillraceError, Refuse
+from millrace.protocol.admin.changes import PlanView, StatementView
+from millrace.protocol.admin.queries import ExplainView, SharedView, SinkView
 from millrace.run.control import difference
 from millrace.run.keeper import Keeper
 from millrace.run.pause import Pause
@@ -85,9 +87,9 @@ async def _nothing() -> None:
     """The check that accepts everything."""
 
 
-async def _show_nothing(_: Inspection) -> dict[str, Any]:
+async def _show_nothing(_: Inspection, told: StatementView) -> StatementView:
     """The view of a catalog without a server."""
-    return {}
+    return told
 
 
 class Catalog:
@@ -122,7 +124,7 @@ class Catalog:
         self.temporaries = Temporaries(runner, timers, lambda name: self.change(DropQuery(name=name)))
         self.keeper.temporary = self.temporaries.names
         self.performer = Performer(engine, runner, feeds, metrics, archive, self.writers, self.temporaries)
-        self.inspect: Callable[[Inspection], Awaitable[dict[str, Any]]] = _show_nothing
+        self.inspect: Callable[[Inspection, StatementView], Awaitable[StatementView]] = _show_nothing
         self._one_at_a_time = asyncio.Lock()
         self._ending = False
 
@@ -157,11 +159,11 @@ class Catalog:
 
     async def plan(
         self, sql: str, check: Check = _nothing, terms: Terms = STRICT
-    ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    ) -> tuple[list[StatementView], PlanView]:
         """The outcome of each statement, and of the graph, without applying anything."""
         return await asyncio.shield(asyncio.ensure_future(self._plan_whole(sql, check, terms)))
 
-    async def _plan_whole(self, sql: str, check: Check, terms: Terms) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    async def _plan_whole(self, sql: str, check: Check, terms: Terms) -> tuple[list[StatementView], PlanView]:
         with self._planning.admitted():
             drafted = await self._draft(sql, check, terms)
             async with self._one_at_a_time:
@@ -176,7 +178,7 @@ class Catalog:
                 await self.writers.open_files(effects, opens=False, known=not self.keeper.loaded)
                 return outcomes, await self._foresee(_commands(plans))
 
-    async def _foresee(self, commands: Sequence[CommandBody]) -> dict[str, Any]:
+    async def _foresee(self, commands: Sequence[CommandBody]) -> PlanView:
         """The effect of commands on the graph. Only the snapshot needs the engine: tuples flow while a shadow is built
         from it and obeys."""
         snapshot = await self._runner.between_steps(lambda: shadow.Snapshot.of(self._engine))
@@ -184,7 +186,7 @@ class Catalog:
 
     async def execute(
         self, sql: str, *, check: Check = _nothing, label: ChangeLabel = SOME, terms: Terms = STRICT
-    ) -> list[dict[str, Any]]:
+    ) -> list[StatementView]:
         """Plan all statements, then apply all of them or none; the outcome of each.
 
         Continues if the client disconnects: a half-known change would be worse than one without an answer. `check`,
@@ -193,13 +195,13 @@ class Catalog:
         """
         return await self._admitted(lambda: self._execute(sql, check, label, terms), [label])
 
-    async def _execute(self, sql: str, check: Check, label: ChangeLabel, terms: Terms) -> list[dict[str, Any]]:
+    async def _execute(self, sql: str, check: Check, label: ChangeLabel, terms: Terms) -> list[StatementView]:
         labels = [label]
         drafted = await self._draft(sql, check, terms)
         if isinstance(drafted[1], Draft) and drafted[1].inspects:
             return await self._inspected(sql, drafted, terms, check)
 
-        async def change() -> list[dict[str, Any]]:
+        async def change() -> list[StatementView]:
             nonlocal labels
             await check()
             text = await self._settled(sql, drafted, terms)
@@ -210,12 +212,12 @@ class Catalog:
             if plans:
                 await self._apply(plans, text.after, together=True)
             self.keeper.definitions = text.after
-            await self._insert(text, outcomes, batches)
+            outcomes = await self._insert(text, outcomes, batches)
             return await self._with_views(text, outcomes)
 
         return await self._alone(change, lambda: labels)
 
-    async def _inspected(self, sql: str, drafted: _Drafted, terms: Terms, check: Check) -> list[dict[str, Any]]:
+    async def _inspected(self, sql: str, drafted: _Drafted, terms: Terms, check: Check) -> list[StatementView]:
         """Statements that only read: they wait for no change, and count as none."""
         await check()
         text = await self._settled(sql, drafted, terms)
@@ -247,7 +249,7 @@ class Catalog:
         state = self.state
         return await self._planning.run(lambda: prune(sql, state) if terms.prune else draft(sql, state, terms))
 
-    async def _planned(self, text: Draft) -> tuple[list[Planned], list[dict[str, Any]]]:
+    async def _planned(self, text: Draft) -> tuple[list[Planned], list[StatementView]]:
         """The plans of a text's changes, and the outcome of each statement."""
         changes = [(change, step) for step, change in text.statements if change is not None]
         for change, _ in changes:
@@ -263,16 +265,24 @@ class Catalog:
                 plans.append(change.planned(state, step, change.facts(self._engine)))
                 state = state.with_(plans[-1].definitions)
         rest = iter(plans)
-        outcomes = [outcome(step) if change is None else next(rest).outcome for step, change in text.statements]
-        shows = text.shows or [{}] * len(outcomes)
-        return plans, [told | shown for told, shown in zip(outcomes, shows, strict=True)]
+        outcomes = []
+        for drafted in text.statements:
+            told = outcome(drafted.step) if drafted.change is None else next(rest).outcome
+            assert told is not None, f"{drafted.change} is no statement"
+            outcomes.append(told)
+        if text.texts is not None:
+            outcomes = [
+                replace(told, before=before, after=after)
+                for told, (before, after) in zip(outcomes, text.texts, strict=True)
+            ]
+        return plans, outcomes
 
-    async def _with_views(self, text: Draft, outcomes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    async def _with_views(self, text: Draft, outcomes: list[StatementView]) -> list[StatementView]:
         """The views that statements show, after all of them."""
-        for told, (step, _) in zip(outcomes, text.statements, strict=True):
-            if isinstance(step, Inspection):
-                told |= await self.inspect(step)
-        return outcomes
+        return [
+            await self.inspect(step, told) if isinstance(step, Inspection) else told
+            for told, (step, _) in zip(outcomes, text.statements, strict=True)
+        ]
 
     def _check_inserts(self, text: Draft) -> list[Batch]:
         """The tuples of each INSERT; a refusal says which value its stream does not take."""
@@ -285,27 +295,28 @@ class Catalog:
                 batches.append(self._inserts.check(step, stream))
         return batches
 
-    async def _insert(self, text: Draft, outcomes: list[dict[str, Any]], batches: list[Batch]) -> None:
+    async def _insert(self, text: Draft, outcomes: list[StatementView], batches: list[Batch]) -> list[StatementView]:
         rest = iter(batches)
-        for told, (step, _) in zip(outcomes, text.statements, strict=True):
-            if isinstance(step, Insert):
-                told |= await self._inserts.run(step, next(rest))
+        return [
+            replace(told, late=await self._inserts.run(step, next(rest))) if isinstance(step, Insert) else told
+            for told, (step, _) in zip(outcomes, text.statements, strict=True)
+        ]
 
     # -- changes -----------------------------------------------------------------------------------
 
-    async def change(self, change: Change, check: Check = _nothing) -> dict[str, Any]:
+    async def change(self, change: Change, check: Check = _nothing) -> Any:
         """Apply one change; the reply of its route."""
         (reply,) = await self.change_all([change], check)
         return reply
 
     async def change_all(
         self, changes: Sequence[Change], check: Check = _nothing, undoes: int | None = None
-    ) -> list[dict[str, Any]]:
+    ) -> list[Any]:
         """Apply changes as one: all of them, or none. The reply of each."""
         labels = [change.labelled for change in changes]
 
-        async def turn() -> list[dict[str, Any]]:
-            async def whole() -> list[dict[str, Any]]:
+        async def turn() -> list[Any]:
+            async def whole() -> list[Any]:
                 await check()
                 if undoes is not None:
                     self.ledger.inverse(self.ledger.find(undoes))  # another client may have undone it meanwhile
@@ -320,9 +331,7 @@ class Catalog:
             return await self._admitted(turn, labels)
         return await asyncio.shield(asyncio.ensure_future(turn()))
 
-    async def foresee(
-        self, changes: Sequence[Change], check: Check = _nothing, *, undoes: bool = False
-    ) -> dict[str, Any]:
+    async def foresee(self, changes: Sequence[Change], check: Check = _nothing, *, undoes: bool = False) -> PlanView:
         """The effect of changes on the graph, without applying them."""
         with self._planning.admitted():
             async with self._one_at_a_time:
@@ -352,7 +361,7 @@ class Catalog:
         await self._runner.at_rest()
         return [plan]
 
-    async def undo(self, number: int | None, check: Check = _nothing) -> tuple[Applied, list[dict[str, Any]]]:
+    async def undo(self, number: int | None, check: Check = _nothing) -> tuple[Applied, list[Any]]:
         """Undo an applied change: the newest, or the one of this number."""
         entry = self.ledger.find(number)
         return entry, await self.change_all(self.ledger.inverse(entry), check, entry.number)
@@ -497,7 +506,7 @@ class Catalog:
 
     # -- views -------------------------------------------------------------------------------------
 
-    def sinks(self) -> list[dict[str, Any]]:
+    def sinks(self) -> list[SinkView]:
         return self.writers.views()
 
     def must_know(self, kind: str, name: str) -> None:
@@ -517,7 +526,7 @@ class Catalog:
             steps, _ = await self._planning.run(lambda: plan_all(parse(sql, self._planning.limits), known))
         return steps
 
-    async def explain(self, name: str) -> dict[str, Any]:
+    async def explain(self, name: str) -> ExplainView:
         self.must_know("query", name)
         query, known = self.known.queries[name], self.known
         plan = await self._planning.run(lambda: explain(query, known))
@@ -536,7 +545,7 @@ class Catalog:
             text = "\n".join(
                 [text, "", "edited while it runs, until it is replaced:", *(f"  {line}" for line in changed)]
             )
-        return {"query": name, "text": text, "sql": query.sql, "shared": shared}
+        return ExplainView(query=name, text=text, sql=query.sql, shared=shared)
 
     # -- trials ------------------------------------------------------------------------------------
 
@@ -733,12 +742,12 @@ def _commands(plans: Sequence[Planned]) -> tuple[CommandBody, ...]:
     return tuple(command for plan in plans for command in plan.commands)
 
 
-def _replies(plans: Sequence[Planned], answers: Sequence[Any]) -> list[dict[str, Any]]:
-    """The reply of each plan: its own, or the engine's answer to its first command."""
-    replies: list[dict[str, Any]] = []
+def _replies(plans: Sequence[Planned], answers: Sequence[Any]) -> list[Any]:
+    """The reply of each plan: its own, or the engine's answer to its first command; None if it has neither."""
+    replies = []
     at = 0
     for plan in plans:
-        replies.append(plan.reply or (answers[at] if plan.commands else {}))
+        replies.append(plan.reply or (answers[at] if plan.commands else None))
         at += len(plan.commands)
     return replies
 
@@ -771,7 +780,7 @@ def new_counts(effects: Iterable[Effect]) -> dict[str, Count]:
     return {name: Count(new_history()) for name in names}
 
 
-def _shared_words(found: Mapping[str, Any]) -> str:
-    if found["apart"] is not None:
-        return f"not shared: {found['node']} is {found['apart']}"
-    return f"shared: {found['node']} is {found['operator']}, with {', '.join(found['with'])}"
+def _shared_words(found: SharedView) -> str:
+    if found.apart is not None:
+        return f"not shared: {found.node} is {found.apart}"
+    return f"shared: {found.node} is {found.operator}, with {', '.join(found.with_)}"

@@ -17,9 +17,9 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -27,13 +27,12 @@ import structlog
 from millrace.changes.state import StreamDefaults
 from millrace.engine import views
 from millrace.engine.engine import Engine
-from millrace.engine.fieldnames import with_old_names
 from millrace.engine.saving import LIMITS
 from millrace.functions.loading import FunctionsError
 from millrace.history.archive import Archive, open_files
 from millrace.history.archive import Limits as ArchiveLimits
 from millrace.http.hosts import Hosts
-from millrace.http.operations import cores, guards, kernels, process
+from millrace.http.operations import cores, guard_of, kernels, process
 from millrace.journal.errors import JournalError
 from millrace.net.connection import Connection, ConnectionContext
 from millrace.net.feeds import Feeds
@@ -50,6 +49,10 @@ from millrace.observe.rates import LOOK_SECONDS, Rates
 from millrace.observe.recent import recent
 from millrace.observe.trial import Trials
 from millrace.protocol import Limits, MillraceError, Refuse
+from millrace.protocol.admin.operators import ComponentView, MemberInputView, OperatorView
+from millrace.protocol.admin.queries import QueryView, RestartedView, Why
+from millrace.protocol.admin.server import ServerView
+from millrace.protocol.admin.streams import ArchivedView, FeedView, StalenessView, StreamView
 from millrace.run.banner import print_banner
 from millrace.run.catalog import Catalog
 from millrace.run.config import (
@@ -243,160 +246,147 @@ class Daemon:
 
     # -- views -------------------------------------------------------------------------------------
 
-    def streams(self) -> list[dict[str, Any]]:
+    def streams(self) -> list[StreamView]:
         """The engine's streams with the counts of the sockets, and the side streams of their late tuples."""
-        engine = {stream["name"]: stream for stream in self.engine.streams()}
+        engine = {stream.name: stream for stream in self.engine.streams()}
         withheld = self.engine.withheld()
         found = []
         for name, at in self.feeds.received().items():
             stream = engine[name]
-            view = {
-                **stream,
-                "connections": at.connections,
-                "bytes": at.bytes,
-                "too_far_ahead": self.runner.far.get(name, 0),
-                "rejected": at.rejected + self.runner.far.get(name, 0),
-                "feeds": _holding_most(stream["feeds"]),
-                "groups": [
-                    {**one, "group": {name: in_json(value) for name, value in one["group"].items()}}
-                    for one in stream["groups"]
-                ],
-                "withheld_for": withheld.get(name, []),
-                "archive": self.archive.view(name),
-            }
-            shown = with_old_names(view)
+            shown = replace(
+                stream,
+                connections=at.connections,
+                bytes=at.bytes,
+                too_far_ahead=self.runner.far.get(name, 0),
+                rejected=at.rejected + self.runner.far.get(name, 0),
+                feeds=_holding_most(stream.feeds),
+                groups=[replace(group, group=_key_in_json(group.group)) for group in stream.groups],
+                withheld_for=withheld.get(name, []),
+                archive=self.archive.view(name),
+            )
             found.append(shown)
-            if stream["timestamps"] == "external":
+            if stream.timestamps == "external":
                 found.append(self._side_stream(shown, engine))
         return found
 
-    def _side_stream(self, origin: Mapping[str, Any], engine: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    def _side_stream(self, origin: StreamView, engine: Mapping[str, StreamView]) -> StreamView:
         """A stream of late tuples as a stream; in the engine it is only there while a query reads it."""
-        late = self.feeds.source(origin["name"]).stream.late
-        blank = {key: 0 if isinstance(value, int) else None for key, value in origin.items()}
-        shown = {
-            **blank,
-            "name": late.name,
-            "fields": late.schema.to_data(),
-            "fingerprint": late.schema.fingerprint(),
-            "timestamps": late.timestamps,
-            "punctuations_by_cause": {},
-            "feeds": [],
-            "groups": [],
-            "withheld_for": [],
-            "archive": None,
-            **engine.get(late.name, {}),
-        }
-        return {**shown, "tuples": origin["late"], "connections": 0, "bytes": 0, "rejected": 0}
+        late = self.feeds.source(origin.name).stream.late
+        found = engine.get(late.name)
+        if found is None:
+            blank: dict[str, Any] = {one.name: _blank(getattr(origin, one.name)) for one in fields(origin) if one.init}
+            own: dict[str, Any] = {
+                "name": late.name,
+                "fields": late.schema.to_data(),
+                "fingerprint": late.schema.fingerprint(),
+                "timestamps": late.timestamps,
+                "punctuations_by_cause": {},
+                "feeds": [],
+                "groups": [],
+                "withheld_for": [],
+                "archive": None,
+            }
+            found = StreamView(**{**blank, **own})
+        return replace(found, tuples=origin.late)
 
-    def stale(self, stream: str, worst: int) -> list[dict[str, Any]]:
+    def stale(self, stream: str, worst: int) -> list[StalenessView]:
         """How stale the update queues downstream of a stream are; keys as JSON values."""
         self.catalog.must_know("stream", stream)
-        found = self.engine.stale(stream, worst)
-        for queue in found:
-            for one in queue["worst"]:
-                one["key"] = {name: in_json(value) for name, value in one["key"].items()}
-        return found
+        return [
+            replace(queue, worst=[replace(found, key=_key_in_json(found.key)) for found in queue.worst])
+            for queue in self.engine.stale(stream, worst)
+        ]
 
-    def operators(self) -> list[dict[str, Any]]:
-        """The engine's operators."""
-        return [self._by_the_clock(operator) for operator in self.engine.operators()]
+    def operators(self) -> list[OperatorView]:
+        """The engine's operators. Waiting continues while the engine is idle."""
+        return views.operators(self.engine, self.runner.now_us())
 
-    async def operators_in_pieces(self) -> AsyncIterator[list[dict[str, Any]]]:
+    async def operators_in_pieces(self) -> AsyncIterator[list[OperatorView]]:
         """The same in lists, between which the loop is free."""
         await self.runner.at_rest()
-        for piece in views.operators_in_pieces(self.engine, PIECE):
-            yield [self._by_the_clock(operator) for operator in piece]
+        for piece in views.operators_in_pieces(self.engine, PIECE, self.runner.now_us()):
+            yield piece
             await asyncio.sleep(0)
             await self.runner.at_rest()
 
-    def operator(self, name: str) -> dict[str, Any] | None:
+    def operator(self, name: str) -> OperatorView | None:
         """One of them; None if there is none of this name."""
         with contextlib.suppress(Refuse):
             return self._operator(name)
         return None
 
-    def _operator(self, name: str) -> dict[str, Any]:
-        return self._by_the_clock(views.operator_named(self.engine, name))
+    def _operator(self, name: str) -> OperatorView:
+        return views.operator_named(self.engine, name, self.runner.now_us())
 
-    def _by_the_clock(self, operator: dict[str, Any]) -> dict[str, Any]:
-        """Waiting continues while the engine is idle."""
-        if operator["waits"]:
-            found = self.engine.graph.operator(operator["name"])
-            now_us = max(self.runner.now_us(), self.engine.clock.now_us)
-            for position, given in enumerate(operator["inputs"]):
-                given["idle_wait_us"] = views.idle_us(found, position, now_us)
-        return operator
-
-    def components(self) -> list[dict[str, Any]]:
+    def components(self) -> list[ComponentView]:
         """The engine's components, with the inputs of their operators: what waits, and for how long it has."""
-        operators = {operator["name"]: operator for operator in self.operators()}
+        operators = {operator.name: operator for operator in self.operators()}
         return [_with_inputs(component, operators) for component in self.engine.components()]
 
-    def component(self, name: str) -> dict[str, Any] | None:
+    def component(self, name: str) -> ComponentView | None:
         """One of them; None if there is none of this name."""
         found = next((one for one in self.engine.graph.components if one.name == name), None)
         if found is None:
             return None
         component = views.component(self.engine, found)
-        return _with_inputs(component, {one: self._operator(one) for one in component["operators"]})
+        return _with_inputs(component, {one: self._operator(one) for one in component.operators})
 
-    def queries(self) -> list[dict[str, Any]]:
+    def queries(self) -> list[QueryView]:
         """The engine's queries, with who reads them."""
         return [query for name in self.engine.queries_by_name if (query := self.query(name)) is not None]
 
-    def query(self, name: str) -> dict[str, Any] | None:
+    def query(self, name: str) -> QueryView | None:
         """One of them; None if there is none of this name."""
         outlet = self.runner.outlets.get(name)
         if outlet is None or name not in self.engine.queries_by_name:
             return None
         reader = slow_reader(outlet, self.engine.withheld()) if outlet.backpressure else None
-        return {
-            **views.query(self.engine, self.engine.query(name)),
-            "history": outlet.history,
-            "next_sequence": outlet.next_sequence,
-            "oldest_sequence": outlet.oldest_retained,
-            "retained_tuples": outlet.retained_tuples,
-            "retained_bytes": outlet.retained_bytes,
-            "slow_reader": None if reader is None else reader.to_data(),
-            "subscribers": len(outlet.consumers),
-            "since_us": outlet.since_us,
-            "restarted": self._restarted(name),
-            "backfill": self.seams.view(name),
-            "temporary": name in self.catalog.temporaries.names,
-        }
+        return replace(
+            views.query(self.engine, self.engine.query(name)),
+            history=outlet.history,
+            next_sequence=outlet.next_sequence,
+            oldest_sequence=outlet.oldest_retained,
+            retained_tuples=outlet.retained_tuples,
+            retained_bytes=outlet.retained_bytes,
+            slow_reader=None if reader is None else reader.view(),
+            subscribers=len(outlet.consumers),
+            since_us=outlet.since_us,
+            restarted=self._restarted(name),
+            backfill=self.seams.view(name),
+            temporary=name in self.catalog.temporaries.names,
+        )
 
-    def _restarted(self, name: str) -> dict[str, Any] | None:
+    def _restarted(self, name: str) -> RestartedView | None:
         """When a restored query started again without its state, and the consequence; None for any other query."""
         found = self.catalog.performer.restarted.get(name)
         if found is None:
             return None
         at_us, meaning = found
-        return {"at_us": at_us, "text": f"restarted without operator state: {meaning}"}
+        return RestartedView(at_us=at_us, text=f"restarted without operator state: {meaning}")
 
-    def describe(self) -> dict[str, Any]:
-        return {
-            "version": version(),
-            "state": self.state,
-            "listen": str(self.listen),
-            "listen_tls": listen_security(self.settings.server).certificate is not None,
-            "admin": str(self.admin),
-            "now_us": self.runner.now_us(),
-            "steps": self.runner.steps,
-            "connections": len(self.context.connections),
-            "data_dir": None
-            if self.settings.server.data_dir is None
-            else str(self.settings.server.data_dir.absolute()),
-            "history_dir": None if self.archive.limits.folder is None else str(self.archive.limits.folder),
-            "journal": None if self.durability is None else self.durability.view(),
-            "problems": self.problems(),
-            "catalog_error": self.catalog.keeper.error,
-            "unclean_end": None if self.unclean_end is None else self.unclean_end.to_data(),
-            "kernels": kernels(),
-            "clock_held_back_us": self.runner.clock_held_back_us,
-            **guards(self.settings.server),
-            "process": process(),
-        }
+    def describe(self) -> ServerView:
+        server = self.settings.server
+        return ServerView(
+            version=version(),
+            state=self.state,
+            listen=str(self.listen),
+            listen_tls=listen_security(server).certificate is not None,
+            admin=str(self.admin),
+            now_us=self.runner.now_us(),
+            steps=self.runner.steps,
+            connections=len(self.context.connections),
+            data_dir=None if server.data_dir is None else str(server.data_dir.absolute()),
+            history_dir=None if self.archive.limits.folder is None else str(self.archive.limits.folder),
+            journal=None if self.durability is None else self.durability.view(),
+            problems=self.problems(),
+            catalog_error=self.catalog.keeper.error,
+            unclean_end=None if self.unclean_end is None else self.unclean_end.view(),
+            kernels=kernels(),
+            clock_held_back_us=self.runner.clock_held_back_us,
+            listen_guard=guard_of(server.listen, listen_security(server)),
+            admin_guard=guard_of(server.admin, admin_security(server)),
+            process=process(),
+        )
 
     @property
     def progress(self) -> tuple[str, int]:
@@ -419,17 +409,17 @@ class Daemon:
         source = self.engine.source(stream)
         return source.mark if source.clocking.timestamps == "external" else max(source.mark, self.runner.now_us())
 
-    def why(self, query: str) -> dict[str, Any]:
+    def why(self, query: str) -> Why:
         """The input that a query waits for, and the progress of its history."""
         found = self.catalog.writers.why(query)
         sentences = [self.seams.sentence(query), None if self.durability is None else self.durability.sentence()]
-        return {**found, "text": " ".join([found["text"], *filter(None, sentences)])}
+        return replace(found, text=" ".join([found.text, *filter(None, sentences)]))
 
-    async def archive_now(self, stream: str) -> dict[str, Any]:
+    async def archive_now(self, stream: str) -> ArchivedView:
         """Write all rows received so far into the files of a stream's history."""
         self.catalog.must_know("stream", stream)
         await self.runner.command(NOTHING)  # its answer follows the lateness decisions about earlier rows
-        return {"stream": stream, "archive": await self.archive.flush(stream)}
+        return ArchivedView(stream=stream, archive=await self.archive.flush(stream))
 
     # -- life --------------------------------------------------------------------------------------
 
@@ -738,17 +728,39 @@ class Daemon:
             self._addresses.unlink(missing_ok=True)
 
 
-def _with_inputs(component: dict[str, Any], operators: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    inputs = [{"operator": name, **given} for name in component["operators"] for given in operators[name]["inputs"]]
-    return {**component, "inputs": inputs}
+def _blank(value: object) -> object:
+    """The value of a property that a side stream does not have."""
+    return False if isinstance(value, bool) else 0 if isinstance(value, int) else None
 
 
-def _holding_most(feeds: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _key_in_json(key: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: in_json(value) for name, value in key.items()}
+
+
+def _with_inputs(component: ComponentView, operators: Mapping[str, OperatorView]) -> ComponentView:
+    inputs = [
+        MemberInputView(
+            operator=name,
+            from_=reader.from_,
+            queue_tuples=reader.queue_tuples,
+            peak_queue_tuples=reader.peak_queue_tuples,
+            skipped=reader.skipped,
+            idle_wait_us=reader.idle_wait_us,
+            register_us=reader.register_us,
+            queue=reader.queue,
+        )
+        for name in component.operators
+        for reader in operators[name].inputs
+    ]
+    return replace(component, inputs=inputs)
+
+
+def _holding_most(feeds: Sequence[FeedView]) -> Sequence[FeedView]:
     """The feeds that hold their stream back most; all of them, if they are not very many."""
     if len(feeds) <= FEEDS_SHOWN:
         return feeds
     # A feed that has promised nothing yet holds most.
-    return heapq.nsmallest(FEEDS_SHOWN, feeds, lambda feed: (feed["mark_us"] is not None, feed["mark_us"] or 0))
+    return heapq.nsmallest(FEEDS_SHOWN, feeds, lambda feed: (feed.mark_us is not None, feed.mark_us or 0))
 
 
 def _limit(settings: Settings, name: str) -> Any:

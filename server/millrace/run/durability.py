@@ -35,6 +35,7 @@ from millrace.journal.segments import Journal, Statistics
 from millrace.journal.steps import FORM
 from millrace.observe.metrics import version
 from millrace.protocol import MillraceError
+from millrace.protocol.admin.server import CheckpointView, JournalFullView, JournalView, RecoveryView
 from millrace.protocol.timestamps import format_timestamp
 from millrace.run.control import as_data
 from millrace.run.recorder import Recorder
@@ -363,42 +364,42 @@ class Durability:
             self._journal.close()
         self._journal = None
 
-    def view(self) -> dict[str, Any]:
+    def view(self) -> JournalView:
         """The journal and the checkpoints, for the API and the metrics."""
         journal, recorder, recovery = self._journal, self.recorder, self.recovery
         full = None if recorder is None else recorder.full
         last = 0 if journal is None else journal.next_lsn - 1
         saved = self._keeping.saved
-        return {
-            "sync": self._settings.sync,
-            "segments": 0 if journal is None else len(journal.segments),
-            "disk_bytes": 0 if journal is None else sum(segment.bytes for segment in journal.segments),
-            "oldest_lsn": 0 if journal is None else journal.first_lsn,
-            "newest_lsn": last,
-            "waiting_bytes": 0 if recorder is None else recorder.waiting_bytes,
-            "full": None if full is None else {"since_us": full.since_us, "reason": full.reason},
-            "checkpoint": {
-                "lsn": self.checkpoint,
-                "at_us": self.checkpoint_us,
-                "bytes": self.size,
-                "seconds": self.took,
-                "pause_seconds": self.pause,
-                "made": self.made,
-                "failures": self.failures,
-                "error": self.error,
-                "steps_since": 0 if self.checkpoint is None else max(last - self.checkpoint, 0),
-            },
-            "past": {
-                "keep": self._settings.keep,
-                "from_us": saved[0].at_us if saved else None,
-                "checkpoints": len(saved),
-                "bytes": 0 if journal is None else past_bytes(saved, journal.segments),
-                "dropped_bytes": self._keeping.dropped_bytes,
-            },
-            "recovery": None
+        return JournalView(
+            sync=self._settings.sync,
+            segments=0 if journal is None else len(journal.segments),
+            disk_bytes=0 if journal is None else sum(segment.bytes for segment in journal.segments),
+            oldest_lsn=0 if journal is None else journal.first_lsn,
+            newest_lsn=last,
+            waiting_bytes=0 if recorder is None else recorder.waiting_bytes,
+            full=None if full is None else JournalFullView(since_us=full.since_us, reason=full.reason),
+            checkpoint=CheckpointView(
+                lsn=self.checkpoint,
+                at_us=self.checkpoint_us,
+                bytes=self.size,
+                seconds=self.took,
+                pause_seconds=self.pause,
+                made=self.made,
+                failures=self.failures,
+                error=self.error,
+                steps_since=0 if self.checkpoint is None else max(last - self.checkpoint, 0),
+            ),
+            past=PastView(
+                keep=self._settings.keep,
+                from_us=saved[0].at_us if saved else None,
+                checkpoints=len(saved),
+                bytes=0 if journal is None else past_bytes(saved, journal.segments),
+                dropped_bytes=self._keeping.dropped_bytes,
+            ),
+            recovery=None
             if recovery is None
-            else {"steps": recovery.steps, "replayed": recovery.replayed, "seconds": recovery.seconds},
-        }
+            else RecoveryView(steps=recovery.steps, replayed=recovery.replayed, seconds=recovery.seconds),
+        )
 
     @property
     def statistics(self) -> Statistics | None:

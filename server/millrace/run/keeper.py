@@ -34,6 +34,7 @@ from millrace.engine import views
 from millrace.engine.engine import Engine
 from millrace.engine.plan import QueryPlan
 from millrace.protocol import MillraceError
+from millrace.protocol.admin.server import CatalogView
 from millrace.run.config import CATALOG
 from millrace.run.pause import Pause
 from millrace.run.runner import Runner
@@ -116,30 +117,25 @@ class Keeper:
         known = self.definitions if definitions is None else definitions
         return _statements(known, {*self.catching_up, *self.temporary})
 
-    def export(self) -> dict[str, Any]:
+    def export(self) -> CatalogView:
         """The catalog as SQL that can be applied to an empty server; what SQL does not say as comments."""
         known, decisions = self.definitions, self.decisions()
-        covered = self._as_data(decisions)
+        statements = self.statements()
         commands = decisions.model_copy(
             update={"components": tuple(one for one in decisions.components if self._worth_telling(one, known))}
         ).shell()
         parts = [f"{statement}\n;" if "--" in statement.rpartition("\n")[2] else f"{statement};"
-                 for statement in covered["statements"]]  # fmt: skip
+                 for statement in statements]  # fmt: skip
         if commands:
             parts.append(
                 "\n".join(["-- Decisions that SQL does not express:", *(f"-- {command}" for command in commands)])
             )
-        return {"sql": "".join(f"{part}\n\n" for part in parts)[:-1], **covered, "commands": commands}
+        sql = "".join(f"{part}\n\n" for part in parts)[:-1]
+        return CatalogView(sql=sql, statements=statements, decisions=_as_data(decisions), commands=commands)
 
     def decided(self) -> dict[str, Any]:
         """The part of `export` that its tag covers."""
-        return self._as_data(self.decisions())
-
-    def _as_data(self, decisions: Decisions) -> dict[str, Any]:
-        return {
-            "statements": self.statements(),
-            "decisions": decisions.model_dump(mode="json", exclude=_INTERNAL),
-        }
+        return {"statements": self.statements(), "decisions": _as_data(self.decisions())}
 
     def _worth_telling(self, component: ComponentDecisions, known: Definitions) -> bool:
         """Whether a user has decided something: otherwise a side stream, which no user creates, has the defaults."""
@@ -255,6 +251,10 @@ def _outlasts(component: ComponentDecisions, known: Definitions) -> bool:
     """Whether a component exists after a restart: a side stream without readers does not."""
     stream = component.first.removesuffix(".source")
     return stream in known.streams or any(stream in query.reads_streams for query in known.queries.values())
+
+
+def _as_data(decisions: Decisions) -> dict[str, Any]:
+    return decisions.model_dump(mode="json", exclude=_INTERNAL)
 
 
 def _statements(known: Definitions, unwritten: Collection[str]) -> list[str]:

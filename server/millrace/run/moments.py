@@ -13,12 +13,16 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from millrace.engine import views
 from millrace.journal.past import Past
 from millrace.protocol import MillraceError, Refuse
+from millrace.protocol.admin.data import to_data
+from millrace.protocol.admin.queries import Why
+from millrace.protocol.admin.streams import LateView
 from millrace.protocol.timestamps import format_timestamp
 
 # A replay of the most that the journal keeps by default takes less than a minute.
@@ -27,7 +31,7 @@ SECONDS: Final = 50.0
 NICENESS: Final = 10
 
 
-def why_at(data_dir: Path, query: str, at_us: int, alive_us: int | None = None) -> dict[str, Any]:
+def why_at(data_dir: Path, query: str, at_us: int, alive_us: int | None = None) -> Why:
     """The answer of `why` at this moment. `alive_us` is until when a running server knows that nothing has happened."""
     past = Past(data_dir)
     past.refuse_outside(at_us, past.span(alive_us))
@@ -37,17 +41,16 @@ def why_at(data_dir: Path, query: str, at_us: int, alive_us: int | None = None) 
             raise Refuse(f"query {query} did not exist at {format_timestamp(at_us)}", code="unknown_query")
         found = playback.engine.why(query, at_us)
         if playback.restarts and at_us > playback.at_us:
-            found["text"] += (
-                f" The server took its last step at {format_timestamp(playback.at_us)} and was started again later."
-            )
-        return {"at_us": at_us, **found}
+            ended = f"The server took its last step at {format_timestamp(playback.at_us)} and was started again later."
+            found = replace(found, text=f"{found.text} {ended}")
+        return replace(found, at_us=at_us)
     finally:
         playback.close()
 
 
 def late_between(
     data_dir: Path, stream: str, from_us: int | None, to_us: int | None, alive_us: int | None = None
-) -> dict[str, Any]:
+) -> LateView:
     """The answer of `late` for the tuples of this span, by default as far as the past reaches. The ledger is a part of
     the engine's state, so the steps between the newest checkpoints before both ends are not replayed."""
     past = Past(data_dir)
@@ -77,7 +80,7 @@ def late_between(
         playback.close()
 
 
-QUESTIONS: Final[Mapping[str, Callable[..., dict[str, Any]]]] = {"why": why_at, "late": late_between}
+QUESTIONS: Final[Mapping[str, Callable[..., Why | LateView]]] = {"why": why_at, "late": late_between}
 
 
 class Moments:
@@ -152,7 +155,7 @@ def main() -> None:
             install_module(request["functions"])
         about = request["about"]
         found = QUESTIONS[request["question"]](Path(about.pop("data_dir")), **about)
-        answer: dict[str, Any] = {"found": found}
+        answer: dict[str, Any] = {"found": to_data(found)}
     except MillraceError as error:
         answer = {"code": error.code, "text": error.text}
     sys.stdout.write(json.dumps(answer))

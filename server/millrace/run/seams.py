@@ -31,6 +31,8 @@ from millrace.engine.plan import QueryPlan
 from millrace.engine.seam import Bootstrap, check
 from millrace.history.files import HistoryError, words, write_whole
 from millrace.protocol import MillraceError, Refuse
+from millrace.protocol.admin.changes import CancelReply
+from millrace.protocol.admin.queries import BackfillView
 from millrace.run.runner import NOTHING
 from millrace.sql import CreateQuery, CreateSink, Planned
 from millrace.values.eventtime import FIRST_US
@@ -83,7 +85,7 @@ class Seams:
 
     # -- asked -------------------------------------------------------------------------------------
 
-    async def begin(self, sql: str, margin_us: int | None, out: str | None = None) -> dict[str, Any]:
+    async def begin(self, sql: str, margin_us: int | None, out: str | None = None) -> BackfillView:
         """Create the query, and compute its past: all of it, or the last part as long as the margin."""
         daemon = self._daemon
         plan, sinks = _wanted(await daemon.catalog.plan_alone(sql))
@@ -108,12 +110,12 @@ class Seams:
         job.task = asyncio.create_task(self._run(job, margin_us), name=f"history of {plan.name}")
         return self._view(job)
 
-    def view(self, query: str) -> dict[str, Any] | None:
+    def view(self, query: str) -> BackfillView | None:
         """The progress of a query that started with its history; None for the others."""
         job = self._jobs.get(query)
         return None if job is None else self._view(job)
 
-    def look(self, query: str) -> dict[str, Any]:
+    def look(self, query: str) -> BackfillView:
         return self._view(self._find(query))
 
     def _find(self, query: str) -> _Job:
@@ -122,21 +124,21 @@ class Seams:
             raise Refuse(f"query {query} was not created with its history", code="unknown_backfill")
         return job
 
-    def _view(self, job: _Job) -> dict[str, Any]:
-        return {
-            "query": job.plan.name,
-            "state": self._state(job),
-            "phase": job.phase,
-            "reason": job.reason,
-            "rows": job.rows,
-            "of": job.of,
-            "seam_us": job.seam_us,
-            "given": job.given,
-            "kept": job.kept,
-            "history_us": job.told_us,
-            "history_done": job.done,
-            "out": job.out,
-        }
+    def _view(self, job: _Job) -> BackfillView:
+        return BackfillView(
+            query=job.plan.name,
+            state=self._state(job),
+            phase=job.phase,
+            reason=job.reason,
+            rows=job.rows,
+            of=job.of,
+            seam_us=job.seam_us,
+            given=job.given,
+            kept=job.kept,
+            history_us=job.told_us,
+            history_done=job.done,
+            out=job.out,
+        )
 
     @staticmethod
     def _state(job: _Job) -> str:
@@ -155,7 +157,7 @@ class Seams:
             return "It is live; rows before its seam are still being computed from history."
         return f"{job.rows:,} of {job.of:,} archived rows are processed."
 
-    def tell(self, query: str, until_us: int | None, done: bool, out: str | None = None) -> dict[str, Any]:
+    def tell(self, query: str, until_us: int | None, done: bool, out: str | None = None) -> BackfillView:
         """Record the progress of the program that computes the rows below the seam, and where these rows go."""
         job = self._find(query)
         if done and job.phase != "live":
@@ -172,7 +174,7 @@ class Seams:
         self._keep()
         return self._view(job)
 
-    async def cancel(self, query: str) -> dict[str, Any]:
+    async def cancel(self, query: str) -> CancelReply:
         """End the attempt: remove the query and the sinks created with it. A live query continues like any other."""
         job = self._find(query)
         if job.task is not None and not job.task.done() and job.phase != "live":
@@ -182,7 +184,7 @@ class Seams:
             await self._give_up(job, "it was cancelled")
         del self._jobs[query]
         self._keep()
-        return {"query": query, "cancelled": job.phase != "live"}
+        return CancelReply(query=query, cancelled=job.phase != "live")
 
     def dropped(self, query: str) -> None:
         """The query is gone. Of one that failed, why it did can still be looked up."""

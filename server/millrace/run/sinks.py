@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from millrace.changes.effects import CloseSink, Effect, OpenSink
@@ -12,6 +12,7 @@ from millrace.engine.engine import Engine
 from millrace.net.freshness import Freshness, Key, in_json
 from millrace.net.readers import TAKES_NOTHING, SlowReader, explained, slow_reader
 from millrace.net.sink import Slow, WriterSink
+from millrace.protocol.admin.queries import SinkView, Why
 from millrace.run.runner import Runner
 from millrace.run.threads import in_thread
 from millrace.sql import SinkDefinition
@@ -140,12 +141,12 @@ class Sinks:
         sinks = (sink.consumer.problem() for sink in self._sinks.values())
         return [problem for problem in sinks if problem is not None]
 
-    def why(self, query: str) -> dict[str, Any]:
+    def why(self, query: str) -> Why:
         """Why a query emits no rows, and which of its sinks have rows older than their `freshness`."""
         self.look_for_breaches()
         found = self._engine.why(query, self._runner.now_us())
         reader = self._slow_reader(query)
-        if reader is not None and found["reason"] not in TAKES_NOTHING:
+        if reader is not None and found.reason not in TAKES_NOTHING:
             found = explained(found, reader)
         told = [
             sentence
@@ -154,7 +155,7 @@ class Sinks:
             for sentence in [sink.consumer.freshness.sentence(name)]
             if sentence is not None
         ]
-        return {**found, "text": " ".join([found["text"], *told])}
+        return replace(found, text=" ".join([found.text, *told]))
 
     def _slow_reader(self, query: str) -> SlowReader | None:
         """The slow reader of a query, or of another whose streams it shares."""
@@ -183,38 +184,38 @@ class Sinks:
         bounds = [sink.definition.freshness_us for sink in self._sinks.values()]
         return min((bound for bound in bounds if bound is not None), default=None)
 
-    def views(self) -> list[dict[str, Any]]:
+    def views(self) -> list[SinkView]:
         self.look_for_breaches()
         now_us = self._runner.now_us()
         return [self._view(name, sink, now_us) for name, sink in self._sinks.items()]
 
     @staticmethod
-    def _view(name: str, sink: SinkRuntime, now_us: int) -> dict[str, Any]:
+    def _view(name: str, sink: SinkRuntime, now_us: int) -> SinkView:
         definition, consumer = sink.definition, sink.consumer
-        return {
-            "name": name,
-            "query": definition.query,
-            "history": consumer.history,
-            "type": definition.type,
-            "path": None if consumer.path is None else str(consumer.path),
-            "outside": sink.place.outside,
-            "format": definition.format,
-            "state": consumer.state,
-            "reason": consumer.reason,
-            "since_us": None if consumer.trouble is None else consumer.trouble.since_us,
-            "on_slow": definition.on_slow,
-            "slow_limit": definition.slow_limit,
-            "slow_bytes": definition.slow_bytes,
-            "delivered": consumer.delivered,
-            "held": consumer.held,
-            "held_bytes": consumer.held_bytes,
-            "unfinished": consumer.unfinished,
-            "dropped": consumer.dropped,
-            "superseded": consumer.superseded,
-            "freshness": None if consumer.freshness is None else consumer.freshness.to_data(),
-            "lag_us": consumer.lag_us(now_us),
-            "sql": definition.sql,
-        }
+        return SinkView(
+            name=name,
+            query=definition.query,
+            history=consumer.history,
+            type=definition.type,
+            path=None if consumer.path is None else str(consumer.path),
+            outside=sink.place.outside,
+            format=definition.format,
+            state=consumer.state,
+            reason=consumer.reason,
+            since_us=None if consumer.trouble is None else consumer.trouble.since_us,
+            on_slow=definition.on_slow,
+            slow_limit=definition.slow_limit,
+            slow_bytes=definition.slow_bytes,
+            delivered=consumer.delivered,
+            held=consumer.held,
+            held_bytes=consumer.held_bytes,
+            unfinished=consumer.unfinished,
+            dropped=consumer.dropped,
+            superseded=consumer.superseded,
+            freshness=None if consumer.freshness is None else consumer.freshness.view(),
+            lag_us=consumer.lag_us(now_us),
+            sql=definition.sql,
+        )
 
 
 def _as_json(key: Sequence[tuple[str, Any]]) -> Key:

@@ -12,13 +12,14 @@ import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
 from millrace.engine.queries import Query
+from millrace.protocol.admin.server import UncleanEndView
 from millrace.protocol.timestamps import format_timestamp
 from millrace.protocol.words import counted
 
@@ -55,8 +56,16 @@ class UncleanEnd:
             f"they had built, and rows that sinks and history had not written.{files}"
         )
 
-    def to_data(self) -> dict[str, Any]:
-        return {**asdict(self), "open_files": list(self.open_files), "text": self.text}
+    def view(self) -> UncleanEndView:
+        return UncleanEndView(
+            started_us=self.started_us,
+            seen_us=self.seen_us,
+            pid=self.pid,
+            open_files=list(self.open_files),
+            found_us=self.found_us,
+            replayed=self.replayed,
+            text=self.text,
+        )
 
 
 class Marker:

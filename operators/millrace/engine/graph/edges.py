@@ -17,6 +17,8 @@ from millrace.operators.queues.auto import AutoQueue, QueueSwitch
 from millrace.operators.queues.edge import QueueKind
 from millrace.operators.queues.inlet import QueueInlet
 from millrace.protocol import Refuse, Schema
+from millrace.protocol.admin.operators import PagesView, QueueView
+from millrace.protocol.admin.streams import AutoView, BucketView, StaleKeyView, StalenessView
 from millrace.protocol.words import article
 
 if TYPE_CHECKING:
@@ -80,35 +82,35 @@ def measured(engine: Engine, event: Measured) -> None:
 # -- showing -----------------------------------------------------------------------------------------------------------
 
 
-def queue_of(reader: Inlet, now_us: int) -> dict[str, Any] | None:
+def queue_of(reader: Inlet, now_us: int) -> QueueView | None:
     """The view of an input's queue, or None if it has no separate one."""
     if not isinstance(reader, QueueInlet):
         return None
     queue, edge = reader.queue, reader.edge
     paging, stale = queue.paging, queue.staleness(now_us)
-    return {
-        "kind": edge.kind,
-        "key": [reader.schema.fields[at].name for at in edge.key],
-        "commit": edge.commit,
-        "shed_above": edge.shed,
-        "waiting": queue.waiting,
-        "superseded": reader.superseded,
-        "shed": reader.shed,
-        "keys": stale.keys,
-        "pages": {"taken": paging.taken, "free": paging.free, "returned": paging.returned, "bytes": paging.nbytes},
-        "oldest_us": stale.oldest_us,
-        "queue_staleness_us": stale.queue_mean_us,
-        "application_staleness_us": stale.application_mean_us,
-        "auto": auto_of(reader),
-    }
+    return QueueView(
+        kind=edge.kind,
+        key=[reader.schema.fields[at].name for at in edge.key],
+        commit=edge.commit,
+        shed_above=edge.shed,
+        waiting=queue.waiting,
+        superseded=reader.superseded,
+        shed=reader.shed,
+        keys=stale.keys,
+        pages=PagesView(taken=paging.taken, free=paging.free, returned=paging.returned, bytes=paging.nbytes),
+        oldest_us=stale.oldest_us,
+        queue_staleness_us=stale.queue_mean_us,
+        application_staleness_us=stale.application_mean_us,
+        auto=auto_of(reader),
+    )
 
 
-def auto_of(reader: Inlet) -> dict[str, Any] | None:
+def auto_of(reader: Inlet) -> AutoView | None:
     """Whether a queue that chooses appends or supersedes at present, and the load that decided it; None for others."""
     if not isinstance(reader, QueueInlet) or not isinstance(queue := reader.queue, AutoQueue):
         return None
     last = QueueSwitch(queue.mode, 0.0, 0.0, 0.0) if queue.last is None else queue.last
-    return {**last._asdict(), "switches": queue.switches}
+    return AutoView(**last._asdict(), switches=queue.switches)
 
 
 def kinds(plan: QueryPlan) -> dict[tuple[str, int], QueueKind]:
@@ -135,7 +137,7 @@ def _place_of(engine: Engine, operator: Operator, name: str) -> tuple[Query, Nod
     )
 
 
-def stale(engine: Engine, stream: str, worst: int) -> list[dict[str, Any]]:
+def stale(engine: Engine, stream: str, worst: int) -> list[StalenessView]:
     """The staleness of every update queue that a stream's tuples go through, directly or through other operators.
 
     Upward from each operator, because a paused query's readers are away from what they read.
@@ -156,7 +158,7 @@ def stale(engine: Engine, stream: str, worst: int) -> list[dict[str, Any]]:
     ]
 
 
-def staleness(engine: Engine, name: str, position: int, worst: int) -> dict[str, Any]:
+def staleness(engine: Engine, name: str, position: int, worst: int) -> StalenessView:
     """The staleness of an input's update queue, with histograms and the keys that have waited longest."""
     operator, _, _ = find(engine, name, position)
     reader = operator.inputs[position]
@@ -164,23 +166,23 @@ def staleness(engine: Engine, name: str, position: int, worst: int) -> dict[str,
         raise Refuse(f"operator {name}, input {position}: it is not an update queue", code="no_update_queue")
     staleness = reader.queue.staleness(engine.clock.now_us, worst)
     fields = [reader.schema.fields[at].name for at in reader.edge.key]
-    return {
-        "operator": name,
-        "input": position,
-        "kind": reader.edge.kind,
-        "auto": auto_of(reader),
-        "waiting": reader.queue.waiting,
-        "superseded": reader.superseded,
-        "paused": reader.away,
-        "skipped": reader.missed,
-        "keys": staleness.keys,
-        "queue_mean_us": staleness.queue_mean_us,
-        "application_mean_us": staleness.application_mean_us,
-        "queue_histogram": _buckets(staleness.queue_histogram),
-        "application_histogram": _buckets(staleness.application_histogram),
-        "oldest_us": staleness.oldest_us,
-        "worst": [{"key": dict(zip(fields, key, strict=True)), "stale_us": age} for key, age in staleness.worst],
-    }
+    return StalenessView(
+        operator=name,
+        input=position,
+        kind=reader.edge.kind,
+        auto=auto_of(reader),
+        waiting=reader.queue.waiting,
+        superseded=reader.superseded,
+        paused=reader.away,
+        skipped=reader.missed,
+        keys=staleness.keys,
+        queue_mean_us=staleness.queue_mean_us,
+        application_mean_us=staleness.application_mean_us,
+        queue_histogram=_buckets(staleness.queue_histogram),
+        application_histogram=_buckets(staleness.application_histogram),
+        oldest_us=staleness.oldest_us,
+        worst=[StaleKeyView(key=dict(zip(fields, key, strict=True)), stale_us=age) for key, age in staleness.worst],
+    )
 
 
 def older(engine: Engine, query: str, now_us: int, than_us: int) -> list[tuple[tuple[tuple[str, Any], ...], int]]:
@@ -196,6 +198,6 @@ def older(engine: Engine, query: str, now_us: int, than_us: int) -> list[tuple[t
     return rows
 
 
-def _buckets(counts: Any) -> list[dict[str, int]]:
+def _buckets(counts: Any) -> list[BucketView]:
     """A histogram by its upper bounds: so many updates waited less than that, and not less than the bound before."""
-    return [{"below_us": 1 << digits, "updates": count} for digits, count in enumerate(counts) if count]
+    return [BucketView(below_us=1 << digits, updates=count) for digits, count in enumerate(counts) if count]

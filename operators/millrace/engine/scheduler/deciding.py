@@ -9,32 +9,33 @@ from millrace.engine.queries import refuse_catching_up
 from millrace.engine.scheduler.table import Strategy
 from millrace.operators.frame.order_switching import OrderSwitching
 from millrace.protocol import Refuse
+from millrace.protocol.admin.changes import BreakReply, OrderReply, StrategyReply, WeightReply
 
 if TYPE_CHECKING:
     from millrace.engine.engine import Engine
 
 
-def set_strategy(engine: Engine, command: SetStrategy) -> dict[str, Any]:
+def set_strategy(engine: Engine, command: SetStrategy) -> StrategyReply:
     strategy = Strategy.parse(command.strategy)
     engine.graph.set_strategy(command.component, strategy, command.operator)
-    return {"component": command.component, "strategy": str(strategy), "operator": command.operator}
+    return StrategyReply(component=command.component, strategy=str(strategy), operator=command.operator)
 
 
-def set_break(engine: Engine, command: SetBreak) -> dict[str, Any]:
+def set_break(engine: Engine, command: SetBreak) -> BreakReply:
     engine.graph.set_break(command.operator, command.on)
-    return {"operator": command.operator, "break": command.on}
+    return BreakReply(operator=command.operator, break_=command.on)
 
 
-def set_weight(engine: Engine, command: SetWeight) -> dict[str, Any]:
+def set_weight(engine: Engine, command: SetWeight) -> WeightReply:
     if command.weight < 1:
         raise Refuse(
             f"component {command.component}: expected a weight (a whole number of at least 1), got {command.weight}"
         )
     engine.graph.set_weight(command.component, command.weight)
-    return {"component": command.component, "weight": command.weight}
+    return WeightReply(component=command.component, weight=command.weight)
 
 
-def set_order(engine: Engine, command: SetOrder) -> dict[str, Any]:
+def set_order(engine: Engine, command: SetOrder) -> OrderReply:
     query = engine.query(command.query)
     refuse_catching_up(query)
     joins = [operator for operator in query.operators if isinstance(operator, OrderSwitching)]
@@ -47,11 +48,11 @@ def set_order(engine: Engine, command: SetOrder) -> dict[str, Any]:
         component = engine.graph.component_of(join)
         component.ready.add(join)
         component.has_work = True
-    return {
-        "query": command.query,
-        "orders": {join.name: join.order for join in joins},
-        "alpha": joins[0].pacing.alpha,
-    }
+    return OrderReply(
+        query=command.query,
+        orders={join.name: join.order for join in joins},
+        alpha=joins[0].pacing.alpha,
+    )
 
 
 def watch(engine: Engine, command: WatchProgress) -> dict[str, Any]:

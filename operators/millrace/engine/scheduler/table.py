@@ -20,6 +20,7 @@ from millrace.operators.frame.operator import Operator
 from millrace.operators.sink.sink import Sink
 from millrace.operators.source.source import Source
 from millrace.protocol import Refuse
+from millrace.protocol.admin.operators import LinkView, RowView
 
 # The most tuples an execution takes when the strategy names no number. Below a few thousand the fixed cost of an
 # execution shows in every tuple; above, columns stop fitting the cache and a low-rate neighbour waits longer for its
@@ -97,14 +98,14 @@ class Link:
     segment: str
     cut: bool
 
-    def describe(self) -> dict[str, object]:
-        return {
-            "slope": self.slope,
-            "selectivity": self.selectivity,
-            "cost_us": self.cost_us,
-            "segment": self.segment,
-            "break": self.cut,
-        }
+    def view(self) -> LinkView:
+        return LinkView(
+            slope=self.slope,
+            selectivity=self.selectivity,
+            cost_us=self.cost_us,
+            segment=self.segment,
+            break_=self.cut,
+        )
 
 
 class Next:
@@ -219,14 +220,14 @@ class Row:
         """The rule's name as the papers print it, with the number of tuples if the strategy names one."""
         return f"{str(self.strategy).upper()}-{self.role.value}"
 
-    def describe(self) -> dict[str, object]:
-        row: dict[str, object] = {
-            "state": self.operator.name,
-            "pred": [pred.name for pred in self.preds if pred is not None],
-            "succ": [succ.name for succ in self.succs],
-            "transition": self.transition,
-        }
-        return row if self.link is None else {**row, "chain": self.link.describe()}
+    def view(self) -> RowView:
+        return RowView(
+            state=self.operator.name,
+            pred=[pred.name for pred in self.preds if pred is not None],
+            succ=[succ.name for succ in self.succs],
+            transition=self.transition,
+            chain=None if self.link is None else self.link.view(),
+        )
 
 
 def role_of(operator: Operator, preds: Sequence[Operator | None], succs: Sequence[Operator]) -> Role:

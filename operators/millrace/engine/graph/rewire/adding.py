@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from millrace.engine import seam, streams
 from millrace.engine.events import AddQuery, AddStream, DropQuery, DropStream
@@ -20,19 +20,20 @@ from millrace.operators.frame.operator import Operator
 from millrace.operators.sink.sink import Sink
 from millrace.operators.source.source import Source
 from millrace.protocol import Refuse
+from millrace.protocol.admin.changes import NewQueryReply, QueryDropReply
 
 if TYPE_CHECKING:
     from millrace.engine.engine import Engine
 
 
-def add(engine: Engine, command: AddQuery) -> dict[str, Any]:
+def add(engine: Engine, command: AddQuery) -> NewQueryReply:
     plan = command.plan
     engine.refuse_taken(plan.name)
     with late_streams(engine, plan):
         query = make(engine, plan, None if command.strategy is None else Strategy.parse(command.strategy))
     if seam.is_gated(plan):
         pausing.leave(engine, query, seam.CATCHING_UP)
-    return {"query": plan.name}
+    return NewQueryReply(query=plan.name)
 
 
 @contextmanager
@@ -117,7 +118,7 @@ def _entry(engine: Engine, name: str, node: Node, position: int, start: Literal[
     return edges.inlet(engine, node, position, producer.output, since_us)
 
 
-def drop(engine: Engine, command: DropQuery) -> dict[str, Any]:
+def drop(engine: Engine, command: DropQuery) -> QueryDropReply:
     query = engine.query(command.name)
     readers = [other.plan.name for other in engine.queries_by_name.values() if command.name in other.plan.reads_queries]
     if readers:
@@ -126,4 +127,4 @@ def drop(engine: Engine, command: DropQuery) -> dict[str, Any]:
     engine.reads.pop(command.name, None)
     carry_out(engine, Rewiring(gone=[query]))
     sharing.tighten(engine, query.operators)
-    return {"query": command.name}
+    return QueryDropReply(query=command.name, dropped=True)

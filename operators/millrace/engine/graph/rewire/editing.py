@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from millrace.engine.events import InsertOperator, RemoveOperator, ReplaceOperator
 from millrace.engine.graph.rewire.rewiring import Rewiring, carry_out
@@ -27,6 +27,7 @@ from millrace.operators.queues.edge import APPEND, EdgeSpec
 from millrace.operators.queues.inlet import QueueInlet
 from millrace.operators.sink.sink import Sink
 from millrace.protocol import Refuse, Schema
+from millrace.protocol.admin.changes import ExchangeReply, InsertReply, RemoveReply
 from millrace.protocol.words import article
 from millrace.values.batch import Batch
 from millrace.values.eventtime import LATENT
@@ -98,7 +99,7 @@ def _free_name(engine: Engine, query: Query, word: str, chosen: str | None) -> s
 # -- inserting ---------------------------------------------------------------------------------------------------------
 
 
-def insert(engine: Engine, command: InsertOperator) -> dict[str, Any]:
+def insert(engine: Engine, command: InsertOperator) -> InsertReply:
     """Put an operator in front of an input."""
     _refuse_spec(command.spec)
     behind, query, node = _find(engine, command.before)
@@ -122,7 +123,7 @@ def insert(engine: Engine, command: InsertOperator) -> dict[str, Any]:
     change = _edited(query, nodes, operators, edit)
     change.handed.append((home, operator.output, [reader]))
     carry_out(engine, change)
-    return {"operator": name, "before": command.before, "input": position}
+    return InsertReply(operator=name, before=command.before, input=position)
 
 
 def _replacing(name: str, position: int) -> Refuse:
@@ -180,7 +181,7 @@ def _logged(edits: tuple[Edit, ...], edit: Edit) -> tuple[Edit, ...]:
 # -- removing ----------------------------------------------------------------------------------------------------------
 
 
-def remove(engine: Engine, command: RemoveOperator) -> dict[str, Any]:
+def remove(engine: Engine, command: RemoveOperator) -> RemoveReply:
     """Take an operator out that only leaves rows out."""
     name = command.operator
     operator, query, node = _find(engine, name)
@@ -214,7 +215,7 @@ def remove(engine: Engine, command: RemoveOperator) -> dict[str, Any]:
     ]
     operators = [other for other in query.operators if other is not operator]
     carry_out(engine, _edited(query, nodes, operators, Edit("remove", name)))
-    return {"operator": name, "removed": True}
+    return RemoveReply(operator=name, removed=True)
 
 
 def _reading(node: Node, gone: str, instead: str, operator: Operator) -> Node:
@@ -276,7 +277,7 @@ def _through(first: tuple[int, ...] | None, then: tuple[int, ...] | None) -> tup
 # -- replacing ---------------------------------------------------------------------------------------------------------
 
 
-def exchange(engine: Engine, command: ReplaceOperator) -> dict[str, Any]:
+def exchange(engine: Engine, command: ReplaceOperator) -> ExchangeReply:
     """Replace the predicate of a select, or the select by a sample."""
     _refuse_spec(command.spec)
     operator, query, node = _find(engine, command.operator)
@@ -298,7 +299,7 @@ def exchange(engine: Engine, command: ReplaceOperator) -> dict[str, Any]:
     change = _edited(query, nodes, operators, Edit("replace", node.name, command.spec, command.where))
     change.instead = {operator: after}
     carry_out(engine, change)
-    return {"operator": node.name, "forgotten": forgotten}
+    return ExchangeReply(operator=node.name, forgotten=forgotten)
 
 
 def edited(plan: QueryPlan, name: str) -> Edit | None:

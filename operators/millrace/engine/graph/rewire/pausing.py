@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from millrace.engine.events import PauseQuery, ResumeQuery
 from millrace.engine.graph.rewire import failing
 from millrace.engine.queries import Query, refuse_catching_up
 from millrace.protocol import Refuse
+from millrace.protocol.admin.changes import PauseReply, ResumeReply
 
 if TYPE_CHECKING:
     from millrace.engine.engine import Engine
 
 
-def pause(engine: Engine, command: PauseQuery) -> dict[str, Any]:
+def pause(engine: Engine, command: PauseQuery) -> PauseReply:
     query = engine.query(command.name)
     refuse_pause(query)
     leave(engine, query, command.reason)
-    return {"query": command.name, "paused": command.reason}
+    return PauseReply(query=command.name, paused=command.reason)
 
 
 def refuse_pause(query: Query) -> None:
@@ -50,11 +51,11 @@ def come_back(engine: Engine, query: Query) -> int:
     return sum(inlet.skipped for inlet in entries) - before
 
 
-def resume(engine: Engine, command: ResumeQuery) -> dict[str, Any]:
+def resume(engine: Engine, command: ResumeQuery) -> ResumeReply:
     query = engine.query(command.name)
     refuse_catching_up(query)
     if query.paused is None:
         raise Refuse(f"query {command.name} is not paused", code="not_paused")
     if query.failed:
         failing.begin_again(engine, query)
-    return {"query": command.name, "skipped": come_back(engine, query)}
+    return ResumeReply(query=command.name, skipped=come_back(engine, query))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from millrace.engine.events import SetQueue
 from millrace.engine.graph.edges import find
@@ -15,12 +15,13 @@ from millrace.operators.frame.operator import Operator
 from millrace.operators.queues.inlet import QueueInlet
 from millrace.operators.source.source import Source
 from millrace.protocol import Refuse
+from millrace.protocol.admin.changes import QueueReply
 
 if TYPE_CHECKING:
     from millrace.engine.engine import Engine
 
 
-def exchange(engine: Engine, command: SetQueue) -> dict[str, Any]:
+def exchange(engine: Engine, command: SetQueue) -> QueueReply:
     """Set the kind of queue of an operator's input."""
     name, position, kind = command.operator, command.input, command.kind
     operator, node, query = find(engine, name, position)
@@ -48,13 +49,13 @@ def exchange(engine: Engine, command: SetQueue) -> dict[str, Any]:
     carry_out(engine, Rewiring([(query, replace(query.plan, nodes=nodes), query.operators)]))
     engine.graph.rewire()
     now_superseded, now_shed = _losses(operator.inputs[position])
-    return {
-        "operator": name,
-        "input": position,
-        "kind": kind,
-        "superseded": now_superseded - superseded,
-        "shed": now_shed - shed,
-    }
+    return QueueReply(
+        operator=name,
+        input=position,
+        kind=kind,
+        superseded=now_superseded - superseded,
+        shed=now_shed - shed,
+    )
 
 
 def _losses(reader: Inlet) -> tuple[int, int]:

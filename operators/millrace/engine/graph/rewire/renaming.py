@@ -6,18 +6,19 @@ The rows' numbers continue, and so do the query's readers: they refer to operato
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from millrace.engine.events import RenameQuery
 from millrace.engine.graph.rewire.rewiring import Rewiring, carry_out
 from millrace.engine.plan import moved_name
 from millrace.engine.queries import refuse_catching_up
+from millrace.protocol.admin.changes import RenameReply
 
 if TYPE_CHECKING:
     from millrace.engine.engine import Engine
 
 
-def rename_query(engine: Engine, command: RenameQuery) -> dict[str, Any]:
+def rename_query(engine: Engine, command: RenameQuery) -> RenameReply:
     """Rename a query; a refusal changes nothing."""
     name, to, texts = command.name, command.to, dict(command.texts)
     query = engine.query(name)
@@ -36,4 +37,4 @@ def rename_query(engine: Engine, command: RenameQuery) -> dict[str, Any]:
     query.separate = {moved_name(node, name, to): None for node in query.separate}
     query.apart = {moved_name(node, name, to): why for node, why in query.apart.items()}
     carry_out(engine, change)
-    return {"query": to, "was": name}
+    return RenameReply(query=to, was=name)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from millrace.engine.events import ReplaceQuery
 from millrace.engine.graph.rewire.adding import build_nodes, late_streams
@@ -24,6 +24,7 @@ from millrace.operators.frame.operator import Operator
 from millrace.operators.frame.spec import Spec
 from millrace.operators.queues.edge import EdgeSpec
 from millrace.protocol import Refuse
+from millrace.protocol.admin.changes import ReplaceReply
 from millrace.values.eventtime import MIN_TIME
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def _continued(plan: QueryPlan, before: QueryPlan, same: Mapping[str, str]) -> Q
     return replace(plan, nodes=nodes)
 
 
-def replace_query(engine: Engine, command: ReplaceQuery) -> dict[str, Any]:
+def replace_query(engine: Engine, command: ReplaceQuery) -> ReplaceReply:
     """Exchange a query's plan; refused, nothing has changed."""
     plan = command.plan
     query = engine.query(plan.name)
@@ -108,12 +109,12 @@ def replace_query(engine: Engine, command: ReplaceQuery) -> dict[str, Any]:
         if inlets:
             _check_readers(query, plan, old[query.plan.output], operators[plan.output], inlets)
     _exchange(engine, query, engine.number(plan), continued, operators, list(inlets))
-    return {
-        "query": plan.name,
-        "kept": list(continued),
-        "new": [name for name in operators if name not in continued],
-        "gone": [name for name in old if name not in same.values()],
-    }
+    return ReplaceReply(
+        query=plan.name,
+        kept=list(continued),
+        new=[name for name in operators if name not in continued],
+        gone=[name for name in old if name not in same.values()],
+    )
 
 
 # -- checks ------------------------------------------------------------------------------------------------------------

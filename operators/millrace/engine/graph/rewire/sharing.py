@@ -30,6 +30,8 @@ from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import Operator
 from millrace.operators.source.source import Source
 from millrace.protocol import Refuse
+from millrace.protocol.admin.changes import UnshareReply
+from millrace.protocol.admin.queries import SharedView
 from millrace.values.eventtime import MIN_TIME
 
 if TYPE_CHECKING:
@@ -170,19 +172,19 @@ def shares(engine: Engine, query: Query) -> bool:
     return any(len(engine.owners(operator)) > 1 for operator in query.operators)
 
 
-def part(engine: Engine, command: e.UnshareQuery) -> dict[str, Any]:
+def part(engine: Engine, command: e.UnshareQuery) -> UnshareReply:
     """Obey UnshareQuery: for all that a query shares, or for some operators and all downstream of them."""
     query = engine.query(command.name)
     own = [node.name for node in query.plan.nodes]
     unknown = [name for name in command.operators if name not in own]
     if unknown:
         raise Refuse(f"query {query.plan.name} has no operator {unknown[0]}", code="unknown_operator")
-    before = {entry["node"] for entry in told(engine, query) if entry["with"]}
+    before = {entry.node for entry in told(engine, query) if entry.with_}
     if command.lasting:
         query.separate |= dict.fromkeys(_and_readers(query, command.operators or own))
     unshare(engine, query, command.operators or own)
-    after = {entry["node"] for entry in told(engine, query) if entry["with"]}
-    return {"query": query.plan.name, "operators": [name for name in own if name in before - after]}
+    after = {entry.node for entry in told(engine, query) if entry.with_}
+    return UnshareReply(query=query.plan.name, operators=[name for name in own if name in before - after])
 
 
 def apart(engine: Engine) -> dict[str, list[str]]:
@@ -287,13 +289,14 @@ def _inlets(engine: Engine, query: Query, name: str, twins: Mapping[Operator, Op
     return list(inlets)
 
 
-def told(engine: Engine, query: Query) -> list[dict[str, object]]:
+def told(engine: Engine, query: Query) -> list[SharedView]:
     """The operators that a query shares, and those that it could share, for people."""
-    entries: list[dict[str, object]] = []
+    entries: list[SharedView] = []
     for node, operator in zip(query.plan.nodes, query.operators, strict=True):
         others = [owner.plan.name for owner in engine.owners(operator) if owner is not query]
         if others:
-            entries.append({"node": node.name, "operator": operator.name, "with": others, "apart": None})
+            entries.append(SharedView(node=node.name, operator=operator.name, with_=others, apart=None))
         elif node.name in query.apart:
-            entries.append({"node": node.name, "operator": operator.name, "with": [], "apart": query.apart[node.name]})
+            apart = query.apart[node.name]
+            entries.append(SharedView(node=node.name, operator=operator.name, with_=[], apart=apart))
     return entries

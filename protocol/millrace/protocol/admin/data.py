@@ -1,0 +1,169 @@
+"""Views as JSON data, and back.
+
+Rule: a view is a frozen dataclass, and its fields are the keys of a JSON object, in order. A field may contain other
+views: one, a sequence, or a mapping by name, each also optional. Where Python reserves a key, the field has an
+underscore at its end (`key`). A field that has a new name is written under the old one too, until 0.3 (`former`). A
+field that does not apply to each object is left out where it does not (`sparse`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, field, fields, is_dataclass
+from functools import partial
+from operator import attrgetter
+from types import UnionType
+from typing import Any, Final, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+
+from millrace.protocol.errors import MillraceError
+
+T = TypeVar("T")
+
+# The entry of a field's metadata that has its new name.
+NEW_NAME: Final = "new_name"
+# The entry of a sparse field's metadata: the value that it has where it is left out.
+ABSENT: Final = "absent"
+
+
+def key(name: str) -> dict[str, Any]:
+    """The metadata of a field whose key is a reserved word."""
+    return {"alias": name}
+
+
+def former(new_name: str) -> dict[str, Any]:
+    """The metadata of a key that has the value of a renamed field; nobody sets or reads its own."""
+    return {NEW_NAME: new_name}
+
+
+class _Absent:
+    """The value of a field that is left out, where None is written."""
+
+    def __repr__(self) -> str:
+        return "absent"
+
+
+_ABSENT: Final = _Absent()
+
+
+def sparse(*, nullable: bool = False) -> Any:
+    """A field that is left out where it does not apply: while it is None, or if `nullable`, until it is set."""
+    if nullable:
+        return field(default_factory=lambda: _ABSENT, metadata={ABSENT: _ABSENT})
+    return field(default=None, metadata={ABSENT: None})
+
+
+def former_names(view: type) -> dict[str, str]:
+    """By former name, the present name of a field."""
+    return {field.name: field.metadata[NEW_NAME] for field in fields(view) if NEW_NAME in field.metadata}
+
+
+class _Inner(NamedTuple):
+    """The views in a field: their class, and whether there are many, in a row or by name."""
+
+    view: type
+    many: bool = False
+    by_name: bool = False
+
+
+class _Shape(NamedTuple):
+    """How the views of a class are written and read.
+
+    keys      of the object, in order, and `values` reads the field of each
+    inner     by key, the views in its value
+    reads     the key and the field of each value that is read
+    optional  the keys that may be missing: an older server does not send them
+    sparse    the keys that may be left out, and the value that each has then
+    """
+
+    keys: tuple[str, ...]
+    values: Callable[[Any], tuple[Any, ...]]
+    inner: Mapping[str, _Inner]
+    reads: Sequence[tuple[str, str]]
+    optional: frozenset[str]
+    sparse: Sequence[tuple[str, object]]
+
+
+_SHAPES: Final[dict[type, _Shape]] = {}
+
+
+def _shape(view: type) -> _Shape:
+    found = _SHAPES.get(view)
+    if found is None:
+        found = _SHAPES[view] = _shape_of(view)
+    return found
+
+
+def _shape_of(view: type) -> _Shape:
+    hints = get_type_hints(view)
+    found = {_key(field): field for field in fields(view)}
+    names = [field.metadata.get(NEW_NAME, field.name) for field in found.values()]
+    values = attrgetter(*names) if len(names) > 1 else lambda view: (getattr(view, names[0]),)
+    inner = {name: inside for name, field in found.items() if (inside := _inner(hints[field.name])) is not None}
+    reads = [(name, field.name) for name, field in found.items() if field.init]
+    optional = frozenset(
+        name for name, field in found.items() if field.default is not MISSING or field.default_factory is not MISSING
+    )
+    left_out = [(name, field.metadata[ABSENT]) for name, field in found.items() if ABSENT in field.metadata]
+    return _Shape(tuple(found), values, inner, reads, optional, left_out)
+
+
+def _key(field: Field[Any]) -> str:
+    name: str = field.metadata.get("alias", field.name)
+    return name
+
+
+def _inner(annotation: Any) -> _Inner | None:
+    """The views in a field of this type."""
+    if is_dataclass(annotation):
+        assert isinstance(annotation, type)
+        return _Inner(annotation)
+    found = next((inside for part in get_args(annotation) if (inside := _inner(part)) is not None), None)
+    if found is None or get_origin(annotation) is UnionType:
+        return found
+    return _Inner(found.view, True, get_origin(annotation) is Mapping)
+
+
+def to_data(view: Any) -> dict[str, Any]:
+    """The JSON object of a view."""
+    shape = _shape(type(view))
+    data = dict(zip(shape.keys, shape.values(view), strict=True))
+    for name, inner in shape.inner.items():
+        data[name] = _each(inner, data[name], to_data)
+    for name, absent in shape.sparse:
+        if data[name] is absent:
+            del data[name]
+    return data
+
+
+def to_body(request: Any) -> dict[str, Any]:
+    """The JSON object of a request. What has its default is left out, because an older server may not know it."""
+    return {_key(field): value for field in fields(request) if (value := getattr(request, field.name)) != field.default}
+
+
+def from_data(view: type[T], data: Any) -> T:
+    """The view of a JSON object. Keys that only a newer server sends are left out."""
+    shape = _shape(view)
+    try:
+        found = {field: data[name] for name, field in shape.reads if name in data or name not in shape.optional}
+        for name, field in shape.reads:
+            if name in shape.inner and field in found:
+                inner = shape.inner[name]
+                found[field] = _each(inner, found[field], partial(from_data, inner.view))
+    except (KeyError, TypeError, AttributeError) as error:
+        lacks = f"lacks {error}" if isinstance(error, KeyError) else "has another form"
+        raise MillraceError(
+            f"the server's answer {lacks} ({view.__name__}): use the `millrace` command of the server's version",
+            code="unknown_answer",
+        ) from None
+    return view(**found)
+
+
+def _each(inner: _Inner, value: Any, convert: Callable[[Any], Any]) -> Any:
+    """A field's value with each of its views, or objects, converted."""
+    if value is None:
+        return None
+    if inner.by_name:
+        return {name: convert(part) for name, part in value.items()}
+    if inner.many:
+        return [None if part is None else convert(part) for part in value]
+    return convert(value)

@@ -1,0 +1,144 @@
+"""The views of the server itself and of its catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from millrace.protocol.admin.data import sparse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardView:
+    """Who can reach a port, and what it requires of them."""
+
+    loopback: bool
+    tls: bool
+    token: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessView:
+    """The process and its limits; None where there is none, or the system does not say."""
+
+    pid: int
+    python: str
+    platform: str
+    processors: int | None
+    open_files: int | None
+    open_files_limit: int | None
+    open_files_hard_limit: int | None
+    memory_limit_bytes: int | None
+    libraries: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UncleanEndView:
+    """The server before this one was killed or crashed. `replayed` steps led from its last checkpoint to its end; None:
+    it had no journal."""
+
+    started_us: int
+    seen_us: int
+    pid: int
+    open_files: Sequence[str]
+    found_us: int
+    replayed: int | None = None
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalFullView:
+    """The disk of the data directory has had no room for the journal since then."""
+
+    since_us: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointView:
+    """The newest checkpoint: the last step in it, how long it took, and for how long it stopped the event loop. `made`
+    and `failures` count since the start; `steps_since` is how many steps a start would replay."""
+
+    lsn: int | None
+    at_us: int | None
+    bytes: int
+    seconds: float
+    pause_seconds: float
+    made: int
+    failures: int
+    error: str | None
+    steps_since: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryView:
+    """The recovery of this start: the steps that it has to replay, and how many it has replayed in which time."""
+
+    steps: int
+    replayed: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastView:
+    """The recorded past: how much of it is to be kept, and since when it is there; the checkpoints, and the bytes that
+    are there for it alone; and what was removed because the disk was full. Older servers keep none."""
+
+    keep: str = "none"
+    from_us: int | None = None
+    checkpoints: int = 0
+    bytes: int = 0
+    dropped_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalView:
+    """The journal and the checkpoints of a server with a data directory."""
+
+    sync: str
+    segments: int
+    disk_bytes: int
+    oldest_lsn: int
+    newest_lsn: int
+    waiting_bytes: int
+    full: JournalFullView | None
+    checkpoint: CheckpointView
+    past: PastView = PastView()
+    recovery: RecoveryView | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerView:
+    """The server. The fields with a default are those that older servers do not send."""
+
+    version: str
+    state: str
+    listen: str
+    listen_tls: bool = False
+    admin: str
+    now_us: int
+    steps: int
+    connections: int
+    data_dir: str | None
+    history_dir: str | None = None
+    journal: JournalView | None = None
+    problems: Sequence[str] = ()
+    catalog_error: str | None = None
+    unclean_end: UncleanEndView | None = None
+    kernels: str | None = None
+    clock_held_back_us: int = 0
+    listen_guard: GuardView | None = None
+    admin_guard: GuardView | None = None
+    process: ProcessView | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogView:
+    """All definitions and decisions, as SQL and as data; `plans` only if they are requested."""
+
+    sql: str
+    statements: Sequence[str]
+    decisions: Mapping[str, Any]
+    commands: Sequence[str]
+    plans: Mapping[str, str] | None = sparse()
