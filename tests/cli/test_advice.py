@@ -10,6 +10,11 @@ from typing import Any
 import pytest
 
 from millrace.cli.advice import RULES, Advice, Snapshot, advise
+from millrace.protocol.admin.operators import OperatorView
+from millrace.protocol.admin.queries import QueryView, SinkView, Why
+from millrace.protocol.admin.server import ServerView
+from millrace.protocol.admin.streams import StreamView
+from tests.views import view
 
 SECOND = 1_000_000
 NOW = 1_767_268_800 * SECOND
@@ -86,13 +91,13 @@ WHY = {
 def snapshot_with(**changed: Any) -> Snapshot:
     """A healthy server with these changes."""
     parts: dict[str, Any] = {
-        "server": {**SERVER, **changed.get("server", {})},
+        "server": view(ServerView, {**SERVER, **changed.get("server", {})}),
         "configuration": changed.get("configuration", CONFIGURATION),
-        "streams": [{**STREAM, **changed.get("stream", {})}],
-        "queries": [{**QUERY, **changed.get("query", {})}],
-        "sinks": [{**SINK, **changed.get("sink", {})}],
-        "operators": [{**OPERATOR, **changed.get("operator", {})}],
-        "whys": {"q": {**WHY, **changed.get("why", {})}},
+        "streams": [view(StreamView, {**STREAM, **changed.get("stream", {})})],
+        "queries": [view(QueryView, {**QUERY, **changed.get("query", {})})],
+        "sinks": [view(SinkView, {**SINK, **changed.get("sink", {})})],
+        "operators": [view(OperatorView, {**OPERATOR, **changed.get("operator", {})})],
+        "whys": {"q": view(Why, {**WHY, **changed.get("why", {})})},
         "own_clock_us": changed.get("own_clock_us", NOW),
     }
     return Snapshot(**parts)
@@ -113,7 +118,7 @@ WAITING = {"operator": "q.union1", "since": NOW - 8 * SECOND, "held": 3}
 
 def test_nothing_is_advised_where_all_is_well() -> None:
     assert advise(snapshot_with()) == []
-    assert advise(Snapshot(SERVER)) == []
+    assert advise(Snapshot(view(ServerView, SERVER))) == []
 
 
 @pytest.mark.parametrize(
@@ -519,14 +524,16 @@ def test_normal_situations_get_no_advice(changed: dict[str, Any]) -> None:
 
 
 def test_queries_that_wait_for_one_stream_are_one_advice() -> None:
-    whys = {name: {**WHY, **WAITING, "reason": "silent", "operator": f"{name}.union1"} for name in ("p", "q")}
-    found = only(Snapshot(SERVER, CONFIGURATION, whys=whys))
+    whys = {
+        name: view(Why, {**WHY, **WAITING, "reason": "silent", "operator": f"{name}.union1"}) for name in ("p", "q")
+    }
+    found = only(Snapshot(view(ServerView, SERVER), CONFIGURATION, whys=whys))
     assert "3 tuples wait at p.union1, q.union1" in found.text
 
 
 def test_one_reason_for_waiting_is_one_advice() -> None:
-    whys = {name: {**WHY, **WAITING, "reason": "grace", "text": f"{name} waits."} for name in ("p", "q")}
-    found = only(Snapshot(SERVER, CONFIGURATION, whys=whys))
+    whys = {name: view(Why, {**WHY, **WAITING, "reason": "grace", "text": f"{name} waits."}) for name in ("p", "q")}
+    found = only(Snapshot(view(ServerView, SERVER), CONFIGURATION, whys=whys))
     assert found.text == "p waits. The same applies to q."
 
 
@@ -534,18 +541,21 @@ def test_one_reason_for_waiting_is_one_advice() -> None:
     ("own", "tried"), [(None, "millrace stream show s"), ("millrace feed s FILE", "millrace feed s FILE")]
 )
 def test_a_window_of_a_silent_stream_while_another_advances(own: str | None, tried: str) -> None:
-    streams = [{**STREAM, "newest_us": NOW - 20 * SECOND}, {**STREAM, "name": "other"}]
-    query = {**QUERY, "reads_streams": ["s", "other"]}
-    why = {**WHY, "reason": "gathering", "text": "Its window is open.", "try": own}
-    found = only(Snapshot(SERVER, CONFIGURATION, streams, [query], whys={"q": why}))
+    streams = [
+        view(StreamView, {**STREAM, "newest_us": NOW - 20 * SECOND}),
+        view(StreamView, {**STREAM, "name": "other"}),
+    ]
+    query = view(QueryView, {**QUERY, "reads_streams": ["s", "other"]})
+    why = view(Why, {**WHY, "reason": "gathering", "text": "Its window is open.", "try": own})
+    found = only(Snapshot(view(ServerView, SERVER), CONFIGURATION, streams, [query], whys={"q": why}))
     assert (found.code, found.about, found.try_) == ("left_behind", "s", tried)
     assert "Stream s is 20.0 s older than the other streams of query q" in found.text
     assert found.text.endswith("Its window is open.")
 
 
 def test_a_stream_of_late_tuples_is_never_fed_by_hand() -> None:
-    why = {**WHY, **WAITING, "reason": "no_feed", "stream": "s.late", "try": "millrace stream show s"}
-    assert only(Snapshot(SERVER, CONFIGURATION, whys={"q": why})).try_ == "millrace stream show s"
+    why = view(Why, {**WHY, **WAITING, "reason": "no_feed", "stream": "s.late", "try": "millrace stream show s"})
+    assert only(Snapshot(view(ServerView, SERVER), CONFIGURATION, whys={"q": why})).try_ == "millrace stream show s"
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from millrace.cli.admin import table_lines
+from millrace.protocol.admin.operators import RowView
 from tests.cli.conftest import Server, clean_environment, millrace
 from tests.patience import HANG_SECONDS, line_with, wait_until
 from tests.server.harness import forget_journal
@@ -67,7 +68,7 @@ def test_the_state_table_is_printed_as_in_the_papers(server):
 
 
 def test_a_fork_has_a_line_per_successor():
-    row = {"state": "q.fork1", "pred": ["s.source"], "succ": ["x", "y"], "transition": "DFS-Fork"}
+    row = RowView(state="q.fork1", pred=["s.source"], succ=["x", "y"], transition="DFS-Fork")
     assert table_lines([row]) == [["q.fork1", "s.source", "x", "DFS-Fork"], ["", "", "y", ""]]
 
 

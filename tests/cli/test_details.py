@@ -1,8 +1,14 @@
 """How one object is shown: groups, units, hidden defaults, one feed per line."""
 
+from dataclasses import fields
+
 import pytest
 
-from millrace.cli.details import duration, lines, plain, size
+from millrace.cli.details import GROUPS, LISTS, RENAMED, duration, lines, plain, size
+from millrace.protocol.admin.data import former_names
+from millrace.protocol.admin.operators import ComponentView, InputView, OperatorView
+from millrace.protocol.admin.queries import QueryView, SharedView, SinkView
+from millrace.protocol.admin.streams import FeedView, GapView, StreamView
 
 STREAM = {
     "name": "door",
@@ -35,6 +41,36 @@ STREAM = {
     "novelty_us": 2_000,
     "sql": "CREATE STREAM door (ts TIMESTAMP,\n  person TEXT)",
 }
+
+
+VIEWS = {
+    "stream": StreamView,
+    "query": QueryView,
+    "sink": SinkView,
+    "component": ComponentView,
+    "operator": OperatorView,
+    "feeds": FeedView,
+    "inputs": InputView,
+    "gaps": GapView,
+    "shared": SharedView,
+}
+
+
+def keys(kind):
+    return {field.metadata.get("alias", field.name) for field in fields(VIEWS[kind])}
+
+
+def test_every_property_is_a_field_of_its_view():
+    for kind, groups in GROUPS.items():
+        named = [part.key for properties in groups.values() for part in properties]
+        assert set(named) <= keys(kind), kind
+        assert len(named) == len(set(named)), kind
+    assert {lead for name, lead in LISTS.items() if lead not in keys(name)} == set()
+
+
+def test_every_renamed_property_has_its_present_name():
+    former = former_names(StreamView) | former_names(FeedView) | former_names(OperatorView)
+    assert former.items() >= RENAMED.items()
 
 
 def test_a_stream_in_groups():

@@ -5,6 +5,9 @@ import json
 import pytest
 
 from millrace.cli.names import Directory
+from millrace.protocol.admin.queries import QueryView, SinkView
+from millrace.protocol.admin.streams import StreamView
+from tests.views import view
 
 SQL = """
 CREATE STREAM door (ts TIMESTAMP, person TEXT) WITH (time = 'ts');
@@ -76,11 +79,9 @@ def test_a_name_of_another_kind_names_the_candidates(server, arguments, text):
 def test_a_name_in_two_components_is_ambiguous():
     """A sink and a stream may share a name."""
     directory = Directory(
-        {
-            "stream": [{"name": "x", "component": "one"}],
-            "query": [{"name": "q", "component": "two"}],
-            "sink": [{"name": "x", "query": "q"}],
-        }
+        streams=[view(StreamView, {"name": "x", "component": "one"})],
+        queries=[view(QueryView, {"name": "q", "component": "two"})],
+        sinks=[view(SinkView, {"name": "x", "query": "q"})],
     )
     assert directory.components_of("x") == {"one": "stream x", "two": "sink x"}
     assert directory.explain("component", "x") == (

@@ -114,6 +114,9 @@ def test_a_select_is_read_until_its_reader_leaves(server, way, day):
         (name,) = temporary(server)
         assert "running, temporary" in server.millrace("query", "list").stdout
         assert name not in server.millrace("export").stdout
+        described = server.millrace("sql", f"DESCRIBE {name}")
+        assert (described.returncode, described.stderr) == (0, "")
+        assert described.stdout.split("\n\n")[1].split() == ["reads", "s", "temporary", "yes"]
         server.millrace("sql", f"INSERT INTO s VALUES ('{day}', 5), ('{day}', 6)")
         assert json.loads(reader.stdout.readline()) == {"k": 6}
         reader.send_signal(way)

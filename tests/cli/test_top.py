@@ -26,8 +26,10 @@ from millrace.cli.topmodel import (
     number,
     operator_rows,
 )
+from millrace.protocol.admin.operators import ComponentView, OperatorView
 from tests.cli.conftest import clean_environment
 from tests.patience import HANG_SECONDS
+from tests.views import view
 from tests.warm.start import COLD, warm
 
 # -- rows ----------------------------------------------------------------------------------------------------------
@@ -39,7 +41,7 @@ def operator(name, kind="select", **more):
         "input_tuples": 0, "output_tuples": 0, "busy_us": 0.0, "inputs": [], "waits": False, "blocked": False,
         "break": None, "state_tuples": 0, "executions": 0,
     }  # fmt: skip
-    return {**defaults, **more}
+    return view(OperatorView, {**defaults, **more})
 
 
 def given_input(queue=0, idle_us=0, **more):
@@ -47,7 +49,8 @@ def given_input(queue=0, idle_us=0, **more):
 
 
 def component(name="c", **more):
-    return {"name": name, "strategy": "dfs", "strategies": {}, "weight": 1, "steps": 0, "queued": 0, **more}
+    data = {"name": name, "strategy": "dfs", "strategies": {}, "weight": 1, "steps": 0, "queued": 0, **more}
+    return view(ComponentView, data)
 
 
 def two_looks():

@@ -6,16 +6,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from millrace.cli import show, statements
+from millrace.cli import show
 from millrace.cli.link import Link, segment
 from millrace.cli.names import PLURALS, Kind, request
-from millrace.observe import chained
 from millrace.protocol.errors import MillraceError
 from millrace.protocol.words import counted
+
+if TYPE_CHECKING:
+    from millrace.protocol.admin.operators import JoinView, RowView
+
+T = TypeVar("T")
 
 Query = Annotated[str, typer.Argument(metavar="QUERY")]
 Stream = Annotated[str, typer.Argument(metavar="STREAM")]
@@ -81,15 +85,20 @@ def _named(command: Callable[..., None], kind: Kind, **options: object) -> Calla
 def _print(link: Link, kind: Kind, item: Mapping[str, Any], everything: bool) -> None:
     from millrace.cli import details
 
-    _answer(link, item, lambda: "\n".join(details.lines(kind, item, everything=everything)))
+    if link.as_json:
+        show.as_json(item)
+    else:
+        show.out("\n".join(details.lines(kind, item, everything=everything)))
 
 
-def _answer(link: Link, answer: Any, text: Callable[[], str]) -> None:
-    """Print an answer as data, or as text."""
+def _answer(link: Link, kind: type[T], answer: Any, text: Callable[[T], str]) -> None:
+    """Print an answer as data, or as the text of its view."""
+    from millrace.protocol.admin.data import from_data
+
     if link.as_json:
         show.as_json(answer)
     else:
-        show.out(text())
+        show.out(text(from_data(kind, answer)))
 
 
 # -- SQL ---------------------------------------------------------------------------------------------------------------
@@ -104,6 +113,8 @@ def apply(
     ] = False,
 ) -> None:
     """Apply all statements of a file, or none of them."""
+    from millrace.cli import statements
+
     if not statements.apply(link, _read(file), _print_list, dry_run=plan, prune=prune):
         show.tell(f"{file} contains no statement")
 
@@ -116,6 +127,8 @@ def diff(
 
     Exits with 0 if nothing, with 1 if anything, and with 2 after an error.
     """
+    from millrace.cli import statements
+
     try:
         differs = statements.diff(link, _read(file), str(file))
     except MillraceError as error:
@@ -138,6 +151,8 @@ def _read(file: Path) -> str:
 
 def sql(link: Link, statement: Annotated[str, typer.Argument(help="One or more statements.")]) -> None:
     """Execute statements. A SELECT prints its rows as they arrive, until its LIMIT or Ctrl-C."""
+    from millrace.cli import statements
+
     try:
         if not statements.run(link, statement, _print_list):
             raise typer.BadParameter("it contains no statement", param_hint="STATEMENT")
@@ -148,13 +163,16 @@ def sql(link: Link, statement: Annotated[str, typer.Argument(help="One or more s
 
 def run_statements(link: Link, text: str) -> None:
     """Execute the statements of the prompt."""
+    from millrace.cli import statements
+
     statements.run(link, text, _print_list)
 
 
 def export(link: Link) -> None:
     """Print the catalog as SQL that another server can apply; decisions beyond SQL are comments."""
-    answer = link.get("catalog")
-    _answer(link, answer, lambda: answer["sql"].rstrip())
+    from millrace.protocol.admin.server import CatalogView
+
+    _answer(link, CatalogView, link.get("catalog"), lambda catalog: catalog.sql.rstrip())
 
 
 def explain(
@@ -171,48 +189,54 @@ def explain(
     if order:
         _explain_order(link, query)
         return
+    from millrace.protocol.admin.queries import ExplainView
+
     answer, _ = request(link, "GET", "query", query, "/explain" + ("?analyze=true" if analyze else ""))
-    _answer(link, answer, lambda: answer["text"])
+    _answer(link, ExplainView, answer, lambda plan: plan.text)
 
 
 def _explain_order(link: Link, query: str) -> None:
     """The measurements of a query's joins, and NILE's predictions for ordering rows before or after the join."""
-    members = request(link, "GET", "query", query)[0]["operators"]
-    operators = (link.get(f"operators/{segment(member)}") for member in members)
-    joins = [operator for operator in operators if operator["join"] is not None]
+    from millrace.protocol.admin.data import from_data, to_data
+    from millrace.protocol.admin.operators import OperatorView
+    from millrace.protocol.admin.queries import QueryView
+
+    members = from_data(QueryView, request(link, "GET", "query", query)[0]).operators
+    operators = [link.view(OperatorView, f"operators/{segment(member)}") for member in members]
+    joins = [(operator.name, operator.join) for operator in operators if operator.join is not None]
     if link.as_json:
-        show.as_json([{"operator": join["name"], **join["join"]} for join in joins])
+        show.as_json([{"operator": name, **to_data(join)} for name, join in joins])
         return
     if not joins:
         show.out(f"{query} has no join")
-    for join in joins:
-        show.out("\n".join(_join_lines(join["name"], join["join"])))
+    for name, join in joins:
+        show.out("\n".join(_join_lines(name, join)))
 
 
-def _join_lines(name: str, join: dict[str, Any]) -> list[str]:
+def _join_lines(name: str, join: JoinView) -> list[str]:
     from millrace.cli import details
 
     def seconds(value: float | None) -> str:
         return "not known yet" if value is None else f"{value:.6g} s"
 
-    rates = ", ".join(f"{rate:.6g}" for rate in join["rates"])
+    rates = ", ".join(f"{rate:.6g}" for rate in join.rates)
     lines = [
-        f"{name}: order {join['order']}, now takes rows by {join['mode']}",
+        f"{name}: order {join.order}, now takes rows by {join.mode}",
         f"  rates of its inputs          {rates} tuples/s",
-        f"  cost c of joining two tuples {join['cost_us']:.6g} us",
-        f"  window |w|                   {join['window_s']:.6g} s",
-        f"  c |w| l1 l2                  {join['value']:.6g} (alpha {join['alpha']:.6g})",
-        f"  response time, sync          {seconds(join['sync_response_s'])} (eq. 3)",
-        f"  response time, filter        {seconds(join['filter_response_s'])} (eq. 5)",
-        f"  gain of filter               {join['gain'] * 100:.3g} % (eq. 7)",
-        f"  rows in the hold buffer      {join['held_rows']}",
-        f"  rows dropped by group        {join['closed_rows']}",
-        f"  switches                     {join['switches']}",
+        f"  cost c of joining two tuples {join.cost_us:.6g} us",
+        f"  window |w|                   {join.window_s:.6g} s",
+        f"  c |w| l1 l2                  {join.value:.6g} (alpha {join.alpha:.6g})",
+        f"  response time, sync          {seconds(join.sync_response_s)} (eq. 3)",
+        f"  response time, filter        {seconds(join.filter_response_s)} (eq. 5)",
+        f"  gain of filter               {join.gain * 100:.3g} % (eq. 7)",
+        f"  rows in the hold buffer      {join.held_rows}",
+        f"  rows dropped by group        {join.closed_rows}",
+        f"  switches                     {join.switches}",
     ]
     return lines + [
-        f"    at {details.instant(switch['at_us'])} to {switch['mode']}: "
-        f"c |w| l1 l2 {switch['value']:.6g}, alpha {switch['alpha']:.6g}"
-        for switch in join["last_switches"]
+        f"    at {details.instant(switch.at_us)} to {switch.mode}: "
+        f"c |w| l1 l2 {switch.value:.6g}, alpha {switch.alpha:.6g}"
+        for switch in join.last_switches
     ]
 
 
@@ -229,6 +253,9 @@ def why(
     ] = None,
 ) -> None:
     """Say in a sentence what a query waits for, or waited for at a moment of the past, and which command helps."""
+    from millrace.protocol.admin.data import from_data
+    from millrace.protocol.admin.queries import Why
+
     if data_dir is not None:
         from millrace.cli.past import why_in
 
@@ -241,9 +268,10 @@ def why(
     if link.as_json:
         show.as_json(answer)
         return
-    show.out(answer["text"])
-    if answer["try"] is not None and at is None:
-        show.tell(f"try: {answer['try']}")
+    found = from_data(Why, answer)
+    show.out(found.text)
+    if found.try_ is not None and at is None:
+        show.tell(f"try: {found.try_}")
 
 
 # -- streams -----------------------------------------------------------------------------------------------------------
@@ -266,26 +294,30 @@ def stream_show(
 
 
 def _show_stale(link: Link, name: str, worst: int) -> None:
-    queues, _ = request(link, "GET", "stream", name, f"/stale?worst={worst}")
+    from millrace.protocol.admin.data import from_data
+    from millrace.protocol.admin.streams import StalenessView
+
+    answer, _ = request(link, "GET", "stream", name, f"/stale?worst={worst}")
     if link.as_json:
-        show.as_json(queues)
+        show.as_json(answer)
         return
+    queues = [from_data(StalenessView, queue) for queue in answer]
     if not queues:
         show.out(f"no query reads {name} with LATEST, so none of its queues supersedes tuples")
     for queue in queues:
-        mode = f" (now {queue['auto']['mode']})" if queue.get("auto") else ""
-        head = f"{queue['operator']}, input {queue['input']}: {queue['kind']}{mode}"
-        if queue["paused"]:
-            skipped = counted(queue["skipped"], "tuple")
+        mode = f" (now {queue.auto.mode})" if queue.auto else ""
+        head = f"{queue.operator}, input {queue.input}: {queue.kind}{mode}"
+        if queue.paused:
+            skipped = counted(queue.skipped, "tuple")
             show.out(f"{head}; its query is paused and skipped {skipped}, so its rows grow stale")
             continue
         show.out(
-            f"{head}, {counted(queue['keys'], 'key')}, {queue['waiting']} queued, {queue['superseded']} superseded;"
-            f" mean staleness: queue {_milliseconds(queue['queue_mean_us'])}, "
-            f"application {_milliseconds(queue['application_mean_us'])}"
+            f"{head}, {counted(queue.keys, 'key')}, {queue.waiting} queued, {queue.superseded} superseded;"
+            f" mean staleness: queue {_milliseconds(queue.queue_mean_us)}, "
+            f"application {_milliseconds(queue.application_mean_us)}"
         )
-        if queue["worst"]:
-            rows = [[_key_words(key["key"]), _milliseconds(key["stale_us"])] for key in queue["worst"]]
+        if queue.worst:
+            rows = [[_key_words(key.key), _milliseconds(key.stale_us)] for key in queue.worst]
             show.table(("key", "stale for"), rows)
 
 
@@ -294,7 +326,10 @@ def stream_archive(link: Link, name: Stream) -> None:
     from millrace.cli import details
 
     answer, _ = request(link, "POST", "stream", name, "/archive", {})
-    _answer(link, answer, lambda: "\n".join(details.lines("archive", answer["archive"], everything=True)))
+    if link.as_json:
+        show.as_json(answer)
+    else:
+        show.out("\n".join(details.lines("archive", answer["archive"], everything=True)))
 
 
 def _key_words(key: Mapping[str, Any]) -> str:
@@ -330,7 +365,10 @@ def component_show(
     elif link.as_json:
         show.as_json(request(link, "GET", "component", name, "/graph")[0])
     else:
-        show.out(request(link, "GET", "component", name, f"/graph?format={form.value}")[0]["text"])
+        from millrace.protocol.admin.operators import DrawingView
+
+        answer, _ = request(link, "GET", "component", name, f"/graph?format={form.value}")
+        _answer(link, DrawingView, answer, lambda drawing: drawing.text)
 
 
 def component_table(
@@ -341,40 +379,49 @@ def component_table(
     ] = False,
 ) -> None:
     """Print a component's state table as the papers do: state, pred, succ, transition."""
+    from millrace.observe import chained
+    from millrace.protocol.admin.data import from_data
+    from millrace.protocol.admin.operators import TableView
+
     answer, _ = request(link, "GET", "component", name, "/table")
     if link.as_json:
         show.as_json(answer)
-    else:
-        show.table(("state", "pred", "succ", "transition"), table_lines(answer["rows"]))
-        links = chained.lines((row["state"], row.get("chain")) for row in answer["rows"])
-        if links:
-            show.out("")
-            show.table(chained.HEADS, links)
-        if rules:
-            show.out("")
-            show.table(("transition", "moves"), [[name, ", ".join(moves)] for name, moves in answer["rules"].items()])
+        return
+    table = from_data(TableView, answer)
+    show.table(("state", "pred", "succ", "transition"), table_lines(table.rows))
+    links = chained.lines((row.state, row.chain) for row in table.rows)
+    if links:
+        show.out("")
+        show.table(chained.HEADS, links)
+    if rules:
+        show.out("")
+        show.table(("transition", "moves"), [[name, ", ".join(moves)] for name, moves in table.rules.items()])
 
 
-def table_lines(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+def table_lines(rows: Sequence[RowView]) -> list[list[str]]:
     """A line per row; each further predecessor or successor (of a union or a fork) has a line below it."""
     return [line for row in rows for line in _row_lines(row)]
 
 
-def _row_lines(row: Mapping[str, Any]) -> Iterator[list[str]]:
-    state, transition = row["state"], row["transition"]
-    for pred, succ in zip_longest(row["pred"] or ["-"], row["succ"] or ["-"], fillvalue=""):
+def _row_lines(row: RowView) -> Iterator[list[str]]:
+    state, transition = row.state, row.transition
+    for pred, succ in zip_longest(row.pred or ["-"], row.succ or ["-"], fillvalue=""):
         yield [state, pred, succ, transition]
         state = transition = ""
 
 
 def strategy_show(link: Link, component: Component) -> None:
     """Show the strategy of a component and of its operators."""
+    from millrace.protocol.admin.data import from_data
+    from millrace.protocol.admin.operators import StrategyView
+
     answer, name = request(link, "GET", "component", component, "/strategy")
     if link.as_json:
         show.as_json(answer)
         return
-    show.out(f"{name}: {answer['strategy']}")
-    show.table(("operator", "strategy"), list(answer["operators"].items()))
+    found = from_data(StrategyView, answer)
+    show.out(f"{name}: {found.strategy}")
+    show.table(("operator", "strategy"), list(found.operators.items()))
 
 
 stream_list, query_list, sink_list, component_list, operator_list = (_lister(kind) for kind in COLUMNS)

@@ -1,6 +1,6 @@
 """The advice of `millrace doctor`: one function per possible problem, computed from the API's answers.
 
-Rule: a rule reads a snapshot and nothing else, so that a test needs only a dictionary. Its advice is a sentence with
+Rule: a rule reads a snapshot and nothing else, so that a test needs only views. Its advice is a sentence with
 the numbers it saw, and the one command that would help. A rule that cannot decide stays silent, because people stop
 reading advice that was wrong once. The bounds below are where a user would start to care.
 """
@@ -12,6 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from millrace.protocol.admin.operators import OperatorView
+from millrace.protocol.admin.queries import QueryView, SinkView, Why
+from millrace.protocol.admin.server import ServerView
+from millrace.protocol.admin.streams import StreamView
 from millrace.protocol.timestamps import format_timestamp
 from millrace.protocol.units import UNITS, LikelyUnit, in_century, likely_unit
 from millrace.protocol.words import counted
@@ -48,20 +52,18 @@ SILENT: Final = ("asked", "no_answer", "no_feed", "ets_none", "no_first_tuple", 
 # The other reasons why an operator waits. Each ends by itself; a rule reports the long ones.
 LASTING: Final = ("skew", "sending", "clock_behind", "periodic", "lull", "unread", "grace", "clock")
 
-Item = Mapping[str, Any]
-
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """Answers of the API: each field is the answer of the path that it is named after."""
 
-    server: Item
-    configuration: Item = field(default_factory=dict)
-    streams: Sequence[Item] = ()
-    queries: Sequence[Item] = ()
-    sinks: Sequence[Item] = ()
-    operators: Sequence[Item] = ()
-    whys: Mapping[str, Item] = field(default_factory=dict)
+    server: ServerView
+    configuration: Mapping[str, Any] = field(default_factory=dict)
+    streams: Sequence[StreamView] = ()
+    queries: Sequence[QueryView] = ()
+    sinks: Sequence[SinkView] = ()
+    operators: Sequence[OperatorView] = ()
+    whys: Mapping[str, Why] = field(default_factory=dict)
     own_clock_us: int | None = None  # of the machine that runs the command
 
 
@@ -90,33 +92,33 @@ def advise(snapshot: Snapshot) -> list[Advice]:
 
 def stopped_queries(seen: Snapshot) -> Iterator[Advice]:
     for query in seen.queries:
-        if query["state"] == "running":
+        if query.state == "running":
             continue
-        name, reason = query["name"], query["reason"]
-        if query["state"] == "failed":
+        name, reason = query.name, query.reason
+        if query.state == "failed":
             yield Advice("query_failed", name, f"Query {name} failed: {_sentence(reason)}", f"millrace why {name}")
         else:
-            skipped = f" It has skipped {counted(query['skipped'], 'tuple')} so far." if query["skipped"] else ""
+            skipped = f" It has skipped {counted(query.skipped, 'tuple')} so far." if query.skipped else ""
             text = f"Query {name} is paused: {_sentence(reason)}{skipped}"
             yield Advice("query_paused", name, text, f"millrace query resume {name}")
 
 
 def failed_sinks(seen: Snapshot) -> Iterator[Advice]:
     for sink in seen.sinks:
-        if sink["state"] == "failed":
-            text = f"Sink {sink['name']} failed and writes no more rows: {_sentence(sink['reason'])}"
-            yield Advice("sink_failed", sink["name"], text, f"millrace sink drop {sink['name']}")
+        if sink.state == "failed":
+            text = f"Sink {sink.name} failed and writes no more rows: {_sentence(sink.reason)}"
+            yield Advice("sink_failed", sink.name, text, f"millrace sink drop {sink.name}")
 
 
 def waiting_sinks(seen: Snapshot) -> Iterator[Advice]:
     """Sinks that cannot write and retry: an administrator frees disk space, or restores a permission."""
     for sink in seen.sinks:
-        if sink["state"] == "waiting":
-            name, lost = sink["name"], counted(sink["dropped"], "row")
-            waited = _seconds(seen.server["now_us"] - sink["since_us"])
+        if sink.state == "waiting":
+            name, lost = sink.name, counted(sink.dropped, "row")
+            waited = _seconds(seen.server.now_us - (sink.since_us or seen.server.now_us))
             text = (
-                f"Sink {name} has not been able to write to {sink['path'] or 'the standard output'} for {waited}: "
-                f"{_sentence(sink['reason'])} {_waiting(sink['held'] + sink['unfinished'], 'row')} for it, and it has "
+                f"Sink {name} has not been able to write to {sink.path or 'the standard output'} for {waited}: "
+                f"{_sentence(sink.reason)} {_waiting(sink.held + sink.unfinished, 'row')} for it, and it has "
                 f"lost {lost}. It retries by itself and resumes when the cause is fixed."
             )
             yield Advice("sink_waiting", name, text, f"millrace sink show {name}")
@@ -124,10 +126,10 @@ def waiting_sinks(seen: Snapshot) -> Iterator[Advice]:
 
 def outside_sinks(seen: Snapshot) -> Iterator[Advice]:
     for sink in seen.sinks:
-        if sink.get("outside"):
-            name = sink["name"]
+        if sink.outside:
+            name = sink.name
             text = (
-                f"Sink {name} writes to {sink['path']}, outside the folders that sinks may write to. It was created "
+                f"Sink {name} writes to {sink.path}, outside the folders that sinks may write to. It was created "
                 "when this was allowed, and cannot be created there again. Add its folder to server.allow_paths, or "
                 "drop it."
             )
@@ -136,7 +138,7 @@ def outside_sinks(seen: Snapshot) -> Iterator[Advice]:
 
 def catalog_unwritten(seen: Snapshot) -> Iterator[Advice]:
     """A copy of the definitions that is out of date."""
-    error = seen.server.get("catalog_error")
+    error = seen.server.catalog_error
     if error is not None:
         text = (
             f"The server cannot update catalog.sqlite: {_sentence(error)} Changes are safe in the journal, and "
@@ -147,40 +149,39 @@ def catalog_unwritten(seen: Snapshot) -> Iterator[Advice]:
 
 def journal_full(seen: Snapshot) -> Iterator[Advice]:
     """No room for what happens: the feeds wait."""
-    full = (seen.server.get("journal") or {}).get("full")
-    if full is not None:
-        folder = seen.server["data_dir"]
+    journal, folder = seen.server.journal, seen.server.data_dir
+    if journal is not None and journal.full is not None and folder is not None:
         text = (
             f"The disk of the data directory {folder} has been full for "
-            f"{_seconds(seen.server['now_us'] - full['since_us'])}: {_sentence(full['reason'])} Feeds wait and changes "
-            "are refused; readers are served. The server continues by itself when there is room."
+            f"{_seconds(seen.server.now_us - journal.full.since_us)}: {_sentence(journal.full.reason)} Feeds wait and "
+            "changes are refused; readers are served. The server continues by itself when there is room."
         )
         yield Advice("journal_full", "server", text, f"df -h {shlex.quote(folder)}")
 
 
 def checkpoint_failed(seen: Snapshot) -> Iterator[Advice]:
     """The journal grows, because nothing replaces its oldest records."""
-    checkpoint = (seen.server.get("journal") or {}).get("checkpoint") or {}
-    if checkpoint.get("error") is not None:
+    journal, folder = seen.server.journal, seen.server.data_dir
+    if journal is not None and journal.checkpoint.error is not None and folder is not None:
         text = (
-            f"The server cannot make a checkpoint: {_sentence(checkpoint['error'])} The journal keeps all records "
-            f"until it can, and a start would replay {counted(checkpoint['steps_since'], 'step')}."
+            f"The server cannot make a checkpoint: {_sentence(journal.checkpoint.error)} The journal keeps all records "
+            f"until it can, and a start would replay {counted(journal.checkpoint.steps_since, 'step')}."
         )
-        yield Advice("checkpoint_failed", "server", text, f"df -h {shlex.quote(seen.server['data_dir'])}")
+        yield Advice("checkpoint_failed", "server", text, f"df -h {shlex.quote(folder)}")
 
 
 def unclean_end(seen: Snapshot) -> Iterator[Advice]:
-    event = seen.server.get("unclean_end")
-    if event is not None and seen.server["now_us"] - event["found_us"] < RESTART_US:
-        yield Advice("unclean_end", "server", event["text"], "millrace stream list")
+    event = seen.server.unclean_end
+    if event is not None and seen.server.now_us - event.found_us < RESTART_US:
+        yield Advice("unclean_end", "server", event.text, "millrace stream list")
 
 
 def restarted_queries(seen: Snapshot) -> Iterator[Advice]:
     for query in seen.queries:
-        restarted = query.get("restarted")
-        if restarted is not None and seen.server["now_us"] - restarted["at_us"] < RESTART_US:
-            name, at = query["name"], format_timestamp(restarted["at_us"] // SECOND_US * SECOND_US)
-            text = f"Query {name} {restarted['text']}. It started again at {at}."
+        restarted = query.restarted
+        if restarted is not None and seen.server.now_us - restarted.at_us < RESTART_US:
+            name, at = query.name, format_timestamp(restarted.at_us // SECOND_US * SECOND_US)
+            text = f"Query {name} {restarted.text}. It started again at {at}."
             yield Advice("restarted", name, text, f"millrace query show {name}")
 
 
@@ -189,10 +190,10 @@ def restarted_queries(seen: Snapshot) -> Iterator[Advice]:
 
 def no_max_skew(seen: Snapshot) -> Iterator[Advice]:
     """One piece of advice per stream, however many queries wait for it."""
-    waiting: dict[str, list[Item]] = {}
+    waiting: dict[str, list[Why]] = {}
     for why in seen.whys.values():
-        if why["reason"] == "silent" and _waits_long(why, seen):
-            waiting.setdefault(why["stream"], []).append(why)
+        if why.reason == "silent" and why.stream is not None and _waits_long(why, seen):
+            waiting.setdefault(why.stream, []).append(why)
     for stream, whys in waiting.items():
         text = (
             f"Stream {stream} is silent and has no max_skew: {_rows(whys, seen)}. Set max_skew to the largest error of "
@@ -203,19 +204,19 @@ def no_max_skew(seen: Snapshot) -> Iterator[Advice]:
 
 
 def silent_feeds(seen: Snapshot) -> Iterator[Advice]:
-    waiting: dict[tuple[str, str | None], list[Item]] = {}
+    waiting: dict[tuple[str, str | None], list[Why]] = {}
     for why in seen.whys.values():
-        if why["reason"] in SILENT and _waits_long(why, seen):
-            waiting.setdefault((why["stream"], why["feed"]), []).append(why)
+        if why.reason in SILENT and why.stream is not None and _waits_long(why, seen):
+            waiting.setdefault((why.stream, why.feed), []).append(why)
     for (stream, feed), whys in waiting.items():
-        reason = whys[0]["reason"]
+        reason = whys[0].reason
         who = {
             "no_feed": f"No client is feeding stream {stream}",
             "ets_none": f"Stream {stream} is silent, and the server never requests its time (ets = 'none')",
         }.get(reason, f"Feed {feed} of stream {stream} is silent and does not report its time")
         text = f"{who}: {_rows(whys, seen)}."
         try_ = {
-            "no_feed": whys[0]["try"] or f"millrace feed {stream} FILE",
+            "no_feed": whys[0].try_ or f"millrace feed {stream} FILE",
             "ets_none": f"millrace sql \"ALTER STREAM {stream} SET (ets = 'on-demand')\"",
         }.get(reason, f"millrace stream show {stream}")
         yield Advice("feed_silent", stream, text, try_)
@@ -223,18 +224,19 @@ def silent_feeds(seen: Snapshot) -> Iterator[Advice]:
 
 def long_waits(seen: Snapshot) -> Iterator[Advice]:
     """Rows that are delayed for long; the text of `why` has the reason."""
-    streams = {stream["name"]: stream for stream in seen.streams}
-    waiting: dict[tuple[str, str | None], list[tuple[str, Item]]] = {}
+    streams = {stream.name: stream for stream in seen.streams}
+    waiting: dict[tuple[str, str | None], list[tuple[str, Why]]] = {}
     for query, why in seen.whys.items():
-        if why["reason"] in LASTING and (_waits_long(why, seen) or _each_waits_long(why, streams)):
-            waiting.setdefault((why["reason"], why["stream"]), []).append((query, why))
+        if why.reason in LASTING and (_waits_long(why, seen) or _each_waits_long(why, streams)):
+            waiting.setdefault((why.reason, why.stream), []).append((query, why))
     for (reason, stream), waits in waiting.items():
         query, why = waits[0]
-        text = why["text"]
+        text = why.text
         if others := ", ".join(name for name, _ in waits[1:]):
             text += f" The same applies to {others}."
-        try_ = why["try"] or (f"millrace query show {query}" if stream is None else f"millrace stream show {stream}")
-        skew_us = streams.get(stream or "", {}).get("max_skew_us") or 0
+        try_ = why.try_ or (f"millrace query show {query}" if stream is None else f"millrace stream show {stream}")
+        found = streams.get(stream or "")
+        skew_us = (None if found is None else found.max_skew_us) or 0
         if reason == "skew" and skew_us > WAIT_US:
             text += f" If {stream} is never {interval(skew_us)} late, a smaller max_skew emits rows sooner."
             try_ = f"millrace sql \"ALTER STREAM {stream} SET (max_skew = '2 seconds')\""
@@ -247,80 +249,83 @@ def long_waits(seen: Snapshot) -> Iterator[Advice]:
 
 def left_behind(seen: Snapshot) -> Iterator[Advice]:
     """A stream whose windows stay open because it is silent, while other inputs of the query advance."""
-    newest = {stream["name"]: stream["newest_us"] for stream in seen.streams if stream["timestamps"] == "external"}
-    reads = {query["name"]: query["reads_streams"] for query in seen.queries}
+    streams = {stream.name: stream for stream in seen.streams if stream.timestamps == "external"}
+    reads = {query.name: query.reads_streams for query in seen.queries}
     for query, why in seen.whys.items():
-        oldest = why["stream"]
-        ahead = max((newest.get(name) or 0 for name in reads.get(query, ())), default=0)
-        if why["reason"] != "gathering" or newest.get(oldest) is None or ahead - newest[oldest] <= WAIT_US:
+        stream = streams.get(why.stream or "")
+        if why.reason != "gathering" or stream is None or stream.newest_us is None:
             continue
-        if _likely(next(stream for stream in seen.streams if stream["name"] == oldest)) is not None:
+        oldest = stream.name
+        newest_us = max((streams[name].newest_us or 0 for name in reads.get(query, ()) if name in streams), default=0)
+        behind_us = newest_us - stream.newest_us
+        if behind_us <= WAIT_US:
+            continue
+        if _likely(stream) is not None:
             continue  # `wrong_units` says why
         text = (
-            f"Stream {oldest} is {_seconds(ahead - newest[oldest])} older than the other streams of query {query}, "
-            f"which needs newer tuples of it to emit rows. {why['text']}"
+            f"Stream {oldest} is {_seconds(behind_us)} older than the other streams of query {query}, "
+            f"which needs newer tuples of it to emit rows. {why.text}"
         )
-        fed = why["try"] is not None and why["try"].startswith("millrace feed")
-        yield Advice("left_behind", oldest, text, why["try"] if fed else f"millrace stream show {oldest}")
+        try_ = why.try_ or ""
+        fed = try_.startswith("millrace feed")
+        yield Advice("left_behind", oldest, text, try_ if fed else f"millrace stream show {oldest}")
 
 
 def append_edges(seen: Snapshot) -> Iterator[Advice]:
     """Update streams whose updates queue up one by one, although only the newest row of each key may matter."""
-    keyed = {f"{stream['name']}.source": stream for stream in seen.streams if stream.get("update_key")}
+    keyed = {f"{stream.name}.source": stream for stream in seen.streams if stream.update_key}
     for operator in seen.operators:
-        for position, reader in enumerate(operator["inputs"]):
-            stream, queued = keyed.get(reader["from"]), reader["queue_tuples"]
-            if stream is None or operator["queues"][position] != "append" or queued < QUEUED_TUPLES:
+        for position, reader in enumerate(operator.inputs):
+            stream, queued = keyed.get(reader.from_), reader.queue_tuples
+            if stream is None or operator.queues[position] != "append" or queued < QUEUED_TUPLES:
                 continue
-            name = operator["name"]
+            name = operator.name
             text = (
-                f"{queued} updates of stream {stream['name']} wait at {name}, whose queue keeps all of them. If only "
+                f"{queued} updates of stream {stream.name} wait at {name}, whose queue keeps all of them. If only "
                 "the newest row of each key matters there, let newer updates replace older ones: write FROM "
-                f"{stream['name']} LATEST in the query, or change the queue while it runs."
+                f"{stream.name} LATEST in the query, or change the queue while it runs."
             )
             at = f" --input {position}" if position else ""
             yield Advice("append_edge", name, text, f"millrace operator queue {name} inplace{at}")
 
 
 def flapping_joins(seen: Snapshot) -> Iterator[Advice]:
-    now_us = seen.server["now_us"]
+    now_us = seen.server.now_us
     for operator in seen.operators:
-        join = operator.get("join")
+        join = operator.join
         if join is None:
             continue
-        recent = [switch for switch in join["last_switches"] if now_us - switch["at_us"] <= FLAP_US]
-        if join["order"] == "adaptive" and len(recent) >= FLAPS:
-            query = operator["queries"][0] if operator["queries"] else operator["name"].partition(".")[0]
+        recent = [switch for switch in join.last_switches if now_us - switch.at_us <= FLAP_US]
+        if join.order == "adaptive" and len(recent) >= FLAPS:
+            query = operator.queries[0] if operator.queries else operator.name.partition(".")[0]
             text = (
-                f"Join {operator['name']} switched its order mode {len(recent)} times in the last minute: "
-                f"c |w| l1 l2 is {join['value']:.3g}, close to alpha {join['alpha']:.3g}. Each switch drains its hold "
+                f"Join {operator.name} switched its order mode {len(recent)} times in the last minute: "
+                f"c |w| l1 l2 is {join.value:.3g}, close to alpha {join.alpha:.3g}. Each switch drains its hold "
                 "buffer. Choose one mode, or choose an alpha that is further away."
             )
-            yield Advice("join_flaps", operator["name"], text, f"millrace query order {query} {join['mode']}")
+            yield Advice("join_flaps", operator.name, text, f"millrace query order {query} {join.mode}")
 
 
 def slow_readers(seen: Snapshot) -> Iterator[Advice]:
     """A subscriber or a sink that slows feeds down."""
     for query in seen.queries:
-        reader = query.get("slow_reader")
-        if reader is not None and seen.server["now_us"] - reader["since_us"] > WAIT_US:
-            yield Advice("reader_slow", query["name"], reader["text"], reader["try"])
+        reader = query.slow_reader
+        if reader is not None and seen.server.now_us - reader.since_us > WAIT_US:
+            yield Advice("reader_slow", query.name, reader.text, reader.try_)
 
 
 def slow_sinks(seen: Snapshot) -> Iterator[Advice]:
-    slow = {reader["name"] for query in seen.queries if (reader := query.get("slow_reader")) is not None}
+    slow = {reader.name for query in seen.queries if (reader := query.slow_reader) is not None}
     for sink in seen.sinks:
-        name, limit = sink["name"], sink["slow_limit"]
-        if name in slow and not sink["dropped"]:
+        name, limit = sink.name, sink.slow_limit
+        if name in slow and not sink.dropped:
             continue
-        if sink["state"] == "waiting":
+        if sink.state == "waiting":
             continue  # It is not slow: it cannot write.
-        lag = [f"{_waiting(sink['held'], 'row')} for it, the oldest for {_seconds(sink['lag_us'])}"] * (
-            sink["lag_us"] > LAG_US or sink["held"] * 2 > limit
+        lag = [f"{_waiting(sink.held, 'row')} for it, the oldest for {_seconds(sink.lag_us)}"] * (
+            sink.lag_us > LAG_US or sink.held * 2 > limit
         )
-        lost = [f"it has lost {counted(sink['dropped'], 'row')} (on_slow = '{sink['on_slow']}')"] * bool(
-            sink["dropped"]
-        )
+        lost = [f"it has lost {counted(sink.dropped, 'row')} (on_slow = '{sink.on_slow}')"] * bool(sink.dropped)
         if lag or lost:
             text = (
                 f"Sink {name} is slow: {' and '.join([*lag, *lost])}. Its on_slow policy applies at {limit} waiting "
@@ -332,16 +337,18 @@ def slow_sinks(seen: Snapshot) -> Iterator[Advice]:
 def history_behind(seen: Snapshot) -> Iterator[Advice]:
     """A history that cannot keep up with its stream, or has gaps."""
     for stream in seen.streams:
-        name, archive = stream["name"], stream.get("archive") or {}
-        if archive.get("error") is not None:
-            text = f"The history of stream {name} cannot be written: {_sentence(archive['error'])}"
-        elif archive.get("held"):
+        name, archive = stream.name, stream.archive
+        if archive is None:
+            continue
+        if archive.error is not None:
+            text = f"The history of stream {name} cannot be written: {_sentence(archive.error)}"
+        elif archive.held:
             text = (
-                f"The history of stream {name} lags: {_waiting(archive['waiting_rows'], 'row')} for the disk, "
+                f"The history of stream {name} lags: {_waiting(archive.waiting_rows, 'row')} for the disk, "
                 "and the stream's feeds wait until they are written."
             )
-        elif archive.get("gaps"):
-            gaps = counted(len(archive["gaps"]), "gap")
+        elif archive.gaps:
+            gaps = counted(len(archive.gaps), "gap")
             text = f"The history of stream {name} has {gaps}: results computed from it are incomplete."
         else:
             continue
@@ -354,8 +361,8 @@ def history_behind(seen: Snapshot) -> Iterator[Advice]:
 def wrong_units(seen: Snapshot) -> Iterator[Advice]:
     """A stream whose times make sense in another unit alone, while the server's clock shows the present."""
     for stream in seen.streams:
-        name, newest_us = stream["name"], stream["newest_us"]
-        if stream["timestamps"] != "external" or newest_us is None or not in_century(seen.server["now_us"]):
+        name, newest_us = stream.name, stream.newest_us
+        if stream.timestamps != "external" or newest_us is None or not in_century(seen.server.now_us):
             continue
         if (likely := _likely(stream)) is not None:
             text = (
@@ -366,19 +373,19 @@ def wrong_units(seen: Snapshot) -> Iterator[Advice]:
             yield Advice("wrong_unit", name, text, try_)
 
 
-def _likely(stream: Mapping[str, Any]) -> LikelyUnit | None:
+def _likely(stream: StreamView) -> LikelyUnit | None:
     """The unit in which a stream's newest time makes sense, if that is not the declared one."""
-    unit = UNITS[stream.get("time_unit") or "us"]
-    return likely_unit(unit.count(stream["newest_us"]), unit)
+    unit = UNITS[stream.time_unit or "us"]
+    return None if stream.newest_us is None else likely_unit(unit.count(stream.newest_us), unit)
 
 
 def ignored_tuples(seen: Snapshot) -> Iterator[Advice]:
     """Tuples that were on time for their stream and too old for a query that was created after newer ones."""
     for query in seen.queries:
-        counts = query.get("ignored")
-        if not counts or query["state"] != "running":
+        counts = query.ignored
+        if not counts or query.state != "running":
             continue
-        name = query["name"]
+        name = query.name
         counts_text = " and ".join(f"{counted(count, 'tuple')} of {stream}" for stream, count in counts.items())
         text = (
             f"Query {name} ignored {counts_text}: newer tuples had arrived before it was created. To read every "
@@ -389,28 +396,28 @@ def ignored_tuples(seen: Snapshot) -> Iterator[Advice]:
 
 def late_tuples(seen: Snapshot) -> Iterator[Advice]:
     for stream in seen.streams:
-        if stream["timestamps"] != "external" or stream["late"] <= stream["tuples"] * LATE_SHARE:
+        if stream.timestamps != "external" or stream.late <= stream.tuples * LATE_SHARE:
             continue
-        name, share = stream["name"], stream["late"] / max(stream["tuples"], 1)
+        name, share = stream.name, stream.late / max(stream.tuples, 1)
         text = (
-            f"{stream['late']} of {counted(stream['tuples'], 'tuple')} of stream {name} ({share:.1%}) arrived late "
+            f"{stream.late} of {counted(stream.tuples, 'tuple')} of stream {name} ({share:.1%}) arrived late "
             "and are in no result."
         )
-        if stream["broke_promise"] * 2 > stream["late"]:
+        if stream.broke_promise * 2 > stream.late:
             text += (
-                f" {stream['broke_promise']} of them broke a promise of their feed (a punctuation or an answer). No "
+                f" {stream.broke_promise} of them broke a promise of their feed (a punctuation or an answer). No "
                 "setting helps: find the client that sent them."
             )
             yield Advice("late", name, text, f"millrace tail {name}.late --from 0 --json")
             continue
-        if not stream["late_by_max_us"]:
+        if not stream.late_by_max_us:
             continue  # the disorder was changed since, or the stream has ended: no other disorder would help
-        if (enough_us := stream["disorder_us"] + stream["late_by_max_us"]) > MOST_DISORDER_US:
-            text += f" The latest was {_seconds(stream['late_by_max_us'])} late, too much for a disorder."
-            if stream["newest_us"] is not None and abs(stream["newest_us"] - enough_us) < NEAR_1970_US:
+        if (enough_us := stream.disorder_us + stream.late_by_max_us) > MOST_DISORDER_US:
+            text += f" The latest was {_seconds(stream.late_by_max_us)} late, too much for a disorder."
+            if stream.newest_us is not None and abs(stream.newest_us - enough_us) < NEAR_1970_US:
                 text += (
                     " Its time is near 1970, which suggests that its feed sends another unit: integer timestamps are"
-                    f" {UNITS[stream.get('time_unit') or 'us'].words}. Correct the sender, or set the time_unit of the"
+                    f" {UNITS[stream.time_unit or 'us'].words}. Correct the sender, or set the time_unit of the"
                     " stream."
                 )
             else:
@@ -419,7 +426,7 @@ def late_tuples(seen: Snapshot) -> Iterator[Advice]:
             continue
         enough = _round_up(enough_us)
         text += (
-            f" With disorder = '{enough}' instead of '{interval(stream['disorder_us'])}', none of them would have been"
+            f" With disorder = '{enough}' instead of '{interval(stream.disorder_us)}', none of them would have been"
             " late. Rows in order of time are then delayed by as much."
             f" `millrace late {name}` shows what a smaller one keeps."
         )
@@ -428,16 +435,16 @@ def late_tuples(seen: Snapshot) -> Iterator[Advice]:
 
 def clocks_ahead(seen: Snapshot) -> Iterator[Advice]:
     """A feed whose clock is ahead can make the tuples of all others late."""
-    now_us = seen.server["now_us"]
+    now_us = seen.server.now_us
     for stream in seen.streams:
-        if stream["timestamps"] != "external":
+        if stream.timestamps != "external":
             continue
-        name, newest_us = stream["name"], stream["newest_us"]
-        if stream["too_far_ahead"]:
+        name, newest_us = stream.name, stream.newest_us
+        if stream.too_far_ahead:
             text = (
-                f"The server refused {counted(stream['too_far_ahead'], 'tuple')} of stream {name}: they, or others in "
+                f"The server refused {counted(stream.too_far_ahead, 'tuple')} of stream {name}: they, or others in "
                 f"their frames, were ahead of the server's clock by more than max_ahead "
-                f"({interval(stream['ahead_us'])}). A sender's clock is wrong; the log names the feed."
+                f"({interval(stream.ahead_us)}). A sender's clock is wrong; the log names the feed."
             )
             yield Advice("clock_ahead", name, text, f"millrace stream show {name}")
         elif newest_us is not None and newest_us - now_us > CLOCK_US:
@@ -452,20 +459,20 @@ def clocks_ahead(seen: Snapshot) -> Iterator[Advice]:
 
 def refused_tuples(seen: Snapshot) -> Iterator[Advice]:
     for stream in seen.streams:
-        refused = stream["rejected"] - stream["too_far_ahead"]
+        refused = stream.rejected - stream.too_far_ahead
         if refused > 0:
-            name = stream["name"]
+            name = stream.name
             text = f"The server refused {counted(refused, 'tuple')} of stream {name} that did not fit its columns."
             yield Advice("rejected", name, text, f"millrace stream show {name}")
 
 
 def rows_that_failed(seen: Snapshot) -> Iterator[Advice]:
     for operator in seen.operators:
-        if operator["errors"]:
-            name = operator["name"]
-            query = operator["queries"][0] if operator["queries"] else name.partition(".")[0]
-            rows = counted(operator["errors"], "row")
-            text = f"{name} dropped {rows} that it could not compute: {operator['last_error']}."
+        if operator.errors:
+            name = operator.name
+            query = operator.queries[0] if operator.queries else name.partition(".")[0]
+            rows = counted(operator.errors, "row")
+            text = f"{name} dropped {rows} that it could not compute: {operator.last_error}."
             yield Advice("rows_failed", name, text, f"millrace explain {query}")
 
 
@@ -474,9 +481,9 @@ def rows_that_failed(seen: Snapshot) -> Iterator[Advice]:
 
 def full_states(seen: Snapshot) -> Iterator[Advice]:
     for query in seen.queries:
-        state, bound = query["state_tuples"], query["max_state"]
-        if query["state"] == "running" and state > bound * STATE_SHARE:
-            name = query["name"]
+        state, bound = query.state_tuples, query.max_state
+        if query.state == "running" and bound is not None and state > bound * STATE_SHARE:
+            name = query.name
             text = (
                 f"Query {name} holds {state} tuples in its state; at {bound} (max_state) it fails or slows its streams "
                 "down. Shorten its ranges or windows, or raise max_state."
@@ -485,15 +492,15 @@ def full_states(seen: Snapshot) -> Iterator[Advice]:
 
 
 def clock(seen: Snapshot) -> Iterator[Advice]:
-    held_us = seen.server.get("clock_held_back_us", 0)
+    held_us = seen.server.clock_held_back_us
     if held_us:
         text = (
             f"The machine's clock was set back by {_seconds(held_us)} while the server ran. The server's clock never "
             "goes back: it runs one percent slower until both agree."
         )
         yield Advice("clock", "server", text, "timedatectl status")
-    elif seen.own_clock_us is not None and abs(seen.own_clock_us - seen.server["now_us"]) > CLOCK_US:
-        apart = _seconds(abs(seen.own_clock_us - seen.server["now_us"]))
+    elif seen.own_clock_us is not None and abs(seen.own_clock_us - seen.server.now_us) > CLOCK_US:
+        apart = _seconds(abs(seen.own_clock_us - seen.server.now_us))
         text = (
             f"The server's clock and this machine's are {apart} apart. Timestamps of one machine are early or late on "
             "the other. Synchronise both clocks with a time service."
@@ -503,8 +510,8 @@ def clock(seen: Snapshot) -> Iterator[Advice]:
 
 def descriptors(seen: Snapshot) -> Iterator[Advice]:
     """Each connection uses a descriptor; without free ones, no client can connect and no file can be opened."""
-    process = seen.server.get("process", {})
-    limit, used = process.get("open_files_limit"), process.get("open_files")
+    process = seen.server.process
+    limit, used = (None, None) if process is None else (process.open_files_limit, process.open_files)
     connections = seen.configuration.get("limits", {}).get("connections")
     if limit is None:
         return
@@ -523,32 +530,32 @@ def descriptors(seen: Snapshot) -> Iterator[Advice]:
 
 def open_to_network(seen: Snapshot) -> Iterator[Advice]:
     """`serve` refuses such a configuration; this rule covers one that was allowed some other way."""
-    for port in ("listen", "admin"):
-        guard = seen.server.get(f"{port}_guard")
-        if guard is None or guard["loopback"] or guard["token"]:
+    server = seen.server
+    for port, at, guard in (
+        ("listen", server.listen, server.listen_guard),
+        ("admin", server.admin, server.admin_guard),
+    ):
+        if guard is None or guard.loopback or guard.token:
             continue
         action = "change everything and let the server write files" if port == "admin" else "feed and read everything"
-        text = (
-            f"Anyone who can reach {seen.server[port]} can {action}: the port is open to the network and requires no "
-            "token."
-        )
+        text = f"Anyone who can reach {at} can {action}: the port is open to the network and requires no token."
         yield Advice("open_to_network", port, text, "millrace config check --config FILE")
 
 
 def nothing_kept(seen: Snapshot) -> Iterator[Advice]:
-    if seen.server["data_dir"] is None and (seen.streams or seen.queries):
+    if seen.server.data_dir is None and (seen.streams or seen.queries):
         text = "The server has no data folder: its streams and queries are lost when it ends."
         yield Advice("nothing_kept", "server", text, "millrace export > catalog.sql; millrace serve --data-dir DIR")
 
 
 def slow_kernels(seen: Snapshot) -> Iterator[Advice]:
-    if seen.server.get("kernels") == "python":
+    if seen.server.kernels == "python":
         text = "The kernels are not compiled: results are the same, but joins and windows take many times as long."
         yield Advice("slow_kernels", "server", text, "make setup")
 
 
 def outdated_build(seen: Snapshot) -> Iterator[Advice]:
-    if seen.server.get("kernels") == "outdated":
+    if seen.server.kernels == "outdated":
         text = "The server runs compiled files that are older than their sources, so edits of these have no effect yet."
         yield Advice("outdated_build", "server", text, "make setup")
 
@@ -592,25 +599,25 @@ RULES: Final[tuple[Rule, ...]] = (
 # -- words -------------------------------------------------------------------------------------------------------------
 
 
-def _waits_long(why: Item, seen: Snapshot) -> bool:
-    since = why["since"]
-    return since is not None and seen.server["now_us"] - since > WAIT_US
+def _waits_long(why: Why, seen: Snapshot) -> bool:
+    since = why.since
+    return since is not None and seen.server.now_us - since > WAIT_US
 
 
-def _each_waits_long(why: Item, streams: Mapping[str, Item]) -> bool:
+def _each_waits_long(why: Why, streams: Mapping[str, StreamView]) -> bool:
     """Whether the server's clock has moved the stream's time before. Each row then waits as long as the stream may be
     late, even if the wait for the present one has just started."""
-    stream = streams.get(why["stream"] or "")
-    if why["reason"] != "skew" or stream is None or None in (stream["mark_us"], stream["newest_us"]):
+    stream = streams.get(why.stream or "")
+    if why.reason != "skew" or stream is None or stream.mark_us is None or stream.newest_us is None:
         return False
-    return (stream["max_skew_us"] or 0) > WAIT_US and bool(stream["mark_us"] > stream["newest_us"])
+    return (stream.max_skew_us or 0) > WAIT_US and stream.mark_us > stream.newest_us
 
 
-def _rows(whys: Sequence[Item], seen: Snapshot) -> str:
+def _rows(whys: Sequence[Why], seen: Snapshot) -> str:
     """The waiting tuples and their delay. Queries of a graph can hold the same tuples, so the largest number counts."""
-    operators = ", ".join(dict.fromkeys(why["operator"] for why in whys))
-    most = max(why["held"] for why in whys)
-    waited = _seconds(seen.server["now_us"] - min(why["since"] for why in whys))
+    operators = ", ".join(dict.fromkeys(why.operator for why in whys if why.operator is not None))
+    most = max(why.held for why in whys)
+    waited = _seconds(seen.server.now_us - min(why.since for why in whys if why.since is not None))
     if not most:
         return f"the state of {operators} has been waiting for {waited}"
     return f"{_waiting(most, 'tuple')} at {operators}, the first for {waited}"
@@ -620,7 +627,8 @@ def _waiting(number: int, word: str) -> str:
     return f"{counted(number, word)} {'waits' if number == 1 else 'wait'}"
 
 
-def _sentence(text: str) -> str:
+def _sentence(text: str | None) -> str:
+    text = text or "no reason is known"
     return text if text.endswith(".") else f"{text}."
 
 

@@ -22,6 +22,7 @@ import typer
 
 from millrace.cli import show
 from millrace.cli.link import Link, ServerError, segment
+from millrace.cli.names import names_of
 from millrace.protocol.errors import MillraceError
 from millrace.protocol.words import counted
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from millrace.backfill.inputs import Input
     from millrace.backfill.running import Advanced, BackfillRequest
     from millrace.backfill.verifying import LiveQueryInfo, Verdict
+    from millrace.protocol.admin.queries import BackfillView
+    from millrace.protocol.admin.streams import StreamView
     from millrace.sql import Catalog
 
 
@@ -315,10 +318,11 @@ def _catalog(link: Link, options: BackfillOptions) -> Catalog:
 
 def _known(link: Link) -> Catalog:
     """The server's catalog: its queries have the plans that they run there."""
+    from millrace.protocol.admin.server import CatalogView
     from millrace.store.stored import catalog_of
 
-    found = link.get("catalog?plans=true")
-    return catalog_of(found["statements"], found.get("plans", {}), show.tell)
+    found = link.view(CatalogView, "catalog?plans=true")
+    return catalog_of(found.statements, found.plans or {}, show.tell)
 
 
 @contextmanager
@@ -380,7 +384,9 @@ def _inputs(link: Link, options: BackfillOptions, flow: Flow, *, live: bool) -> 
 
 def _server_history(link: Link, streams: Sequence[str]) -> str | None:
     """The history of a running server, with all rows so far."""
-    directory: str | None = link.get("server").get("history_dir")
+    from millrace.protocol.admin.server import ServerView
+
+    directory = link.view(ServerView, "server").history_dir
     if directory is not None:
         for name in streams:
             link.post(f"streams/{segment(name)}/archive")
@@ -408,27 +414,30 @@ def _pair(flag: str, text: str, form: str) -> tuple[str, str]:
 def _account_of(link: Link, options: BackfillOptions) -> LiveQueryInfo | None:
     """A running server's account of the rows that its query emitted."""
     from millrace.backfill.verifying import LiveQueryInfo
+    from millrace.protocol.admin.queries import QueryView, SinkView
+    from millrace.protocol.admin.streams import StreamView
 
     if options.query is None:
         return None  # refused in a moment
-    shown = link.get(f"queries/{segment(options.query)}")
-    paths = [sink["path"] for sink in link.get("sinks") if sink["query"] == options.query and sink["path"] is not None]
+    shown = link.view(QueryView, f"queries/{segment(options.query)}")
+    sinks = link.views(SinkView, "sinks")
+    paths = [sink.path for sink in sinks if sink.query == options.query and sink.path is not None]
     if not paths:
         raise MillraceError(_no_sink(options.query))
-    seam = shown["backfill"] or {"seam_us": None, "out": None}
-    marks = {stream["name"]: _mark(stream) for stream in link.get("streams")}
-    return LiveQueryInfo(tuple(paths), marks, shown["since_us"], seam["seam_us"], seam["out"], shown["skipped"])
+    seam_us, out = (None, None) if shown.backfill is None else (shown.backfill.seam_us, shown.backfill.out)
+    marks = {stream.name: _mark(stream) for stream in link.views(StreamView, "streams")}
+    return LiveQueryInfo(tuple(paths), marks, shown.since_us, seam_us, out, shown.skipped)
 
 
-def _mark(stream: Mapping[str, Any]) -> int | None:
+def _mark(stream: StreamView) -> int | None:
     """The time before which all tuples of a stream have arrived."""
     from millrace.values.eventtime import MAX_TIME
 
-    if stream["ended"]:
+    if stream.ended:
         return MAX_TIME
-    mark: int | None = stream["mark_us"]
+    mark = stream.mark_us
     # The server passes tuples on as soon as it stamps them: the newest has been emitted.
-    return mark if mark is None or stream["timestamps"] == "external" else mark + 1
+    return mark if mark is None or stream.timestamps == "external" else mark + 1
 
 
 # -- then live ---------------------------------------------------------------------------------------------------------
@@ -506,11 +515,11 @@ def _up_to_the_seam(link: Link, options: BackfillOptions, request: BackfillReque
     find_java()
     _create_on_the_server(link, options, request)
     progress = _wait_for_the_seam(link, request.flow.name)
-    seam = progress["seam_us"]
+    seam = progress.seam_us
     if seam is None:
         return None
     show.tell(
-        f"{progress['query']} is live: the server emits its rows from {_iso(seam)} on, and earlier rows go to "
+        f"{progress.query} is live: the server emits its rows from {_iso(seam)} on, and earlier rows go to "
         f"{request.out}"
     )
     # Rows that were archived meanwhile belong to the input.
@@ -520,16 +529,17 @@ def _up_to_the_seam(link: Link, options: BackfillOptions, request: BackfillReque
 def _create_on_the_server(link: Link, options: BackfillOptions, request: BackfillRequest) -> None:
     """Create the query, or resume an existing one with the same directory for the rows of history."""
     from millrace.backfill.margins import margins_of
+    from millrace.protocol.admin import bodies
 
     name, out = request.flow.name, str(Path(request.out).absolute())
-    if name not in {query["name"] for query in link.get("queries")}:
+    if name not in names_of(link, "queries"):
         reach = margins_of(request.flow).widest
         margin = None if reach.back is None or reach.ahead is None else reach.back + reach.ahead
         assert options.sql is not None
-        link.post("backfills", {"sql": _text(options.sql), "margin_us": margin, "out": out})
+        link.post("backfills", bodies.BackfillRequest(sql=_text(options.sql), margin_us=margin, out=out))
         return
     try:
-        link.put(f"backfills/{segment(name)}", {"out": out})
+        link.put(f"backfills/{segment(name)}", bodies.BackfillProgress(out=out))
     except ServerError as error:
         if error.code != UNKNOWN:
             raise
@@ -539,17 +549,19 @@ def _create_on_the_server(link: Link, options: BackfillOptions, request: Backfil
         ) from None
 
 
-def _wait_for_the_seam(link: Link, name: str) -> dict[str, Any]:
+def _wait_for_the_seam(link: Link, name: str) -> BackfillView:
     import time
+
+    from millrace.protocol.admin.queries import BackfillView
 
     with _bar("archived rows") as advanced:
         while True:
-            progress: dict[str, Any] = link.get(f"backfills/{segment(name)}")
-            if progress["phase"] == "failed":
-                raise MillraceError(f"query {progress['query']} could not process its history: {progress['reason']}")
-            if progress["phase"] == "live":
+            progress = link.view(BackfillView, f"backfills/{segment(name)}")
+            if progress.phase == "failed":
+                raise MillraceError(f"query {progress.query} could not process its history: {progress.reason}")
+            if progress.phase == "live":
                 return progress
-            advanced(progress["rows"], progress["of"])
+            advanced(progress.rows, progress.of)
             time.sleep(LOOK_SECONDS)
 
 
@@ -569,9 +581,14 @@ def _report_nothing_before(link: Link, request: BackfillRequest) -> None:
 
 
 def _report_caught_up(link: Link, request: BackfillRequest) -> None:
+    from millrace.protocol.admin.bodies import BackfillProgress
+    from millrace.protocol.admin.data import from_data
+    from millrace.protocol.admin.queries import BackfillView
+
     name, out = request.flow.name, str(Path(request.out).absolute())
+    body = BackfillProgress(history_us=request.span.to_us, done=True, out=out)
     try:
-        progress = link.put(f"backfills/{segment(name)}", {"history_us": request.span.to_us, "done": True, "out": out})
+        progress = from_data(BackfillView, link.put(f"backfills/{segment(name)}", body))
     except ServerError as error:
         if error.code != UNKNOWN:
             raise
@@ -580,7 +597,7 @@ def _report_caught_up(link: Link, request: BackfillRequest) -> None:
             "complete"
         )
     else:
-        show.tell(f"{name} is {progress['state']}")
+        show.tell(f"{name} is {progress.state}")
 
 
 # -- the output --------------------------------------------------------------------------------------------------------

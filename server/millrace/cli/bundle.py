@@ -12,6 +12,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -22,6 +23,10 @@ from millrace.cli.admin import table_lines
 from millrace.cli.advice import advise
 from millrace.cli.doctor import look
 from millrace.cli.link import Link, ServerError, segment
+from millrace.protocol.admin.data import to_data
+from millrace.protocol.admin.operators import ComponentView, TableView
+from millrace.protocol.admin.queries import AnalyzedView, QueryView, Why
+from millrace.protocol.admin.server import CatalogView
 from millrace.protocol.errors import MillraceError
 
 LISTS: Final = ("streams", "queries", "sinks", "components", "operators")
@@ -132,11 +137,11 @@ def _parts(link: Link) -> dict[str, Callable[[], str]]:
     parts: dict[str, Callable[[], str]] = {
         "server.json": lambda: _json({**link.get("server"), "asked_by": _asker()}),
         "configuration.json": api("configuration"),
-        "catalog.sql": lambda: str(link.get("catalog")["sql"]),
+        "catalog.sql": lambda: link.view(CatalogView, "catalog").sql,
         **{f"{name}.json": api(name) for name in LISTS},
         "tables.txt": lambda: "\n".join(_tables(link)),
         "plans.txt": lambda: "\n".join(_plans(link)),
-        "why.json": lambda: _json({name: without_sinks(why) for name, why in look(link).whys.items()}),
+        "why.json": lambda: _json({name: to_data(without_sinks(why)) for name, why in look(link).whys.items()}),
         "advice.json": lambda: _json([advice.to_data() for advice in advise(look(link))]),
         "metrics.txt": lambda: link.text("/metrics"),
         "log.jsonl": lambda: "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in link.get("log")),
@@ -152,25 +157,25 @@ def without_keys(sink: Mapping[str, Any]) -> dict[str, Any]:
     return {**sink, "freshness": None if freshness is None else {**freshness, **hidden}}
 
 
-def without_sinks(why: Mapping[str, Any]) -> dict[str, Any]:
+def without_sinks(why: Why) -> Why:
     """The answer without the sentences about sinks, which name the keys of old rows."""
-    return {**why, "text": why["text"].partition(" The sink ")[0]}
+    return replace(why, text=why.text.partition(" The sink ")[0])
 
 
 def _tables(link: Link) -> Iterator[str]:
-    for component in link.get("components"):
-        rows = link.get(f"components/{segment(component['name'])}/table")["rows"]
-        yield f"component {component['name']}, strategy {component['strategy']}"
-        yield from show.aligned(("state", "pred", "succ", "transition"), table_lines(rows))
+    for component in link.views(ComponentView, "components"):
+        table = link.view(TableView, f"components/{segment(component.name)}/table")
+        yield f"component {component.name}, strategy {component.strategy}"
+        yield from show.aligned(("state", "pred", "succ", "transition"), table_lines(table.rows))
         yield ""
 
 
 def _plans(link: Link) -> Iterator[str]:
-    for query in link.get("queries"):
+    for query in link.views(QueryView, "queries"):
         try:
-            yield link.get(f"queries/{segment(query['name'])}/explain?analyze=true")["text"]
+            yield link.view(AnalyzedView, f"queries/{segment(query.name)}/explain?analyze=true").text
         except ServerError as error:
-            yield f"query {query['name']}: {error.text}"
+            yield f"query {query.name}: {error.text}"
         yield ""
 
 

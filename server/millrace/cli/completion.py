@@ -16,6 +16,7 @@ import typer
 from millrace.cli import show
 from millrace.cli.commands import COMMANDS
 from millrace.cli.link import Link
+from millrace.cli.names import names_of
 from millrace.protocol.errors import MillraceError
 
 # The scripts call this; `main` passes the words on before it looks for a command.
@@ -128,4 +129,4 @@ def _values(path: str, argument: Any) -> Sequence[str]:
     if argument.name not in (*LISTS, "name") or kind not in LISTS:
         return []
     link = Link.from_environment().within(TIMEOUT_SECONDS)
-    return list(dict.fromkeys(item["name"] for name in LISTS[kind] for item in link.get(name)))
+    return list(dict.fromkeys(name for plural in LISTS[kind] for name in names_of(link, plural)))

@@ -6,13 +6,14 @@ It reads the API and changes nothing. The rules are in `advice.py`.
 from __future__ import annotations
 
 import time
-from typing import Final
 
 from millrace.cli import show
 from millrace.cli.advice import CLOCK_US, Advice, Snapshot, advise
 from millrace.cli.link import Link, ServerError, segment
-
-LISTS: Final = ("streams", "queries", "sinks", "operators")
+from millrace.protocol.admin.operators import OperatorView
+from millrace.protocol.admin.queries import QueryView, SinkView, Why
+from millrace.protocol.admin.server import ServerView
+from millrace.protocol.admin.streams import StreamView
 
 
 def doctor(link: Link) -> None:
@@ -32,17 +33,26 @@ def doctor(link: Link) -> None:
 def look(link: Link) -> Snapshot:
     """A snapshot of the API's answers."""
     before_us = time.time_ns() // 1_000
-    server = link.get("server")
+    server = link.view(ServerView, "server")
     own_clock_us = _middle(before_us, time.time_ns() // 1_000)
-    lists = {name: link.get(name) for name in LISTS}
+    queries = link.views(QueryView, "queries")
     whys = {}
-    for query in lists["queries"]:
+    for query in queries:
         try:
-            whys[query["name"]] = link.get(f"queries/{segment(query['name'])}/why")
+            whys[query.name] = link.view(Why, f"queries/{segment(query.name)}/why")
         except ServerError as error:
             if error.code != "unknown_query":  # dropped meanwhile
                 raise
-    return Snapshot(server, link.get("configuration"), whys=whys, own_clock_us=own_clock_us, **lists)
+    return Snapshot(
+        server,
+        link.get("configuration"),
+        link.views(StreamView, "streams"),
+        queries,
+        link.views(SinkView, "sinks"),
+        link.views(OperatorView, "operators"),
+        whys,
+        own_clock_us,
+    )
 
 
 def _middle(before_us: int, after_us: int) -> int | None:

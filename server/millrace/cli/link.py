@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote, urlsplit
 
 from millrace.protocol.errors import MillraceError
@@ -18,6 +18,8 @@ from millrace.protocol.errors import MillraceError
 if TYPE_CHECKING:
     import http.client
     import ssl
+
+T = TypeVar("T")
 
 # Every route answers within a few engine steps: a server that takes longer is stuck.
 TIMEOUT_SECONDS: Final = 60.0
@@ -67,6 +69,18 @@ class Link:
 
     def get(self, path: str) -> Any:
         return self.request("GET", path)
+
+    def view(self, kind: type[T], path: str) -> T:
+        """The view that a route answers with."""
+        from millrace.protocol.admin.data import from_data
+
+        return from_data(kind, self.get(path))
+
+    def views(self, kind: type[T], path: str) -> list[T]:
+        """The list of views that a route answers with."""
+        from millrace.protocol.admin.data import from_data
+
+        return [from_data(kind, item) for item in self.get(path)]
 
     def post(self, path: str, body: object = None) -> Any:
         return self.request("POST", path, body)
@@ -146,6 +160,10 @@ class Link:
         import http.client
         import ssl
 
+        if is_dataclass(body):
+            from millrace.protocol.admin.data import to_body
+
+            body = to_body(body)
         connection = self._connect()
         headers = {
             "accept": "application/json",

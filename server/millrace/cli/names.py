@@ -13,6 +13,9 @@ from millrace.cli.link import ServerError, segment
 
 if TYPE_CHECKING:
     from millrace.cli.link import Link
+    from millrace.protocol.admin.operators import ComponentView, OperatorView
+    from millrace.protocol.admin.queries import QueryView, SinkView
+    from millrace.protocol.admin.streams import StreamView
 
 Kind = Literal["stream", "query", "sink", "operator", "component"]
 Method = Literal["GET", "POST", "PUT", "DELETE"]
@@ -28,15 +31,48 @@ PLURALS: Final[Mapping[str, str]] = {
 LISTED: Final = 8
 
 
-class Directory:
-    """All objects of a server by kind, as its API lists them."""
+def names_of(link: Link, plural: str) -> list[str]:
+    """The names in a list of the API, without the views of the objects: completion must be fast."""
+    return [item["name"] for item in link.get(plural)]
 
-    def __init__(self, items: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-        self._items = {kind: {item["name"]: item for item in items.get(kind, ())} for kind in PLURALS}
+
+class Directory:
+    """All objects of a server."""
+
+    def __init__(
+        self,
+        streams: Sequence[StreamView] = (),
+        queries: Sequence[QueryView] = (),
+        sinks: Sequence[SinkView] = (),
+        operators: Sequence[OperatorView] = (),
+        components: Sequence[ComponentView] = (),
+    ) -> None:
+        self._streams = {stream.name: stream for stream in streams}
+        self._queries = {query.name: query for query in queries}
+        self._sinks = {sink.name: sink for sink in sinks}
+        self._operators = {operator.name: operator for operator in operators}
+        self._components = {component.name: component for component in components}
+        self._items: Mapping[str, Mapping[str, object]] = {
+            "stream": self._streams,
+            "query": self._queries,
+            "sink": self._sinks,
+            "operator": self._operators,
+            "component": self._components,
+        }
 
     @classmethod
     def read(cls, link: Link) -> Directory:
-        return cls({kind: link.get(plural) for kind, plural in PLURALS.items()})
+        from millrace.protocol.admin.operators import ComponentView, OperatorView
+        from millrace.protocol.admin.queries import QueryView, SinkView
+        from millrace.protocol.admin.streams import StreamView
+
+        return cls(
+            link.views(StreamView, "streams"),
+            link.views(QueryView, "queries"),
+            link.views(SinkView, "sinks"),
+            link.views(OperatorView, "operators"),
+            link.views(ComponentView, "components"),
+        )
 
     def has(self, kind: str, name: str) -> bool:
         return name in self._items[kind]
@@ -45,8 +81,7 @@ class Directory:
         """The components that a name may mean, each with the object of that name in it."""
         components: dict[str, str] = {}
         for kind in ("stream", "query", "operator", "sink"):
-            item = self._items[kind].get(name)
-            if item is not None and (component := self._component(kind, item)) is not None:
+            if (component := self._component(kind, name)) is not None:
                 components.setdefault(component, f"{kind} {name}")
         return components
 
@@ -73,15 +108,20 @@ class Directory:
                 return f"{kind} {similar[0]}"
         return None
 
-    def _component(self, kind: str, item: Mapping[str, Any]) -> str | None:
+    def _component(self, kind: str, name: str) -> str | None:
+        """The component of an object; None if it does not exist, or has none."""
         if kind == "sink":
-            query = self._items["query"].get(item["query"])
-            return None if query is None else query["component"]
-        component: str | None = item["component"]
-        return component
+            return self._component("query", self._sinks[name].query) if name in self._sinks else None
+        places: Mapping[str, Mapping[str, StreamView | QueryView | OperatorView]] = {
+            "stream": self._streams,
+            "query": self._queries,
+            "operator": self._operators,
+        }
+        item = places[kind].get(name)
+        return None if item is None else item.component
 
     def _alternatives(self, actual: str, name: str, kind: str) -> str:
-        related = list(dict.fromkeys(self._related(actual, self._items[actual][name], kind)))
+        related = list(dict.fromkeys(self._related(actual, name, kind)))
         if len(related) == 1:
             return f"; did you mean {kind} {related[0]}?"
         if related:
@@ -89,29 +129,28 @@ class Directory:
             return f"; did you mean one of the {PLURALS[kind]} {', '.join(related[:LISTED])}{more}?"
         return NOTHING_RELATED.get((actual, kind), f", and a {kind} is expected")
 
-    def _related(self, actual: str, item: Mapping[str, Any], kind: str) -> Iterable[str]:
+    def _related(self, actual: str, name: str, kind: str) -> Iterable[str]:
         """Names of this kind that belong to an object of another kind."""
-        name, queries = item["name"], self._items["query"]
         match actual, kind:
             case "stream", "query":
-                return [query for query, other in queries.items() if name in other["reads_streams"]]
+                return [query.name for query in self._queries.values() if name in query.reads_streams]
             case "stream", "operator":
-                return [operator for operator in self._items["operator"] if operator == f"{name}.source"]
+                return [operator for operator in self._operators if operator == f"{name}.source"]
             case "stream" | "query", "sink":
-                readers = [name, *self._related(actual, item, "query")] if actual == "stream" else [name]
-                return [sink for sink, other in self._items["sink"].items() if other["query"] in readers]
-            case "query", "stream" | "operator":
-                names: Sequence[str] = item["reads_streams" if kind == "stream" else "operators"]
-                return names
+                readers = [name, *self._related(actual, name, "query")] if actual == "stream" else [name]
+                return [sink.name for sink in self._sinks.values() if sink.query in readers]
+            case "query", "stream":
+                return self._queries[name].reads_streams
+            case "query", "operator":
+                return self._queries[name].operators
             case "sink", "query":
-                return [item["query"]]
+                return [self._sinks[name].query]
             case "operator", "query":
-                queries_of: Sequence[str] = item["queries"]
-                return queries_of
+                return self._operators[name].queries
             case "operator", "stream":
-                return [stream for stream in self._items["stream"] if name == f"{stream}.source"]
+                return [stream for stream in self._streams if name == f"{stream}.source"]
             case "component", _:
-                return [other for other, each in self._items[kind].items() if self._component(kind, each) == name]
+                return [other for other in self._items[kind] if self._component(kind, other) == name]
         return []
 
 

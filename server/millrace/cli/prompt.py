@@ -16,6 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from millrace.cli import admin, show
 from millrace.cli.commands import COMMANDS
 from millrace.cli.link import Link
+from millrace.cli.names import names_of
+from millrace.protocol.admin.queries import QueryView
+from millrace.protocol.admin.server import ServerView
+from millrace.protocol.admin.streams import StreamView
 from millrace.protocol.errors import MillraceError
 
 if TYPE_CHECKING:
@@ -81,8 +85,8 @@ HELP: Final = (
 
 def run_prompt(link: Link) -> None:
     """Read statements and shortcuts until Ctrl-D."""
-    server = link.get("server")
-    show.out(f"Millrace {server.get('version', '')} at {link.admin}. \\? explains the shortcuts, Ctrl-D leaves.")
+    version = link.view(ServerView, "server").version
+    show.out(f"Millrace {version} at {link.admin}. \\? explains the shortcuts, Ctrl-D leaves.")
     session = _session(link)
     while True:
         try:
@@ -132,7 +136,7 @@ def _command_lines(link: Link, line: str) -> Iterator[Sequence[str]]:
 
 def _kind_of(link: Link, name: str) -> str:
     for kind, plural in (("stream", "streams"), ("query", "queries"), ("sink", "sinks")):
-        if any(item["name"] == name for item in link.get(plural)):
+        if name in names_of(link, plural):
             return kind
     raise MillraceError(f"no stream, query or sink is called {name}; \\d lists them")
 
@@ -234,12 +238,10 @@ def _completer(link: Link) -> Any:
     def names() -> Mapping[str, Sequence[str]]:
         """Streams and queries with their columns, components and operators; nothing if the server does not answer."""
         try:
-            known = {
-                item["name"]: [field[0] for field in item["fields"]]
-                for plural in ("streams", "queries")
-                for item in link.get(plural)
-            }
-            return known | {item["name"]: [] for plural in ("components", "operators") for item in link.get(plural)}
+            streams, queries = link.views(StreamView, "streams"), link.views(QueryView, "queries")
+            tables: list[StreamView | QueryView] = [*streams, *queries]
+            known = {table.name: [str(field[0]) for field in table.fields] for table in tables}
+            return known | {name: [] for plural in ("components", "operators") for name in names_of(link, plural)}
         except MillraceError:
             return {}
 

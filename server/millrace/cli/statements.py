@@ -8,6 +8,9 @@ from typing import Any, Final
 
 from millrace.cli import planned, show
 from millrace.cli.link import Link
+from millrace.protocol.admin.bodies import SqlRequest
+from millrace.protocol.admin.changes import ColumnView, SqlView, StatementView
+from millrace.protocol.admin.data import from_data, to_data
 from millrace.protocol.words import counted
 
 # Prints the items of a list, by its name in SHOW.
@@ -19,9 +22,9 @@ _KINDS: Final = ("stream", "query", "sink")
 def run(link: Link, text: str, lists: Lists) -> bool:
     """Execute statements and print their outcomes; whether there are any. A SELECT at the end prints rows until it has
     as many as its LIMIT, or until KeyboardInterrupt."""
-    answer = link.post("sql", {"sql": text, "temporary": True})
-    statements = answer["statements"]
-    selected = statements[-1] if statements and statements[-1].get("temporary") else None
+    answer = link.post("sql", SqlRequest(sql=text, temporary=True))
+    statements = from_data(SqlView, answer).statements
+    selected = statements[-1] if statements and statements[-1].kind == "select" else None
     if not link.as_json:
         _print(statements if selected is None else statements[:-1], lists)
     elif selected is None:
@@ -33,31 +36,32 @@ def run(link: Link, text: str, lists: Lists) -> bool:
 
 def apply(link: Link, text: str, lists: Lists, *, dry_run: bool, prune: bool = False) -> bool:
     """Apply a file, which may have been applied before, or plan it; whether it has statements."""
-    answer = link.post("sql", {"sql": text, "dry_run": dry_run, "idempotent": True, "prune": prune})
-    statements = answer["statements"]
+    answer = link.post("sql", SqlRequest(sql=text, dry_run=dry_run, idempotent=True, prune=prune))
     if link.as_json:
         show.as_json(answer)
         return True
+    told = from_data(SqlView, answer)
+    statements = told.statements
     _print(statements, lists, dry_run=dry_run)
-    if statements and all(statement.get("unchanged") for statement in statements):
+    if statements and all(statement.unchanged for statement in statements):
         show.tell(f"nothing to change: {_exist(statements)}")
-    elif "plan" in answer and statements:
-        planned.show_plan(answer["plan"])
+    elif told.plan is not None and statements:
+        planned.show_plan(told.plan)
     return bool(statements)
 
 
 def diff(link: Link, text: str, file: str) -> bool:
     """Print the differences between the server and a file that is all it is to define; whether there are any."""
-    answer = link.post("sql", {"sql": text, "dry_run": True, "prune": True})
-    changed = [statement for statement in answer["statements"] if not statement.get("unchanged")]
+    answer = link.post("sql", SqlRequest(sql=text, dry_run=True, prune=True))
+    changed = [statement for statement in from_data(SqlView, answer).statements if not statement.unchanged]
     if link.as_json:
-        show.as_json(changed)
+        show.as_json([to_data(statement) for statement in changed])
         return bool(changed)
     # A dropped and created object is one difference.
-    objects = {(_kind_of(statement), statement["name"]): statement for statement in changed}
-    again = [(_kind_of(statement), statement["name"]) for statement in changed]
+    objects = {(_kind_of(statement), statement.name): statement for statement in changed}
+    again = [(_kind_of(statement), statement.name) for statement in changed]
     for (kind, name), statement in objects.items():
-        before, after = statement["before"], statement["after"]
+        before, after = statement.before, statement.after
         sign = "+" if before is None else "-" if after is None else "~"
         show.out(f"{sign} {kind} {name}{' (dropped and created again)' if again.count((kind, name)) > 1 else ''}")
         if before is not None and after is not None and before != after:
@@ -66,14 +70,14 @@ def diff(link: Link, text: str, file: str) -> bool:
     return bool(changed)
 
 
-def _kind_of(statement: Mapping[str, Any]) -> str:
+def _kind_of(statement: StatementView) -> str:
     """The kind of the object that a statement is about."""
-    return str(statement["kind"]).partition("_")[2]
+    return statement.kind.partition("_")[2]
 
 
-def _exist(statements: Sequence[Mapping[str, Any]]) -> str:
+def _exist(statements: Sequence[StatementView]) -> str:
     """The objects of a file that changes nothing."""
-    created = [statement["kind"].removeprefix("create_") for statement in statements]
+    created = [statement.kind.removeprefix("create_") for statement in statements]
     parts = [counted(created.count(kind), kind) for kind in _KINDS if kind in created]
     if not parts:
         return "what these statements drop does not exist"
@@ -81,53 +85,52 @@ def _exist(statements: Sequence[Mapping[str, Any]]) -> str:
     return f"{', '.join(parts)} {verb} as the file defines"
 
 
-def _print(statements: Sequence[Mapping[str, Any]], lists: Lists, *, dry_run: bool = False) -> None:
+def _print(statements: Sequence[StatementView], lists: Lists, *, dry_run: bool = False) -> None:
     for statement in statements:
-        for warning in statement.get("warnings", ()):
+        for warning in statement.warnings or ():
             show.tell(f"warning: {warning}")
-        if statement.get("unchanged"):
-            show.tell(f"unchanged: {statement['reason']}")
-        elif "items" in statement:
-            lists(statement["name"], statement["items"])
-        elif "columns" in statement:
-            _print_description(statement)
-        elif "text" in statement:
-            show.out(statement["text"])
+        if statement.unchanged:
+            show.tell(f"unchanged: {statement.reason}")
+        elif statement.items is not None:
+            lists(statement.name, statement.items)
+        elif statement.columns is not None:
+            _print_description(statement, statement.columns)
+        elif statement.text is not None:
+            show.out(statement.text)
         else:
             show.tell(f"{'would ' if dry_run else ''}{_words(statement)}")
 
 
-def _words(statement: Mapping[str, Any]) -> str:
-    name = statement["name"]
-    if statement["kind"] == "rename_query":
-        return f"rename query {statement.get('previous', statement.get('was'))} to {name}"
-    if statement["kind"] == "insert":
-        late = f", {statement['late']:,} of them late" if statement.get("late") else ""
-        return f"insert {counted(statement['rows'], 'row')} into {name}{late}"
-    if statement.get("replaces"):
+def _words(statement: StatementView) -> str:
+    name = statement.name
+    if statement.kind == "rename_query":
+        return f"rename query {statement.was} to {name}"
+    if statement.kind == "insert":
+        late = f", {statement.late:,} of them late" if statement.late else ""
+        return f"insert {counted(statement.rows or 0, 'row')} into {name}{late}"
+    if statement.replaces:
         return f"replace query {name}"
-    return f"{statement['kind'].replace('_', ' ')} {name}"
+    return f"{statement.kind.replace('_', ' ')} {name}"
 
 
-def _print_description(statement: Mapping[str, Any]) -> None:
+def _print_description(statement: StatementView, columns: Sequence[ColumnView]) -> None:
     """DESCRIBE: the columns, then the options that differ from their defaults."""
-    rows = [(column["name"], column["type"], "" if column["nullable"] else "not null")
-            for column in statement["columns"]]  # fmt: skip
+    rows = [(column.name, column.type, "" if column.nullable else "not null") for column in columns]
     show.table(["column", "type", "null"], rows)
     more = {
-        **({"query": statement["query"]} if "query" in statement else {}),
-        **({"reads": ", ".join(statement["reads"])} if "reads" in statement else {}),
-        **({"temporary": True} if statement.get("temporary") else {}),
-        **statement["options"],
+        **({} if statement.query is None else {"query": statement.query}),
+        **({} if statement.reads is None else {"reads": ", ".join(statement.reads)}),
+        **({"temporary": True} if statement.temporary else {}),
+        **(statement.options or {}),
     }
     if more:
         show.out("")
         show.details(more)
 
 
-def _print_rows(link: Link, selected: Mapping[str, Any]) -> None:
+def _print_rows(link: Link, selected: StatementView) -> None:
     from millrace.cli.streaming import print_rows
 
-    for warning in selected["warnings"]:
+    for warning in selected.warnings or ():
         show.tell(f"warning: {warning}")
-    print_rows(link, selected["name"], 0, selected["limit"], follow=False)
+    print_rows(link, selected.name, 0, selected.limit, follow=False)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
@@ -21,7 +21,7 @@ from millrace.protocol.timestamps import format_timestamp
 
 if TYPE_CHECKING:
     from millrace.client import ArrowBatch, Client, Feed, RowBatch, ServerError, Subscription
-    from millrace.engine.plan import StreamDefinition
+    from millrace.engine.plan import StreamDefinition, Timestamps
     from millrace.offline.files import Promise
     from millrace.protocol import Schema
     from millrace.protocol.units import UnitName
@@ -376,10 +376,11 @@ def connected(link: Link, *, on_lost: Callable[[BaseException | None], None] | N
     """A client on the server's TCP port. With `on_lost` it reconnects after each loss of the connection, which it
     announces there. The first connection is tried once."""
     from millrace.client import Backoff, Client, ServerError
+    from millrace.protocol.admin.server import ServerView
 
-    server = link.get("server")
-    address = link.server or server["listen"]
-    tls: Any = link.tls() if server["listen_tls"] else None
+    server = link.view(ServerView, "server")
+    address = link.server or server.listen
+    tls: Any = link.tls() if server.listen_tls else None
     try:
         client = Client(
             address,
@@ -397,20 +398,20 @@ def connected(link: Link, *, on_lost: Callable[[BaseException | None], None] | N
         yield client
 
 
-def _definition(stream: dict[str, Any]) -> StreamDefinition:
+def _definition(answer: Any) -> StreamDefinition:
     from millrace.engine.plan import StreamDefinition
     from millrace.protocol import Schema
+    from millrace.protocol.admin.data import from_data
+    from millrace.protocol.admin.streams import StreamView
 
-    schema = Schema.from_data(stream["fields"])
-    unit: UnitName = stream.get("time_unit") or "us"  # a server of an earlier version has no units
-    time = stream["time"]
+    stream = from_data(StreamView, answer)
     return StreamDefinition(
-        stream["name"],
-        schema,
-        timestamps=stream["timestamps"],
-        time=time,
-        time_unit=unit,
-        punctuation_key=tuple(stream.get("punctuation_key") or ()),
+        stream.name,
+        Schema.from_data(stream.fields),
+        timestamps=cast("Timestamps", stream.timestamps),
+        time=stream.time,
+        time_unit=cast("UnitName", stream.time_unit or "us"),
+        punctuation_key=tuple(stream.punctuation_key or ()),
     )
 
 

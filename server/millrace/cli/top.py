@@ -38,6 +38,8 @@ from millrace.cli.topmodel import (
     keys,
     operator_rows,
 )
+from millrace.protocol.admin.operators import ComponentView, OperatorView
+from millrace.protocol.admin.server import ServerView
 from millrace.protocol.errors import MillraceError
 from millrace.protocol.words import printable
 
@@ -66,8 +68,8 @@ def top(
 
 def look(link: Link) -> Snapshot:
     """One look at the server."""
-    components, operators = link.get("components"), link.get("operators")
-    return Snapshot(link.get("server")["now_us"], components, operators)
+    components, operators = link.views(ComponentView, "components"), link.views(OperatorView, "operators")
+    return Snapshot(link.view(ServerView, "server").now_us, components, operators)
 
 
 def _print_once(link: Link, seconds: float) -> None:
@@ -246,25 +248,23 @@ class _Screen:
         assert self._now is not None
         name = self._view.operator
         row = next((row for row in operator_rows(self._before, self._now) if row["name"] == name), None)
-        operator = next((operator for operator in self._now.operators if operator["name"] == name), None)
+        operator = next((operator for operator in self._now.operators if operator.name == name), None)
         if row is None or operator is None:
             return Group(_text(f"  {name} is gone; Esc goes back"))
         words = {column.head: cell(column, row) for column in COLUMNS["operators"]}
         words |= {
-            "queries": ", ".join(operator["queries"]) or "-",
-            "tuples": ""
-            if operator["kind"] == "fork"
-            else f"{operator['input_tuples']} in, {operator['output_tuples']} out",
-            "turns": f"{operator['executions']} executions",
-            "errors": f"{operator['errors']}  {operator['last_error']}".strip(),
-            "blocked": "yes" if operator["blocked"] else "no",
+            "queries": ", ".join(operator.queries) or "-",
+            "tuples": "" if operator.kind == "fork" else f"{operator.input_tuples} in, {operator.output_tuples} out",
+            "turns": f"{operator.executions} executions",
+            "errors": f"{operator.errors}  {operator.last_error}".strip(),
+            "blocked": "yes" if operator.blocked else "no",
         }
         lines = [_text(f"  {head:<10} {value}") for head, value in words.items() if value]
-        for number, reader in enumerate(operator["inputs"], 1):
+        for number, reader in enumerate(operator.inputs, 1):
             lines.append(
                 _text(
-                    f"  input {number:<4} {reader['from']}: {reader['queue_tuples']} wait (at most "
-                    f"{reader['peak_queue_tuples']}), idle-wait {reader['idle_wait_us'] / 1e6:.1f} s"
+                    f"  input {number:<4} {reader.from_}: {reader.queue_tuples} wait (at most "
+                    f"{reader.peak_queue_tuples}), idle-wait {reader.idle_wait_us / 1e6:.1f} s"
                 )
             )
         for line in lines:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from millrace.protocol.admin.operators import ComponentView, InputView, OperatorView, QueueView
+
 Row = dict[str, Any]
 Level = Literal["components", "operators", "operator"]
 
@@ -19,8 +21,8 @@ class Snapshot:
     """One look: the server's clock, and the API's lists."""
 
     at_us: int
-    components: Sequence[Mapping[str, Any]]
-    operators: Sequence[Mapping[str, Any]]
+    components: Sequence[ComponentView]
+    operators: Sequence[OperatorView]
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------
@@ -28,75 +30,75 @@ class Snapshot:
 
 def operator_rows(before: Snapshot | None, now: Snapshot) -> list[Row]:
     """A row per operator. Rates are of the time between the looks; one that is new has none yet."""
-    known = {} if before is None else {operator["name"]: operator for operator in before.operators}
+    known = {} if before is None else {operator.name: operator for operator in before.operators}
     seconds = 0.0 if before is None else (now.at_us - before.at_us) / 1e6
-    return [_operator_row(known.get(operator["name"]), operator, seconds) for operator in now.operators]
+    return [_operator_row(known.get(operator.name), operator, seconds) for operator in now.operators]
 
 
-def _update_queues(inputs: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _update_queues(inputs: Sequence[InputView]) -> list[QueueView]:
     """The queues in which a newer row replaces an older one; those that shed have no key and grow no staler."""
-    return [queue for reader in inputs if (queue := reader["queue"]) is not None and queue["key"]]
+    return [queue for reader in inputs if (queue := reader.queue) is not None and queue.key]
 
 
-def _operator_row(before: Mapping[str, Any] | None, now: Mapping[str, Any], seconds: float) -> Row:
-    inputs = now["inputs"]
+def _operator_row(before: OperatorView | None, now: OperatorView, seconds: float) -> Row:
+    inputs = now.inputs
     row: Row = {
-        "name": now["name"],
-        "component": now["component"],
-        "kind": now["kind"],
-        "strategy": now["strategy"],
-        "queue": sum(reader["queue_tuples"] for reader in inputs),
-        "state": now["state_tuples"],
-        "blocked": now["blocked"],
-        "break": now["break"],
-        "staleness_us": max((queue["application_staleness_us"] for queue in _update_queues(inputs)), default=None),
+        "name": now.name,
+        "component": now.component,
+        "kind": now.kind,
+        "strategy": now.strategy,
+        "queue": sum(reader.queue_tuples for reader in inputs),
+        "state": now.state_tuples,
+        "blocked": now.blocked,
+        "break": now.break_,
+        "staleness_us": max((queue.application_staleness_us for queue in _update_queues(inputs)), default=None),
         **dict.fromkeys(("in", "out", "selectivity", "cost_us", "idle", "busy")),
     }
-    if before is None or seconds <= 0 or before["input_tuples"] > now["input_tuples"] or now["kind"] == "fork":
+    if before is None or seconds <= 0 or before.input_tuples > now.input_tuples or now.kind == "fork":
         return row  # a fork moves no tuple
-    tuples_in = now["input_tuples"] - before["input_tuples"]
-    tuples_out = now["output_tuples"] - before["output_tuples"]
-    busy_us = now["busy_us"] - before["busy_us"]
+    tuples_in = now.input_tuples - before.input_tuples
+    tuples_out = now.output_tuples - before.output_tuples
+    busy_us = now.busy_us - before.busy_us
     row["in"], row["out"] = tuples_in / seconds, tuples_out / seconds
     row["busy"] = min(max(busy_us / 1e6 / seconds, 0.0), 1.0)
     if tuples_in:
         row["selectivity"] = tuples_out / tuples_in
-        row["cost_us"] = None if now["kind"] in ("source", "sink") else busy_us / tuples_in
-    if now["waits"] and len(before["inputs"]) == len(inputs):
+        row["cost_us"] = None if now.kind in ("source", "sink") else busy_us / tuples_in
+    if now.waits and len(before.inputs) == len(inputs):
         row["idle"] = max(
-            min(max((late["idle_wait_us"] - early["idle_wait_us"]) / 1e6 / seconds, 0.0), 1.0)
-            for early, late in zip(before["inputs"], inputs, strict=True)
+            min(max((late.idle_wait_us - early.idle_wait_us) / 1e6 / seconds, 0.0), 1.0)
+            for early, late in zip(before.inputs, inputs, strict=True)
         )
     return row
 
 
 def component_rows(before: Snapshot | None, now: Snapshot) -> list[Row]:
     """A row per component: input of its sources, output of its sinks, and its worst operator."""
-    known = {} if before is None else {component["name"]: component for component in before.components}
+    known = {} if before is None else {component.name: component for component in before.components}
     seconds = 0.0 if before is None else (now.at_us - before.at_us) / 1e6
     members: dict[str, list[Row]] = {}
     for row in operator_rows(before, now):
         members.setdefault(row["component"], []).append(row)
     return [
-        _component_row(known.get(component["name"]), component, members.get(component["name"], []), seconds)
+        _component_row(known.get(component.name), component, members.get(component.name, []), seconds)
         for component in now.components
     ]
 
 
-def _component_row(before: Mapping[str, Any] | None, now: Mapping[str, Any], rows: list[Row], seconds: float) -> Row:
-    own = sum(strategy != now["strategy"] for strategy in now["strategies"].values())
+def _component_row(before: ComponentView | None, now: ComponentView, rows: list[Row], seconds: float) -> Row:
+    own = sum(strategy != now.strategy for strategy in now.strategies.values())
     steps = None
-    if before is not None and seconds > 0 and now["steps"] >= before["steps"]:
-        steps = (now["steps"] - before["steps"]) / seconds
+    if before is not None and seconds > 0 and now.steps >= before.steps:
+        steps = (now.steps - before.steps) / seconds
     return {
-        "name": now["name"],
-        "strategy": now["strategy"] + (f" +{own}" if own else ""),
-        "weight": now["weight"],
+        "name": now.name,
+        "strategy": now.strategy + (f" +{own}" if own else ""),
+        "weight": now.weight,
         "operators": len(rows),
         "in": _total(row["out"] for row in rows if row["kind"] == "source"),
         "out": _total(row["in"] for row in rows if row["kind"] == "sink"),
         "steps": steps,
-        "queue": now["queued"],
+        "queue": now.queued,
         "idle": _most(row["idle"] for row in rows),
         "state": sum(row["state"] for row in rows),
         "blocked": sum(row["blocked"] for row in rows),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated, Any, Final
 
 import typer
@@ -15,6 +15,9 @@ import typer
 from millrace.cli import show
 from millrace.cli.link import Link, segment
 from millrace.cli.names import request
+from millrace.protocol.admin.bodies import TrialRequest
+from millrace.protocol.admin.data import from_data
+from millrace.protocol.admin.operators import TrialView
 from millrace.protocol.errors import MillraceError, Refuse
 
 # How often the command reads the trial's state, and how often it prints the state.
@@ -56,21 +59,16 @@ def strategy_try(
     _check("--revert-if", revert_if, parse_condition)
     if revert and revert_if is not None:
         raise typer.BadParameter("--revert reverts in any case; use one of the two", param_hint="--revert-if")
-    body = {
-        "strategy": strategy,
-        "operator": operator,
-        "for": for_,
-        "before": before,
-        "revert_if": revert_if,
-        "revert": revert,
-    }
-    trial, name = request(link, "POST", "component", component, "/trial", body)
+    body = TrialRequest(
+        strategy=strategy, operator=operator, for_=for_, before=before, revert_if=revert_if, revert=revert
+    )
+    answer, name = request(link, "POST", "component", component, "/trial", body)
     try:
-        trial = _watch(link, f"components/{segment(name)}/trial", trial)
+        answer = _watch(link, f"components/{segment(name)}/trial", answer)
     except KeyboardInterrupt:
         raise MillraceError(f"the trial continues in the server: see `millrace strategy trial {name}`") from None
-    _print(link, trial)
-    if trial["outcome"] in ("failed", "cancelled"):
+    trial = _print(link, answer)
+    if trial.outcome in ("failed", "cancelled"):
         raise MillraceError(f"the trial {_outcome_words(trial)}")
 
 
@@ -91,49 +89,45 @@ def _check(flag: str, text: str | None, parse: Callable[[str], Any]) -> None:
         raise typer.BadParameter(refused.text, param_hint=flag) from None
 
 
-def _watch(link: Link, path: str, trial: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Read the trial's state until it ends."""
+def _watch(link: Link, path: str, answer: Any) -> Any:
+    """Read the trial until it ends."""
     printed, due = "", 0.0
-    while trial["state"] != "ended":
-        if trial["state"] != printed or time.monotonic() >= due:
-            printed, due = trial["state"], time.monotonic() + PRINT_SECONDS
-            under = previous(trial) if printed == "before" else trial["strategy"]
-            show.tell(f"measuring under {under}; the trial ends in {math.ceil(trial['left_seconds'])} s")
-        time.sleep(min(POLL_SECONDS, max(trial["left_seconds"], 0.01)))
-        trial = link.get(path)
+    while (trial := from_data(TrialView, answer)).state != "ended":
+        if trial.state != printed or time.monotonic() >= due:
+            printed, due = trial.state, time.monotonic() + PRINT_SECONDS
+            under = trial.previous if printed == "before" else trial.strategy
+            show.tell(f"measuring under {under}; the trial ends in {math.ceil(trial.left_seconds)} s")
+        time.sleep(min(POLL_SECONDS, max(trial.left_seconds, 0.01)))
+        answer = link.get(path)
+    return answer
+
+
+def _print(link: Link, answer: Any) -> TrialView:
+    trial = from_data(TrialView, answer)
+    if link.as_json:
+        show.as_json(answer)
+    else:
+        show.table(("", f"before ({trial.previous})", f"during ({trial.strategy})", "change"), rows(trial))
+        show.tell(f"the trial {_outcome_words(trial)}")
     return trial
 
 
-def _print(link: Link, trial: Mapping[str, Any]) -> None:
-    if link.as_json:
-        show.as_json(trial)
-        return
-    show.table(("", f"before ({previous(trial)})", f"during ({trial['strategy']})", "change"), rows(trial))
-    show.tell(f"the trial {_outcome_words(trial)}")
-
-
-def previous(trial: Mapping[str, Any]) -> str:
-    """The strategy before the trial; servers before 0.2 have it under an earlier name."""
-    strategy: str = trial["previous"] if "previous" in trial else trial["was"]
-    return strategy
-
-
-def _outcome_words(trial: Mapping[str, Any]) -> str:
+def _outcome_words(trial: TrialView) -> str:
     """The end of a sentence that starts with `the trial`."""
-    match trial["outcome"]:
+    match trial.outcome:
         case None:
-            return f"is running and ends in {trial['left_seconds']:.0f} s"
+            return f"is running and ends in {trial.left_seconds:.0f} s"
         case "kept":
-            return f"kept {trial['strategy']}: {trial['reason']}"
+            return f"kept {trial.strategy}: {trial.reason}"
         case "reverted":
-            return f"reverted to {previous(trial)}: {trial['reason']}"
+            return f"reverted to {trial.previous}: {trial.reason}"
         case "cancelled":
-            return f"was cancelled; {previous(trial)} is set: {trial['reason']}"
+            return f"was cancelled; {trial.previous} is set: {trial.reason}"
         case _:
-            return f"failed; {previous(trial)} is set: {trial['reason']}"
+            return f"failed; {trial.previous} is set: {trial.reason}"
 
 
-def rows(trial: Mapping[str, Any]) -> list[list[str]]:
+def rows(trial: TrialView) -> list[list[str]]:
     """The measurements before and during the trial, as a table."""
     table = []
     for head, key, words in (
@@ -149,7 +143,7 @@ def rows(trial: Mapping[str, Any]) -> list[list[str]]:
         ("rows", "rows", _number),
         ("seconds", "seconds", _number),
     ):
-        before, during = (None if span is None else span[key] for span in (trial["before"], trial["during"]))
+        before, during = (None if span is None else getattr(span, key) for span in (trial.before, trial.during))
         change = "" if key == "seconds" else _change(before, during)
         table.append([head, *("-" if value is None else words(value) for value in (before, during)), change])
     return table

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from millrace.cli import planned, show
+from millrace.cli import show
 from millrace.cli.change_verbs import VERBS
 from millrace.cli.link import Link
 from millrace.cli.names import request
@@ -96,7 +96,11 @@ def _perform(link: Link, verb: Mapping[str, Any], name: str, body: Mapping[str, 
     if link.as_json:
         show.as_json(answer)
     elif plan:
-        planned.show_plan(answer["plan"])
+        from millrace.cli.planned import show_plan
+        from millrace.protocol.admin.changes import PlannedView
+        from millrace.protocol.admin.data import from_data
+
+        show_plan(from_data(PlannedView, answer).plan)
     else:
         show.tell(sentence(verb["done"], {**body, **answer, "name": meant}))
 

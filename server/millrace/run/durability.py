@@ -35,7 +35,7 @@ from millrace.journal.segments import Journal, Statistics
 from millrace.journal.steps import FORM
 from millrace.observe.metrics import version
 from millrace.protocol import MillraceError
-from millrace.protocol.admin.server import CheckpointView, JournalFullView, JournalView, RecoveryView
+from millrace.protocol.admin.server import CheckpointView, JournalFullView, JournalView, PastView, RecoveryView
 from millrace.protocol.timestamps import format_timestamp
 from millrace.run.control import as_data
 from millrace.run.recorder import Recorder
