@@ -1,27 +1,29 @@
 """What `millrace late` prints: the disorders that matter, the cheapest that suffices, and the command that sets it."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.cli.late import ROWS, Choice, advised, chosen, share, table
+from millrace.cli.late import ROWS, advised, chosen, share, table
+from millrace.protocol.admin.streams import DisorderView, LateView
 
 SECOND = 1_000_000
 
 
 def answer(lates, present=1, **more):
-    disorders = [{"disorder_us": at * SECOND, "late": late} for at, late in enumerate(lates)]
-    return {
-        "stream": "door",
-        "since_us": 1_767_225_600_000_000,
-        "until_us": 1_767_225_660_000_000,
-        "disorder_us": present * SECOND,
-        "progress": "tuples",
-        "tuples": 10_000,
-        "disorders": disorders,
-        "queries": ["a", "b"],
-        **more,
-    }
+    found = LateView(
+        stream="door",
+        since_us=1_767_225_600_000_000,
+        until_us=1_767_225_660_000_000,
+        disorder_us=present * SECOND,
+        progress="tuples",
+        tuples=10_000,
+        disorders=[DisorderView(disorder_us=at * SECOND, late=late) for at, late in enumerate(lates)],
+        queries=["a", "b"],
+    )
+    return replace(found, **more)
 
 
 def test_the_cheapest_disorder_that_keeps_enough_is_suggested():
@@ -71,11 +73,15 @@ counts = st.lists(st.integers(0, 1_000), min_size=2, max_size=60).map(lambda lat
 
 @given(counts, st.floats(0, 100), st.data())
 def test_choices_and_tables_agree_with_looking_at_each(lates, keep, data):
-    choices = [Choice(at, late) for at, late in enumerate(lates)]
+    choices = [DisorderView(disorder_us=at, late=late) for at, late in enumerate(lates)]
     present = data.draw(st.sampled_from(choices))
     found = chosen(choices, 1_000, keep)
     enough = [one for one in choices if (1_000 - one.late) / 1_000 * 100 >= keep]
-    expected = min(enough) if enough else next(one for one in choices if one.late == min(lates))
+    expected = (
+        min(enough, key=lambda one: one.disorder_us)
+        if enough
+        else next(one for one in choices if one.late == min(lates))
+    )
     assert found.late == expected.late or abs((1_000 - found.late) / 10 - keep) < 1e-9
     shown = list(table(choices, present, 1_000))
     assert len(shown) <= ROWS + 2

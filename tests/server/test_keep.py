@@ -33,12 +33,12 @@ def test_so_many_checkpoints_stay(tmp_path, keep, stay):
     async def play(daemon):
         await checkpoints(daemon)
         assert len(Checkpoints(tmp_path).complete()) == stay
-        view = daemon.durability.view()["past"]
-        assert view["keep"] == keep
-        assert view["checkpoints"] == stay
-        assert (view["bytes"] > 0) == (stay > 2)
+        view = daemon.durability.view().past
+        assert view.keep == keep
+        assert view.checkpoints == stay
+        assert (view.bytes > 0) == (stay > 2)
         span = Past(tmp_path).span()
-        assert view["from_us"] == span.from_us
+        assert view.from_us == span.from_us
         metrics = await get(daemon, "/metrics")
         (seconds,) = (line for line in metrics.splitlines() if line.startswith("millrace_journal_past_seconds"))
         assert float(seconds.split()[1]) > 0
@@ -52,8 +52,8 @@ def test_a_restart_knows_the_past_and_another_option_applies_to_it(tmp_path):
     from_us = Past(tmp_path).span().from_us
 
     async def play(daemon):
-        view = daemon.durability.view()["past"]
-        assert (view["from_us"], view["checkpoints"]) == (from_us, len(before))
+        view = daemon.durability.view().past
+        assert (view.from_us, view.checkpoints) == (from_us, len(before))
         await daemon.durability.make()
 
     kept(tmp_path, "1 hour", play, sql=None)
@@ -80,7 +80,7 @@ def test_a_disk_that_fills_takes_the_oldest_of_the_past(tmp_path, monkeypatch):
         for left in (4, 3, 2, 2):
             await daemon.durability._tidy()
             assert len(Checkpoints(tmp_path).complete()) == left
-        dropped = daemon.durability.view()["past"]["dropped_bytes"]
+        dropped = daemon.durability.view().past.dropped_bytes
         assert dropped > 0
         assert f"millrace_journal_past_dropped_bytes_total {float(dropped)}" in await get(daemon, "/metrics")
         assert daemon.problems() == []

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from dataclasses import replace
 from random import Random
 from urllib.request import urlopen
 
@@ -12,6 +13,8 @@ from millrace.engine.engine import Engine
 from millrace.engine.events import AlterStream, Command
 from millrace.journal.past import Past
 from millrace.protocol import MillraceError
+from millrace.protocol.admin.data import from_data
+from millrace.protocol.admin.streams import LateView
 from millrace.run.moments import late_between
 from tests.cli.conftest import millrace
 from tests.journal.recording import Recording, play
@@ -42,18 +45,18 @@ async def feed(daemon, stream="s"):
     async with peer(daemon) as client:
         await client.open(stream)
         client.data(0, [(time, number) for number, time in enumerate(times)])
-        await until(lambda: daemon.engine.late(stream)["tuples"] == len(LAGS))
+        await until(lambda: daemon.engine.late(stream).tuples == len(LAGS))
 
 
 def counted(answer):
-    return {one["disorder_us"] // SECOND: one["late"] for one in answer["disorders"]}
+    return {one.disorder_us // SECOND: one.late for one in answer.disorders}
 
 
 def check(answer):
     found = counted(answer)
     assert [found[at] for at in (0, 1, 2, 3, 30, 45, 3600)] == [4, 3, 2, 1, 1, 0, 0]
-    assert (answer["tuples"], answer["disorder_us"], answer["progress"]) == (6, 2 * SECOND, "tuples")
-    assert answer["queries"] == ["ordered", "below", "windows"]
+    assert (answer.tuples, answer.disorder_us, answer.progress) == (6, 2 * SECOND, "tuples")
+    assert list(answer.queries) == ["ordered", "below", "windows"]
 
 
 @served(SQL)
@@ -64,7 +67,7 @@ async def test_the_route_and_the_command(daemon):
     def ask(*arguments):
         return millrace("late", *arguments, MILLRACE_ADMIN=f"{daemon.admin.host}:{daemon.admin.port}")
 
-    answer = json.loads(await asyncio.to_thread(lambda: urlopen(url).read()))
+    answer = from_data(LateView, json.loads(await asyncio.to_thread(lambda: urlopen(url).read())))
     check(answer)
     assert answer == daemon.engine.late("s")
     done = await asyncio.to_thread(ask, "s", "--keep", "80")
@@ -73,7 +76,7 @@ async def test_the_route_and_the_command(daemon):
     assert "'3 seconds' would have kept 83.33 %, at 1 s more latency for 3 queries" in done.stdout
     assert "(ordered, below, windows)" in done.stdout
     assert done.stderr == "try: millrace sql \"ALTER STREAM s SET (disorder = '3 seconds')\"\n"
-    check(json.loads((await asyncio.to_thread(ask, "s", "--json")).stdout))
+    check(from_data(LateView, json.loads((await asyncio.to_thread(ask, "s", "--json")).stdout)))
     for name, words in (("i", "has internal timestamps: none of its tuples is late"), ("x", "stream x does not exist")):
         done = await asyncio.to_thread(ask, name)
         assert done.returncode == 1
@@ -81,8 +84,8 @@ async def test_the_route_and_the_command(daemon):
         assert done.stderr.count("\n") == 1
     await daemon.catalog.execute("ALTER STREAM s SET (disorder = '3 seconds')")
     again = daemon.engine.late("s")
-    assert (again["tuples"], set(counted(again).values())) == (0, {0})
-    assert again["since_us"] > answer["since_us"]
+    assert (again.tuples, set(counted(again).values())) == (0, {0})
+    assert again.since_us > answer.since_us
 
 
 def test_a_kill_loses_nothing_of_it(tmp_path):
@@ -98,7 +101,7 @@ def test_a_kill_loses_nothing_of_it(tmp_path):
 
     async def look(daemon):
         found = [daemon.engine.late("s"), daemon.engine.late("u")]
-        assert [one | {"until_us": 0} for one in found] == [one | {"until_us": 0} for one in before]
+        assert [replace(one, until_us=0) for one in found] == [replace(one, until_us=0) for one in before]
         check(found[0])
 
     restarted(tmp_path / "two", look)
@@ -117,10 +120,10 @@ def test_a_span_has_what_was_counted_between_its_ends(tmp_path, seed):
         for stream in ("a", "b"):
             answer = late_between(tmp_path / "data", stream, from_us, to_us)
             before, after = (Engine.restore(one).source(stream) for one in (first, last))
-            found = {one["disorder_us"]: one["late"] for one in answer["disorders"]}
-            assert (answer["since_us"], answer["until_us"]) == (from_us, to_us)
-            assert answer["tuples"] == after.counts.input_tuples - before.counts.input_tuples
-            assert found[answer["disorder_us"]] == after.late - before.late
+            found = {one.disorder_us: one.late for one in answer.disorders}
+            assert (answer.since_us, answer.until_us) == (from_us, to_us)
+            assert answer.tuples == after.counts.input_tuples - before.counts.input_tuples
+            assert found[answer.disorder_us] == after.late - before.late
             assert list(found.values()) == sorted(found.values(), reverse=True)
 
 
@@ -136,11 +139,11 @@ def test_a_span_begins_with_a_ledger_that_is_younger(tmp_path):
     recording.feed("a", [(8,), (3,)])
     recording.close()
     answer = late_between(tmp_path / "data", "a", begin_us, recording.now_us)
-    found = {one["disorder_us"]: one["late"] for one in answer["disorders"]}
-    assert (answer["since_us"], answer["tuples"], answer["disorder_us"]) == (changed_us, 2, 4)
+    found = {one.disorder_us: one.late for one in answer.disorders}
+    assert (answer.since_us, answer.tuples, answer.disorder_us) == (changed_us, 2, 4)
     assert (found[0], found[4], found[10]) == (2, 1, 0)
     answer = late_between(tmp_path / "data", "a", begin_us, changed_us - 1)
-    assert (answer["since_us"], answer["tuples"], answer["disorder_us"]) == (begin_us, 3, 0)
+    assert (answer.since_us, answer.tuples, answer.disorder_us) == (begin_us, 3, 0)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +177,7 @@ def test_a_server_and_a_directory_answer_for_a_span(tmp_path):
             flags = ("late", "s", "--from", str(past.from_us), "--to", str(past.to_us), "--json")
             asked = await asyncio.to_thread(millrace, *flags, MILLRACE_ADMIN=admin)
             read = await asyncio.to_thread(millrace, *flags, "--data-dir", str(tmp_path))
-            check(json.loads(asked.stdout))
+            check(from_data(LateView, json.loads(asked.stdout)))
             return past, asked.stdout, read.stdout
 
     past, asked, read = asyncio.run(play())

@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -390,7 +391,7 @@ def test_a_failed_fsync_is_final(tmp_path, monkeypatch):
 def test_a_failed_fsync_of_a_full_file_or_a_folder_is_final_too(tmp_path, monkeypatch, failing):
     async def play():
         results = Results(tmp_path, now_us=Clock())
-        failures: list[Exception] = []
+        failures: list[Any] = []
         results.on_failure = failures.append
         log = opened(results, "1 MB")
         fsync, calls = os.fsync, []

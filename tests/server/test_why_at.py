@@ -2,11 +2,13 @@
 
 import asyncio
 import shutil
+from dataclasses import replace
 
 import pytest
 
 from millrace.journal.past import Past
 from millrace.protocol import Refuse, format_timestamp
+from millrace.protocol.admin.data import to_data
 from millrace.run.moments import why_at
 from tests.cli.conftest import millrace
 from tests.server.directories import feed, killed
@@ -55,9 +57,8 @@ def test_it_says_what_why_said_then(tmp_path):
     for at_us, found in moments:
         for name in QUERIES:
             answer = why_at(tmp_path / "image", name, at_us, alive_us=moments[-1][0])
-            assert answer.pop("at_us") == at_us
-            assert answer == found[name]
-    texts = {found["ordered"]["text"] for _, found in moments}
+            assert answer == replace(found[name], at_us=at_us)
+    texts = {found["ordered"].text for _, found in moments}
     assert any("no client is feeding right_" in text for text in texts)
 
 
@@ -71,7 +72,7 @@ def test_a_running_server_answers_about_its_past(tmp_path):
             # The query has gone, but was there then. The server answers one question after the other.
             both = await asyncio.gather(*(get(daemon, f"queries/totals/why?at={at_us}") for _ in range(2)))
             (status, answer), (refused, problem) = sorted(both, key=lambda one: one[0])
-            assert (status, answer) == (200, {"at_us": at_us, **found["totals"]})
+            assert (status, answer) == (200, to_data(replace(found["totals"], at_us=at_us)))
             assert (refused, problem["code"]) == (503, "busy")
             from_us = Past(tmp_path).span().from_us
             for at, status, code, text in (

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -17,15 +17,11 @@ from millrace.cli.link import Link, segment
 from millrace.cli.names import request
 from millrace.protocol.words import counted
 
+if TYPE_CHECKING:
+    from millrace.protocol.admin.streams import DisorderView, LateView
+
 # The rows of the table at most, so that it stays readable: the disorders that keep the most more than the one before.
 ROWS: Final = 12
-
-
-class Choice(NamedTuple):
-    """A disorder, and how many tuples it would have left out."""
-
-    disorder_us: int
-    late: int
 
 
 def late(
@@ -50,6 +46,9 @@ def late(
 
     It counts from the creation of the stream, or from the last change of its disorder, if no span is named.
     """
+    from millrace.protocol.admin.data import from_data
+    from millrace.protocol.admin.streams import LateView
+
     if data_dir is not None:
         from millrace.cli.past import late_in
 
@@ -60,23 +59,23 @@ def late(
     if link.as_json:
         show.as_json(answer)
         return
-    lines, command = advised(answer, keep)
+    lines, command = advised(from_data(LateView, answer), keep)
     for line in lines:
         show.out(line)
     if command is not None:
         show.tell(f"try: {command}")
 
 
-def advised(answer: Mapping[str, Any], keep: float) -> tuple[list[str], str | None]:
+def advised(answer: LateView, keep: float) -> tuple[list[str], str | None]:
     """What to print, and the command to try."""
-    tuples, name = answer["tuples"], answer["stream"]
-    span = "" if answer["since_us"] is None else f" from {instant(answer['since_us'])} to {instant(answer['until_us'])}"
+    tuples, name = answer.tuples, answer.stream
+    span = "" if answer.since_us is None else f" from {instant(answer.since_us)} to {instant(answer.until_us)}"
     if not tuples:
         return [f"stream {name} has received no tuple{span}"], None
-    choices = [Choice(one["disorder_us"], one["late"]) for one in answer["disorders"]]
-    present = next(one for one in choices if one.disorder_us == answer["disorder_us"])
+    choices = answer.disorders
+    present = next(one for one in choices if one.disorder_us == answer.disorder_us)
     head = f"{counted(tuples, 'tuple')} of {name}{span}, {present.late} of them late"
-    if answer["progress"] == "punctuation":
+    if answer.progress == "punctuation":
         return [f"{head}: with progress = 'punctuation' the disorder makes no difference"], None
     lines = [head, *show.aligned(("disorder", "on time", "late", "latency"), table(choices, present, tuples))]
     if never := choices[-1].late:
@@ -86,18 +85,18 @@ def advised(answer: Mapping[str, Any], keep: float) -> tuple[list[str], str | No
         return [*lines, f"disorder = '{interval(present.disorder_us)}' keeps {share(present.late, tuples)}"], None
     lines.append(
         f"'{interval(best.disorder_us)}' would have kept {share(best.late, tuples)}, at "
-        f"{price(best.disorder_us - present.disorder_us)} latency for {_queries(answer['queries'])}"
+        f"{price(best.disorder_us - present.disorder_us)} latency for {_queries(answer.queries)}"
     )
     return lines, f"millrace sql \"ALTER STREAM {name} SET (disorder = '{interval(best.disorder_us)}')\""
 
 
-def chosen(choices: Sequence[Choice], tuples: int, keep: float) -> Choice:
+def chosen(choices: Sequence[DisorderView], tuples: int, keep: float) -> DisorderView:
     """The least disorder that keeps this share, or if none does, the least that keeps the most."""
     enough = (one for one in choices if (tuples - one.late) * 100 >= keep * tuples)
     return next(enough, min(choices, key=lambda one: (one.late, one.disorder_us)))
 
 
-def table(choices: Sequence[Choice], present: Choice, tuples: int) -> Iterator[tuple[str, str, str, str]]:
+def table(choices: Sequence[DisorderView], present: DisorderView, tuples: int) -> Iterator[tuple[str, str, str, str]]:
     """The disorders that matter: none, the present one, and those that keep the most more than the one before."""
     gains = {one: before.late - one.late for before, one in pairwise(choices)}
     most = sorted((one for one in choices[1:] if gains[one]), key=lambda one: -gains[one])[:ROWS]

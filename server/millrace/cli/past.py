@@ -50,17 +50,19 @@ def alive_us(folder: Path) -> int | None:
 
 def late_in(data_dir: Path, stream: str, from_: str | None, to: str | None) -> dict[str, Any]:
     """The answer of `late` for a span, from a data directory."""
+    from millrace.protocol.admin.data import to_data
     from millrace.run.moments import late_between
 
     from_us, to_us = (None if text is None else moment(flag, text) for flag, text in (("--from", from_), ("--to", to)))
     folder = opened(None, data_dir).folder
-    return late_between(folder, stream, from_us, to_us, alive_us(folder))
+    return to_data(late_between(folder, stream, from_us, to_us, alive_us(folder)))
 
 
 def why_in(data_dir: Path, query: str, at: str) -> dict[str, Any]:
     """The answer of `why --at` from a data directory."""
+    from millrace.protocol.admin.data import to_data
     from millrace.run.moments import why_at
 
     at_us = moment("--at", at)
     past = opened(None, data_dir)
-    return why_at(past.folder, query, at_us, alive_us(past.folder))
+    return to_data(why_at(past.folder, query, at_us, alive_us(past.folder)))
