@@ -177,6 +177,7 @@ class World:
     def check_state(self, bench: Bench) -> int:
         """Each stored row is there or dropped as it has to be. Returns how many were dropped for their group."""
         (operator,) = [one for one in bench.engine.graph.operators.values() if isinstance(one, Join)]
+        assert operator.ahead == bool(operator.groups), "a restored join goes by its groups alone"
         dropped = 0
         exact = set(self.equal)
         for at, store in enumerate(operator.matcher.stores):

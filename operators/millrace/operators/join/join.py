@@ -426,6 +426,7 @@ class Join(LinedInputs, OrderSwitching):
         if not waits:
             self.groups.pass_on_jointly()
         self.groups.pass_on(self._held, low_us)
+        self._look_ahead()
 
     def _close_groups(self, lows: Sequence[int], batches: list[Batch]) -> None:
         """Drop the rows that their groups let match nothing more; those that have to be emitted alone are."""
@@ -439,6 +440,10 @@ class Join(LinedInputs, OrderSwitching):
             pending.forget()
         if not self.output.punctuates:
             self.groups.told.clear()
+        self._look_ahead()
+
+    def _look_ahead(self) -> None:
+        """Note whether groups are ahead, as a restored join does."""
         self.ahead = bool(self.groups)
         self._short = self.matcher.takes_rows and not self.ahead
 
@@ -761,8 +766,7 @@ class Join(LinedInputs, OrderSwitching):
             store.restore(saved)
         self.pacing.restore(tempo)
         self.groups.restore(groups)
-        self.ahead = bool(self.groups)
-        self._short = self.matcher.takes_rows and not self.ahead
+        self._look_ahead()
 
 
 def in_turns(rows: Sequence[Incoming]) -> list[Incoming]:
