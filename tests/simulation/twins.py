@@ -11,6 +11,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+from millrace.engine.digests import all_digests, differing
 from millrace.engine.engine import Engine
 from millrace.engine.events import Command, Effects, Event
 from millrace.engine.saving import pack, unpack
@@ -77,6 +78,8 @@ class Twin:
             raise Broken(f"a restored engine did otherwise than the saved one:\n{effects}\n{its}")
         self._left -= 1
         if not self._left:
+            if found := differing(self.engine, all_digests(engine)):
+                raise Broken(f"a replayed engine has other digests than the one that was saved: {found}")
             self._compare(engine.save())
 
     def _compare(self, saved: bytes) -> None:
