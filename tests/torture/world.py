@@ -140,6 +140,7 @@ class World:
         self.server: subprocess.Popen[bytes] | None = None
         self.opened = threading.Barrier(len(FEEDS))
         self.kills = 0
+        self.followers: set[int] = set()  # the processes of followers that were seen
         self.log = (folder.parent / f"{folder.name}.log").open("wb")
         config = folder.parent / f"{folder.name}.toml"
         config.write_text(settings)
@@ -207,6 +208,16 @@ class World:
         with suppress(OSError):  # it does not exist, or the server was killed
             self.sql(text)
 
+    def meet_follower(self) -> None:
+        """Note which process the follower is, and perhaps kill it."""
+        with suppress(OSError):  # the server was killed
+            follower = self.get("server")["journal"]["follower"]
+            assert follower["differences"] == 0, follower
+            if follower["pid"] is not None:
+                self.followers.add(follower["pid"])
+                if self.random.random() < 0.5:
+                    os.kill(follower["pid"], signal.SIGKILL)
+
     # -- the play ----------------------------------------------------------------------------------
 
     def end(self) -> None:
@@ -235,6 +246,8 @@ class World:
                 changing = threading.Thread(target=self.change_something, daemon=True)
                 changing.start()
             time.sleep(self.random.uniform(0, 1.5))
+            if not early:
+                self.meet_follower()
             self.kill()
             self.start()
         self.wait_ready()
@@ -245,6 +258,7 @@ class World:
         assert self.server.wait(60) == 0, self.tail_of_log()
         rows = next(reader.rows for reader in readers if reader.query == "plain")
         in_order("files", parquet_rows(self.folder / "sinks" / "plain"), [row for _, row in rows])
+        wait_until(lambda: not any(map(lives, self.followers)))
         return verdict
 
     def judge(self, feeders: list[Feeder], readers: list[Reader]) -> str:
@@ -283,6 +297,14 @@ class World:
             f"seed {self.seed}: {self.kills} kills, {sum(len(one) for one in sent.values())} rows sent, "
             f"{sum(map(len, rows.values()))} received: 0 lost, 0 doubled, 0 reordered"
         )
+
+
+def lives(pid: int) -> bool:
+    """Whether this process is a follower that runs."""
+    try:
+        return b"millrace.run.follow" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def first_fault(numbers: list[int]) -> str:
@@ -356,10 +378,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "big"))
     parser.add_argument("--sync", default="always")
     parser.add_argument("--checkpoint-seconds", type=int, default=2)
+    parser.add_argument("--follower", default="on")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="millrace-torture-")) / "data"
     sys.stdout.write(f"seed {options.seed}, data in {folder}\n")
     settings = f'[journal]\nsync = "{options.sync}"\ncheckpoint_seconds = {options.checkpoint_seconds}\n'
+    settings += f'follower = "{options.follower}"\n'
     world = World(folder, options.seed, settings)
     try:
         sys.stdout.write(world.play(options.kills) + "\n")

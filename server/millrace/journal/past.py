@@ -197,7 +197,7 @@ class Playback:
                 raise self._failed(self.lsn + 1 if found is None else found[0], error) from error
             if isinstance(step, Start):
                 self._starts.append(step)
-            else:
+            elif isinstance(step, Step):
                 self._next = found[0], step
         return self._next
 

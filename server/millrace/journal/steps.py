@@ -21,10 +21,12 @@ import numpy as np
 
 from millrace.changes.effects import Effect
 from millrace.engine import events, saving
+from millrace.engine.digests import Digest
 from millrace.engine.engine import Engine
 from millrace.engine.events import Arrived, Change, Command, CommandBody, Event
 from millrace.formats.decoder import StreamDecoder
 from millrace.protocol import Refuse, Schema, Type
+from millrace.protocol.words import counted
 from millrace.sql import SinkDefinition
 from millrace.values.batch import DTYPES, TEXTS, Batch, Bools, Values, constant_int64
 from millrace.values.functions.tape import Result, Results
@@ -34,7 +36,7 @@ from millrace.values.texts import Texts, as_texts
 FORM: Final = 1
 
 # The kinds of records, each the first element of its record.
-STEP, START = 0, 1
+STEP, START, MARK = 0, 1, 2
 
 # The classes that a record names, in addition to the definitions of plans. Names of events and effects differ.
 _EVENTS: Final = {kind.__name__: kind for kind in (*get_args(Event), *get_args(CommandBody))}
@@ -61,6 +63,13 @@ class Start(NamedTuple):
 
     version: str
     limits: Mapping[str, int]
+
+
+class Mark(NamedTuple):
+    """What the state was between two steps. `checkpoint`: a follower saves its state here."""
+
+    digests: Sequence[Digest]
+    checkpoint: bool
 
 
 def pack(value: Any) -> bytes:
@@ -118,6 +127,10 @@ def time_of(step: bytes) -> int:
     return now_us
 
 
+def encode_mark(mark: Mark) -> bytes:
+    return pack([MARK, mark.checkpoint, [list(digest) for digest in mark.digests]])
+
+
 def _arrived(event: Arrived) -> list[Any]:
     """Tuples as plain data: the frames that they came in, or their columns."""
     batch = event.batch
@@ -150,8 +163,11 @@ class StepReader:
         self._engine = engine
         self._decoders: dict[tuple[str, int], StreamDecoder] = {}
 
-    def read(self, record: bytes | memoryview) -> Step | Start:
+    def read(self, record: bytes | memoryview) -> Step | Start | Mark:
         kind, *rest = unpack(record)
+        if kind == MARK:
+            checkpoint, digests = rest
+            return Mark([Digest(*digest) for digest in digests], checkpoint)
         if kind == START:
             form, version, limits = rest
             if form != FORM:
@@ -215,6 +231,8 @@ def described(record: bytes) -> str:
         return "not a step of this version"
     if kind == START:
         return f"start of Millrace {rest[1]}"
+    if kind == MARK:
+        return f"{'checkpoint, ' if rest[0] else ''}digests of {counted(len(rest[1]), 'operator')}"
     _, _, _, written, *_ = rest
     parts = [_described(event) for event in written]
     return ", ".join(part for part in parts if part) or "work"

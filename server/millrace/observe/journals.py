@@ -73,6 +73,17 @@ _GAUGES: Final[tuple[tuple[str, str, Callable[[JournalView, int], float]], ...]]
         "Bytes of segments and checkpoints that are kept for the past alone.",
         lambda journal, _: journal.past.bytes,
     ),
+    ("follower_running", "1 while a follower of the journal runs.", lambda journal, _: journal.follower.running),
+    (
+        "follower_lag_steps",
+        "Steps that the follower has not taken yet.",
+        lambda journal, _: journal.follower.lag_steps,
+    ),
+    (
+        "follower_lag_seconds",
+        "For how long the oldest step that the follower has not taken has been recorded.",
+        lambda journal, _: journal.follower.lag_seconds,
+    ),
     ("recovery_seconds", "How long the recovery of this start took, or has taken so far.", _of_recovery("seconds")),
     ("recovery_steps", "Steps that this start had to replay.", _of_recovery("steps")),
     ("recovery_replayed_steps", "Steps that this start has replayed so far.", _of_recovery("replayed")),
@@ -113,3 +124,12 @@ def journal_families(durability: Durability | None, now_us: int) -> Iterator[Met
         "journal_checkpoints", "Attempts to make a checkpoint since the start, by result.", ("result",),
         [] if view is None else [(("done",), view.checkpoint.made), (("failed",), view.checkpoint.failures)],
     )  # fmt: skip
+    for name, text in (
+        ("starts", "Followers of the journal that were started."),
+        ("failures", "Followers that ended by themselves, fell too far behind, or could not be started."),
+        (
+            "differences",
+            "Replays of the journal, by followers and starts, that led to another state than the server's.",
+        ),
+    ):
+        yield counter(f"journal_follower_{name}", text, (), one(0 if view is None else getattr(view.follower, name)))

@@ -88,6 +88,20 @@ EVENTS: Final[dict[str, LogEvent]] = {
     "a checkpoint cannot be read": LogEvent(
         "error", ("reason",), "It is damaged. The server starts from the one before, if there is one."
     ),
+    "started a follower of the journal": LogEvent(
+        "info", ("pid",), "A process of low priority takes the same steps, and writes the checkpoints."
+    ),
+    "the follower failed; the server makes the next checkpoint itself": LogEvent(
+        "warning", ("reason",), "It ended, or lagged too much. The next checkpoint starts another one."
+    ),
+    "the follower cannot be started; the server makes its checkpoints itself": LogEvent(
+        "warning", ("reason",), "The system refused another process. It is tried again after the next checkpoint."
+    ),
+    "a replay of the journal leads to another state than the server's": LogEvent(
+        "error",
+        ("step", "operators"),
+        "A restart could emit other rows: a user function is not deterministic, or this is a bug in the server.",
+    ),
     "the journal's disk is full: feeds wait and changes are refused": LogEvent(
         "error", ("reason",), "Make room in the data directory. Readers are served meanwhile."
     ),

@@ -436,6 +436,12 @@ class JournalSection(Section):
         description="How much of the past `millrace replay` and `millrace why --at` can reach, beyond what a start "
         "needs: a time, a size on disk, both (whichever is less), or `none`. It goes first when the disk fills.",
     )
+    follower: Literal["auto", "on", "off"] = Field(
+        default="auto",
+        description="Whether a second process follows the journal, writes the checkpoints and compares its state with "
+        "the server's. It needs as much memory as the server's state and, at the lowest priority, about as much "
+        "processor time. `auto`: when checkpoints have 64 MB or more, and enough memory is left.",
+    )
 
 
 class Settings(Section):

@@ -473,6 +473,7 @@ class Daemon:
         self._watch(asyncio.create_task(self._watch_ages(), name="freshness"))
         if self.durability is not None:
             self._watch(asyncio.create_task(self.durability.run(), name="checkpoints"))
+            self._watch(asyncio.create_task(self.durability.watch(), name="follower"))
         with self._in_the_folder():
             self._write_addresses()
             if self._marker is not None:

@@ -3,9 +3,10 @@
 Rule: a server records steps only after a complete checkpoint exists. So a journal with records and without a checkpoint
 has lost one, and is not started over.
 
-A checkpoint is made between two steps by a child process, which has a copy of the server's memory: the server itself
-waits for the copying of its page tables alone. The checkpoint becomes complete when all rows that the steps before it
-have led to are durable outside the journal, too.
+A checkpoint is made between two steps. A follower of the journal saves the engine when it reads the mark of the
+checkpoint; the server itself waits while it collects its control state alone. Without a follower, a child process saves
+the engine: it has a copy of the server's memory, and the server waits for the copying of its page tables, too. The
+checkpoint becomes complete when all rows that the steps before it have led to are durable outside the journal.
 """
 
 from __future__ import annotations
@@ -38,6 +39,9 @@ from millrace.protocol import MillraceError
 from millrace.protocol.admin.server import CheckpointView, JournalFullView, JournalView, PastView, RecoveryView
 from millrace.protocol.timestamps import format_timestamp
 from millrace.run.control import as_data
+from millrace.run.followerprocess import FollowerGone
+from millrace.run.following import Following
+from millrace.run.marks import Marks
 from millrace.run.recorder import Recorder
 from millrace.run.recovery import Recovery, RecoveryError
 from millrace.values.retention import parse_keep
@@ -49,6 +53,8 @@ log = structlog.get_logger()
 
 # How often it is looked whether a checkpoint is due.
 LOOK_SECONDS: Final = 1.0
+# How often the journal gets digests of the state, if steps were recorded meanwhile.
+MARK_SECONDS: Final = 10.0
 # A checkpoint that could not be made is tried again after this time.
 RETRY_SECONDS: Final = 60.0
 # How long the end waits for the last checkpoint: one of 3 GB on a disk with 100 MB/s.
@@ -64,8 +70,9 @@ class Durability:
     pause        for how long the newest checkpoint kept the loop waiting, in seconds
     took         how long it took to make, in seconds
     size         its bytes
-    made         checkpoints since the start, and `failures` those that could not be made
+    made         checkpoints since the start, `followed` those by the follower, `failures` those that could not be made
     error        why the newest checkpoint could not be made
+    following    the follower, if there is one
     """
 
     def __init__(self, daemon: Daemon, folder: Path) -> None:
@@ -74,7 +81,7 @@ class Durability:
         self.checkpoint: int | None = None
         self.checkpoint_us: int | None = None
         self.pause = self.took = 0.0
-        self.size = self.made = self.failures = 0
+        self.size = self.made = self.followed = self.failures = 0
         self.error: str | None = None
         self._daemon = daemon
         self._folder = folder
@@ -86,6 +93,13 @@ class Durability:
         self._one_at_a_time = asyncio.Lock()
         self._bytes = 0  # recorded when the newest checkpoint was made
         self._made_at = 0.0
+        self.following = Following(
+            self._settings.follower, folder, daemon.settings.server.functions, lambda: daemon.runner.now_us()
+        )
+        self._marks = Marks(daemon.engine)
+        self._marked = 0  # the newest record when there was a mark last
+        self._marked_at = 0.0
+        self._ending = False
 
     # -- the start ---------------------------------------------------------------------------------
 
@@ -107,6 +121,8 @@ class Durability:
         recovery = self.recovery = Recovery(self._daemon, self._journal, checkpoint)
         self._found = None  # with the saved engine
         await recovery.run()
+        if recovery.difference is not None:
+            self.following.differed(recovery.difference)
         self._record(self._journal)
         run()
         self._daemon.catalog.keeper.recovered()
@@ -186,7 +202,29 @@ class Durability:
         self.recorder = Recorder(journal, self._settings.sync, runner.durable, runner.fail, self._make_room)
         self.recorder.start(version(), {name: getattr(engine, name) for name in LIMITS})
         runner.record_in(self.recorder)
-        self._made_at = time.monotonic()
+        self._made_at = self._marked_at = time.monotonic()
+        self._marked = self.recorder.recorded
+
+    # -- digests -----------------------------------------------------------------------------------
+
+    async def watch(self) -> None:
+        """Look after the follower, and mark the journal with digests for it, and for the next start, forever."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            recorder = self.recorder
+            assert recorder is not None
+            await self.following.look(recorder.recorded, self.size)
+            await self._daemon.runner.at_rest()
+            worked = recorder.recorded > self._marked and not self._ending  # nothing follows the last checkpoint
+            if worked and time.monotonic() - self._marked_at >= MARK_SECONDS:
+                self.mark()
+
+    def mark(self, *, checkpoint: bool = False) -> int:
+        """Record digests of the engine, which rests; the number of the record."""
+        assert self.recorder is not None
+        self._marked = self.recorder.mark(self._marks.take(), checkpoint=checkpoint)
+        self._marked_at = time.monotonic()
+        return self._marked
 
     # -- checkpoints -------------------------------------------------------------------------------
 
@@ -207,6 +245,8 @@ class Durability:
         assert self.recorder is not None
         more = self.recorder.bytes - self._bytes
         age = time.monotonic() - self._made_at
+        if self.following.suspicious:
+            return True
         return more >= self._settings.checkpoint_bytes or (more > 0 and age >= self._settings.checkpoint_seconds)
 
     def _failed(self, error: Exception) -> None:
@@ -221,8 +261,11 @@ class Durability:
         recorder = self.recorder
         assert recorder is not None
         async with self._one_at_a_time:
-            self._bytes, self._made_at = recorder.bytes, time.monotonic()
-            await self._make(None)
+            self._made_at = time.monotonic()
+            if not await self._make_followed():
+                self._bytes = recorder.bytes
+                await self._make(None)
+                self.following.checkpoint_made()
             self.error = None
         await self._tidy()
 
@@ -251,8 +294,37 @@ class Durability:
         assert self._journal is not None
         return self._keeping.make_room(self._journal.segments)
 
+    async def _make_followed(self) -> bool:
+        """A checkpoint by the follower; whether there is one now."""
+        daemon, recorder, journal = self._daemon, self.recorder, self._journal
+        assert recorder is not None
+        assert journal is not None
+        if self.following.suspicious or not self.following.ready:
+            return False
+        async with daemon.catalog.at_rest():
+            await daemon.runner.at_rest()
+            began = time.perf_counter()
+            if recorder.recorded == self.checkpoint:
+                return True
+            lsn = self.mark(checkpoint=True)
+            self._bytes = recorder.bytes
+            control = self._control(journal.server_id)
+            self.pause = time.perf_counter() - began
+        most = self._bytes + self._settings.checkpoint_bytes
+        try:
+            await self.following.wait_saved(lsn, lambda: recorder.bytes > most)
+            await self._complete(lsn, control, began)
+        except FollowerGone:
+            self._checkpoints.discard(lsn)
+            return False
+        except BaseException:
+            self._checkpoints.discard(lsn)
+            raise
+        self.followed += 1
+        return True
+
     async def _make(self, lsn: int | None) -> None:
-        """A checkpoint after this step, or the newest one."""
+        """A checkpoint by a child process, after this step or the newest one."""
         daemon, loop = self._daemon, asyncio.get_running_loop()
         async with daemon.catalog.at_rest():
             await daemon.runner.at_rest()
@@ -274,16 +346,21 @@ class Durability:
                 raise CheckpointError(
                     f"the process that saves the engine ended with {os.waitstatus_to_exitcode(status)}"
                 )
-            if recorder is not None:
-                await recorder.wait_synced(lsn)
-                await daemon.runner.wait_durable(lsn)
-            control |= await daemon.make_durable()
-            await loop.run_in_executor(None, self._checkpoints.write_control, lsn, control)
+            await self._complete(lsn, control, began)
         except BaseException:
             if saves:
                 os.kill(child, signal.SIGKILL)
             self._checkpoints.discard(lsn)
             raise
+
+    async def _complete(self, lsn: int, control: dict[str, Any], began: float) -> None:
+        """The engine is saved: the rest of the checkpoint, when all that precedes it is durable."""
+        daemon, recorder = self._daemon, self.recorder
+        if recorder is not None:
+            await recorder.wait_synced(lsn)
+            await daemon.runner.wait_durable(lsn)
+        control |= await daemon.make_durable()
+        await asyncio.get_running_loop().run_in_executor(None, self._checkpoints.write_control, lsn, control)
         self.checkpoint, self.checkpoint_us = lsn, control["at_us"]
         self._keeping.add(lsn, control["at_us"])
         self.took, self.size = time.perf_counter() - began, self._checkpoints.bytes(lsn)
@@ -347,6 +424,8 @@ class Durability:
     async def make_last(self) -> None:
         """Leave a checkpoint, so that the next start replays nothing; without one it replays."""
         if self.recorder is not None:
+            self._ending = True
+            await self.following.close()  # a child is faster now, whatever else the machine does
             try:
                 async with asyncio.timeout(LAST_SECONDS):
                     await self.make()
@@ -357,6 +436,7 @@ class Durability:
 
     async def close(self) -> None:
         """Write the rest, and close the journal. The engine takes no step any more."""
+        await self.following.close()
         recorder, self.recorder = self.recorder, None
         if recorder is not None:
             await recorder.close()
@@ -385,6 +465,7 @@ class Durability:
                 seconds=self.took,
                 pause_seconds=self.pause,
                 made=self.made,
+                followed=self.followed,
                 failures=self.failures,
                 error=self.error,
                 steps_since=0 if self.checkpoint is None else max(last - self.checkpoint, 0),
@@ -396,6 +477,7 @@ class Durability:
                 bytes=0 if journal is None else past_bytes(saved, journal.segments),
                 dropped_bytes=self._keeping.dropped_bytes,
             ),
+            follower=self.following.view(last),
             recovery=None
             if recovery is None
             else RecoveryView(steps=recovery.steps, replayed=recovery.replayed, seconds=recovery.seconds),
@@ -419,6 +501,7 @@ class Durability:
     def problems(self) -> list[str]:
         """For the server's health."""
         found = [] if self.recorder is None else self.recorder.problems()
+        found += self.following.problems()
         return found if self.error is None else [*found, f"no checkpoint can be made: {self.error}"]
 
 

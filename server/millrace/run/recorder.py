@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import structlog
 
+from millrace.engine.digests import Digest
 from millrace.journal.segments import Journal
-from millrace.journal.steps import Start, Step, encode, encode_start
+from millrace.journal.steps import Mark, Start, Step, encode, encode_mark, encode_start
 from millrace.journal.writer import Full, JournalWriter, Sync
 from millrace.protocol import MillraceError, Refuse
 
@@ -81,6 +82,10 @@ class Recorder:
 
     def record(self, step: Step) -> int:
         return self._append(encode(step))
+
+    def mark(self, digests: Sequence[Digest], *, checkpoint: bool) -> int:
+        """Record what the state is between two steps; the number of the record."""
+        return self._append(encode_mark(Mark(digests, checkpoint)))
 
     def _append(self, record: bytes) -> int:
         number = self.recorded = self._writer.append(record)

@@ -29,8 +29,9 @@ from millrace.engine.events import (
     WithholdCredit,
 )
 from millrace.journal.checkpoints import Checkpoint
+from millrace.journal.replay import Differs, Replay, Taken
 from millrace.journal.segments import Journal
-from millrace.journal.steps import Start, Step, StepReader
+from millrace.journal.steps import Step
 from millrace.net.sink import Count
 from millrace.protocol import MillraceError, Refuse
 from millrace.run.catalog import new_streams
@@ -74,7 +75,7 @@ class Recovery:
         self._daemon = daemon
         self._journal = journal
         self._checkpoint = checkpoint
-        self._reader = StepReader(daemon.engine)
+        self._records = Replay(daemon.engine)
         self._began = time.monotonic()
         self._done = False
 
@@ -82,6 +83,11 @@ class Recovery:
     def seconds(self) -> float:
         """How long it took, or has taken so far."""
         return self._took if self._done else time.monotonic() - self._began
+
+    @property
+    def difference(self) -> Differs | None:
+        """Where the replayed state first differed from the one that the server had."""
+        return self._records.difference
 
     @property
     def percent(self) -> int:
@@ -183,23 +189,20 @@ class Recovery:
 
     def _replay_some(self, records: Iterator[tuple[int, bytes]]) -> list[tuple[Step, Effects]]:
         """In the worker: some steps, up to one with a change, whose effects outside must precede the next steps."""
-        engine, done, size = self._daemon.engine, [], 0
+        done, size = [], 0
         for lsn, record in records:
             try:
-                step = self._reader.read(record)
+                taken = self._records.take(lsn, record)
                 self.replayed += 1
-                if isinstance(step, Start):
-                    for name, limit in step.limits.items():
-                        setattr(engine, name, limit)
-                    continue
-                effects = engine.step(step.now_us, step.events, budget=step.budget, results=step.results)
             except Exception as error:
                 reason = error.text if isinstance(error, MillraceError) else repr(error)
                 text = f"record {lsn} of the journal cannot be replayed: {reason}"
                 raise RecoveryError(f"{text}; `millrace journal show --from {lsn} --limit 1` prints it") from error
-            done.append((step, effects))
+            if not isinstance(taken, Taken):
+                continue
+            done.append((taken.step, taken.effects))
             size += len(record)
-            if step.note is not None or size > BYTES or len(done) >= STEPS:
+            if taken.step.note is not None or size > BYTES or len(done) >= STEPS:
                 break
         return done
 

@@ -58,7 +58,8 @@ class JournalFullView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointView:
     """The newest checkpoint: the last step in it, how long it took, and for how long it stopped the event loop. `made`
-    and `failures` count since the start; `steps_since` is how many steps a start would replay."""
+    counts since the start, `followed` those of them by another process, and `failures` the others; `steps_since` is how
+    many steps a start would replay."""
 
     lsn: int | None
     at_us: int | None
@@ -66,6 +67,7 @@ class CheckpointView:
     seconds: float
     pause_seconds: float
     made: int
+    followed: int = 0
     failures: int
     error: str | None
     steps_since: int
@@ -93,6 +95,33 @@ class PastView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DifferenceView:
+    """Operators whose state in a replay of the journal was not the server's after a step (`lsn`)."""
+
+    at_us: int | None
+    lsn: int
+    operators: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowerView:
+    """The process that follows the journal, or the reason why there is none; the newest record that it has taken, and
+    what it lacks; how many were started, failed, and led to another state, and the latest difference."""
+
+    mode: str = "off"
+    running: bool = False
+    pid: int | None = None
+    reason: str | None = None
+    lsn: int | None = None
+    lag_steps: int = 0
+    lag_seconds: float = 0.0
+    starts: int = 0
+    failures: int = 0
+    differences: int = 0
+    difference: DifferenceView | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JournalView:
     """The journal and the checkpoints of a server with a data directory."""
 
@@ -105,6 +134,7 @@ class JournalView:
     full: JournalFullView | None
     checkpoint: CheckpointView
     past: PastView = PastView()
+    follower: FollowerView = FollowerView()
     recovery: RecoveryView | None
 
 
