@@ -309,6 +309,12 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
             ((f"millrace_journal_checkpoint_age_seconds{{{SERVER}}}", "{{instance}}"),),
         ),
         Panel(
+            "Lag of the follower",
+            "s",
+            "How far the process that writes checkpoints is behind; no line without a data directory.",
+            ((f"millrace_journal_follower_lag_seconds{{{SERVER}}}", "{{instance}}"),),
+        ),
+        Panel(
             "Last recovery",
             "s",
             "How long the last start took to recover the state.",

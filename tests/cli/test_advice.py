@@ -326,6 +326,26 @@ def test_nothing_is_advised_where_all_is_well() -> None:
             },
         ),
         (
+            "follower_differs",
+            "server",
+            "another state of query q, operator q.sum1 and 2 other operators after step 90: a restart could emit other",
+            "millrace journal show --from 90 --limit 1",
+            {
+                "server": {
+                    "journal": {
+                        "follower": {"difference": {"lsn": 90, "operators": ["query q, operator q.sum1", "x", "y"]}}
+                    }
+                }
+            },
+        ),
+        (
+            "follower_behind",
+            "server",
+            "The follower of the journal is 6.0 minutes and 1 step behind the server, which makes checkpoints itself",
+            "top -p 7",
+            {"server": {"journal": {"follower": {"running": True, "pid": 7, "lag_seconds": 360.0, "lag_steps": 1}}}},
+        ),
+        (
             "history_behind",
             "s",
             "lags: 900 rows wait for the disk, and the stream's feeds wait",

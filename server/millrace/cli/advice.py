@@ -44,6 +44,8 @@ CLOCK_US: Final = SECOND_US
 RESTART_US: Final = 24 * 3600 * SECOND_US
 # State near `max_state` stops the query.
 STATE_SHARE: Final = 0.8
+# The server waits so long for a checkpoint of its follower.
+FOLLOWER_SECONDS: Final = 300
 # Sockets leave this many descriptors for files, and a process that uses this share of its limit is close to it.
 SPARE_DESCRIPTORS: Final = 64
 DESCRIPTOR_SHARE: Final = 0.8
@@ -168,6 +170,32 @@ def checkpoint_failed(seen: Snapshot) -> Iterator[Advice]:
             f"until it can, and a start would replay {counted(journal.checkpoint.steps_since, 'step')}."
         )
         yield Advice("checkpoint_failed", "server", text, f"df -h {shlex.quote(folder)}")
+
+
+def follower_differs(seen: Snapshot) -> Iterator[Advice]:
+    """What the server's own proof has refuted: a replay that leads to another state."""
+    found = ((seen.server.get("journal") or {}).get("follower") or {}).get("difference")
+    if found is not None:
+        first, *others = found["operators"]
+        more = f" and {counted(len(others), 'other operator')}" if others else ""
+        text = (
+            f"A replay of the journal led to another state of {first}{more} after step {found['lsn']}: a restart could "
+            "emit other rows than the server has. A user function that is not deterministic does this; anything else "
+            "is a bug in Millrace or a fault of the machine."
+        )
+        yield Advice("follower_differs", "server", text, f"millrace journal show --from {found['lsn']} --limit 1")
+
+
+def follower_behind(seen: Snapshot) -> Iterator[Advice]:
+    """A follower that gets too little of the processor to write checkpoints."""
+    follower = (seen.server.get("journal") or {}).get("follower") or {}
+    if follower.get("running") and follower["lag_seconds"] > FOLLOWER_SECONDS:
+        text = (
+            f"The follower of the journal is {_seconds(int(follower['lag_seconds'] * SECOND_US))} and "
+            f"{counted(follower['lag_steps'], 'step')} behind the server, which makes checkpoints itself meanwhile. "
+            "It runs at the lowest priority: another processor would help, or journal.follower = 'off'."
+        )
+        yield Advice("follower_behind", "server", text, f"top -p {follower['pid']}")
 
 
 def unclean_end(seen: Snapshot) -> Iterator[Advice]:
@@ -568,6 +596,8 @@ RULES: Final[tuple[Rule, ...]] = (
     waiting_sinks,
     journal_full,
     checkpoint_failed,
+    follower_differs,
+    follower_behind,
     catalog_unwritten,
     unclean_end,
     restarted_queries,
