@@ -71,6 +71,8 @@ BENCHMARKS: Mapping[str, Callable[[], list[Figure]]] = {
     "durability-latency": durability.latency,
     "durability-recovery": lambda: durability.recovery(2_000_000),
     "durability-groups": lambda: durability.groups(1_000_000),
+    "durability-follower": lambda: durability.following(2_000_000, 60),
+    "durability-pauses": lambda: durability.pauses(16_000_000, 5),
     "ets-order": lambda: ets.order_on_demand(2_000),
     "ets-feeds": lambda: ets.many_feeds(100, 100),
     "many-queries": lambda: many.queries((10, 100, 1_000, 10_000)),

@@ -8,10 +8,10 @@ import signal
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,14 @@ TOTALS: Final = "CREATE QUERY counted AS SELECT src, count(*) AS n, sum(len) AS 
 SLICE: Final = 50_000
 # None: without a data directory.
 MODES: Final = (None, "off", "10 ms", "always")
+
+
+# Rows that are stored twice, and find no partner.
+KEPT: Final = """
+CREATE STREAM packets (ts TIMESTAMP, k BIGINT, v BIGINT) WITH (time = 'ts');
+CREATE QUERY kept WITH (max_state = 1000000000) AS SELECT a.k, a.v FROM packets a JOIN packets b
+  ON a.k = b.k + 1000000 AND a.ts BETWEEN b.ts - INTERVAL '1 day' AND b.ts + INTERVAL '1 day';
+"""
 
 
 @contextmanager
@@ -136,6 +144,64 @@ def groups(count: int) -> list[Figure]:
         Figure(f"{count:,} groups: checkpoints on disk", state / 2**20, "MiB"),
         Figure(f"{count:,} groups: ready after SIGTERM", ready, "s", 2),
     ]
+
+
+def following(tuples: int, bound: float, rounds: int = 3) -> list[Figure]:
+    """The rate with a follower, compared with the rate without one; the follower takes the same steps meanwhile."""
+    rates: dict[str, list[float]] = {"off": [], "on": []}
+    behind = 0
+    for _ in range(rounds):
+        for mode, found in rates.items():
+            with _followed(mode) as server:
+                server.sql(STREAM + FILTER)
+                found.append(tuples / send(server, "rows", 100, tuples // 100))
+                behind = server.get("/api/v1/server")["journal"]["follower"]["lag_steps"]
+    share = max(rates["on"]) / max(rates["off"]) * 100
+    note = f"{behind:,} steps behind at the end"
+    return [
+        Figure("TCP, rows frames of 100, with a follower: share of the rate", share, "%", bound, most=False, note=note)
+    ]
+
+
+def pauses(tuples: int, most_ms: float | None, modes: Sequence[str] = ("off", "on")) -> list[Figure]:
+    """For how long a checkpoint of much state stops the loop: by a fork, and with a follower."""
+    figures = []
+    for mode in modes:
+        with _followed(mode, MILLRACE_JOURNAL__CHECKPOINT_SECONDS="1") as server:
+            server.sql(KEPT)
+            send(server, "groups", 10_000, tuples // 10_000)
+            _wait(server, lambda seen: not seen["follower"]["lag_steps"])
+            seen = _next_checkpoint(server)
+            by, bound = ("a follower", most_ms) if mode == "on" else ("a fork", None)
+            name = f"checkpoint by {by}: pause"
+            note = f"{seen['bytes'] / 2**20:,.0f} MiB in {seen['seconds']:.1f} s"
+            figures.append(Figure(name, seen["pause_seconds"] * 1e3, "ms", bound, note=note))
+    return figures
+
+
+def _next_checkpoint(server: Daemon) -> dict[str, Any]:
+    """A checkpoint after another row."""
+    made = server.get("/api/v1/server")["journal"]["checkpoint"]["made"]
+    send(server, "groups", 1, 1)
+    return dict(_wait(server, lambda seen: seen["checkpoint"]["made"] > made)["checkpoint"])
+
+
+@contextmanager
+def _followed(mode: str, **more: str) -> Iterator[Daemon]:
+    settings = {"MILLRACE_JOURNAL__FOLLOWER": mode, **more}
+    with (
+        tempfile.TemporaryDirectory(dir=os.environ.get("MILLRACE_BENCH_DIR")) as folder,
+        daemon(settings, folder) as server,
+    ):
+        _wait(server, lambda seen: mode == "off" or seen["follower"]["lsn"] is not None)
+        yield server
+
+
+def _wait(server: Daemon, true: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """The server's journal, once this holds of it."""
+    while not true(seen := server.get("/api/v1/server")["journal"]):
+        time.sleep(0.05)
+    return dict(seen)
 
 
 def _start(settings: Mapping[str, str], folder: str, rows: int) -> float:

@@ -78,6 +78,13 @@ def test_groups_are_there_after_a_start() -> None:
     assert ready.value > 0
 
 
+def test_checkpoints_with_and_without_a_follower() -> None:
+    (pause,) = durability.pauses(20_000, None, modes=("on",))
+    assert pause.value > 0
+    (share,) = durability.following(10_000, 1.0, rounds=1)
+    assert share.value > 0
+
+
 def test_from_a_socket_to_history() -> None:
     """`history` itself compares the rows that were archived with those that were sent."""
     speed, _ = wire.history("arrow", 1_000, 20_000, 1.0)
