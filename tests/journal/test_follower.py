@@ -16,10 +16,12 @@ from millrace.engine.plan import StreamDefinition
 from millrace.journal.checkpoints import Checkpoints
 from millrace.journal.errors import JournalError
 from millrace.journal.follower import Follower, FollowerError, Unread
+from millrace.journal.keeping import Keeping
 from millrace.journal.replay import Replay
 from millrace.journal.segments import Journal
 from millrace.journal.steps import FORM, Mark, Start, Step, encode, encode_mark, encode_start
 from millrace.run.marks import Marks
+from millrace.values.retention import parse_keep
 from tests.depth import DEEP
 from tests.engine.graphs import V, arrive, figure_4, path
 from tests.journal.simdisk import SimulatedDisk
@@ -38,6 +40,7 @@ class World:
         folder.mkdir(exist_ok=True)
         self.checkpoints = Checkpoints(folder)
         self.checkpoints.prepare()
+        self.keeping = Keeping(self.checkpoints, parse_keep("none"))
         self.now_us = 0
         self.saved: dict[int, bytes] = {}  # the server's state at each mark of a checkpoint
         self.controls: list[int] = []
@@ -65,9 +68,8 @@ class World:
 
     def complete_at(self, lsn: int) -> None:
         self.checkpoints.write_control(lsn, {"form": FORM, "server": b"0" * 16})
-        oldest = self.checkpoints.forget_old()
-        assert oldest is not None
-        self.journal.trim(oldest + 1)
+        self.keeping.add(lsn, self.now_us)
+        self.journal.trim(self.keeping.tidy(self.journal.segments, self.now_us))
 
     def new_follower(self) -> None:
         """The follower is killed, and another one starts from the newest checkpoint."""

@@ -50,7 +50,7 @@ def test_a_follower_makes_the_checkpoints_and_its_failures_harm_nothing(tmp_path
             os.kill(first, signal.SIGKILL)
             await until(lambda: found.failures == 1)
             await feed(daemon, 30, 5)
-            assert durability.view()["follower"]["reason"] == "the last one failed: it was killed by signal 9"
+            assert durability.view().follower.reason == "the last one failed: it was killed by signal 9"
             await durability.make()
             assert (durability.followed, durability.made) == (1, 3), "made by a fork"
             await until(lambda: found.ready)
@@ -168,8 +168,8 @@ def test_when_there_is_a_follower(mode, size, used, left, reason, monkeypatch):
     async def play():
         made = Play(mode, monkeypatch, used, left)
         assert await made.look(size=size) == (reason is None)
-        assert made.following.view(10)["reason"] == reason
-        assert made.following.view(10)["running"] == (reason is None)
+        assert made.following.view(10).reason == reason
+        assert made.following.view(10).running == (reason is None)
 
     asyncio.run(play())
 
@@ -257,7 +257,7 @@ def test_one_that_cannot_be_started_is_tried_again_after_a_checkpoint():
 
         made.following._start = refuse
         await made.look()
-        assert made.following.view(10)["reason"] == "it cannot be started: Resource temporarily unavailable"
+        assert made.following.view(10).reason == "it cannot be started: Resource temporarily unavailable"
         made.following._start = made._start
         assert await made.look() == 0
         made.following.checkpoint_made()
@@ -272,16 +272,16 @@ def test_its_lag_is_in_steps_and_in_seconds(monkeypatch):
         monkeypatch.setattr(time, "monotonic", lambda: clock[0])
         made = Play()
         await made.look(newest=10)
-        assert made.following.view(10)["lag_steps"] == 10
+        assert made.following.view(10).lag_steps == 10
         made.started[0].lsn = 10
-        assert (made.following.view(10)["lag_steps"], made.following.view(10)["lag_seconds"]) == (0, 0.0)
+        assert (made.following.view(10).lag_steps, made.following.view(10).lag_seconds) == (0, 0.0)
         for newest in (10, 15, 20):
             clock[0] += 1
             await made.look(newest=newest)
         clock[0] += 1
-        assert (made.following.view(21)["lag_steps"], made.following.view(21)["lag_seconds"]) == (11, 2.0)
+        assert (made.following.view(21).lag_steps, made.following.view(21).lag_seconds) == (11, 2.0)
         made.started[0].lsn = 15
-        assert (made.following.view(21)["lag_steps"], made.following.view(21)["lag_seconds"]) == (6, 1.0)
+        assert (made.following.view(21).lag_steps, made.following.view(21).lag_seconds) == (6, 1.0)
 
     asyncio.run(play())
 

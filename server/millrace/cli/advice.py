@@ -174,28 +174,30 @@ def checkpoint_failed(seen: Snapshot) -> Iterator[Advice]:
 
 def follower_differs(seen: Snapshot) -> Iterator[Advice]:
     """What the server's own proof has refuted: a replay that leads to another state."""
-    found = ((seen.server.get("journal") or {}).get("follower") or {}).get("difference")
+    journal = seen.server.journal
+    found = None if journal is None else journal.follower.difference
     if found is not None:
-        first, *others = found["operators"]
+        first, *others = found.operators
         more = f" and {counted(len(others), 'other operator')}" if others else ""
         text = (
-            f"A replay of the journal led to another state of {first}{more} after step {found['lsn']}: a restart could "
-            "emit other rows than the server has. A user function that is not deterministic does this; anything else "
-            "is a bug in Millrace or a fault of the machine."
+            f"A replay of the journal led to another state of {first}{more} after step {found.lsn}: a restart could "
+            "emit other rows than the server has. A user function does this if it returns different results and is not "
+            "declared so; anything else is a bug in Millrace or a fault of the machine."
         )
-        yield Advice("follower_differs", "server", text, f"millrace journal show --from {found['lsn']} --limit 1")
+        yield Advice("follower_differs", "server", text, f"millrace journal show --from {found.lsn} --limit 1")
 
 
 def follower_behind(seen: Snapshot) -> Iterator[Advice]:
     """A follower that gets too little of the processor to write checkpoints."""
-    follower = (seen.server.get("journal") or {}).get("follower") or {}
-    if follower.get("running") and follower["lag_seconds"] > FOLLOWER_SECONDS:
+    journal = seen.server.journal
+    if journal is not None and journal.follower.running and journal.follower.lag_seconds > FOLLOWER_SECONDS:
+        follower = journal.follower
         text = (
-            f"The follower of the journal is {_seconds(int(follower['lag_seconds'] * SECOND_US))} and "
-            f"{counted(follower['lag_steps'], 'step')} behind the server, which makes checkpoints itself meanwhile. "
+            f"The follower of the journal is {_seconds(int(follower.lag_seconds * SECOND_US))} and "
+            f"{counted(follower.lag_steps, 'step')} behind the server, which makes checkpoints itself meanwhile. "
             "It runs at the lowest priority: another processor would help, or journal.follower = 'off'."
         )
-        yield Advice("follower_behind", "server", text, f"top -p {follower['pid']}")
+        yield Advice("follower_behind", "server", text, f"top -p {follower.pid}")
 
 
 def unclean_end(seen: Snapshot) -> Iterator[Advice]:
