@@ -11,7 +11,7 @@ from millrace.engine.engine import BUDGET, Engine
 from millrace.engine.events import AddQuery, Arrived, Command, Deliver, Effects, Event, FeedOpened, Late
 from millrace.journal.checkpoints import Checkpoints
 from millrace.journal.disk import RealDisk
-from millrace.journal.past import Untimed
+from millrace.journal.replay import Untimed
 from millrace.journal.segments import Journal
 from millrace.journal.steps import FORM, Start, Step, encode, encode_start
 from millrace.offline.script import plan_script

@@ -15,9 +15,9 @@ from millrace.engine.events import AddQuery, AddStream, Answer, Command, DropQue
 from millrace.engine.plan import StreamDefinition
 from millrace.journal.checkpoints import Checkpoints
 from millrace.journal.errors import JournalError
-from millrace.journal.follower import Follower, FollowerError, Unread
+from millrace.journal.follower import Follower, FollowerError
 from millrace.journal.keeping import Keeping
-from millrace.journal.replay import Replay
+from millrace.journal.replay import Replay, Untimed
 from millrace.journal.segments import Journal
 from millrace.journal.steps import FORM, Mark, Start, Step, encode, encode_mark, encode_start
 from millrace.run.marks import Marks
@@ -45,7 +45,7 @@ class World:
         self.saved: dict[int, bytes] = {}  # the server's state at each mark of a checkpoint
         self.controls: list[int] = []
         self.compared = self.commands = 0
-        self.engine = Engine(share=True, stopwatch=Unread())
+        self.engine = Engine(share=True, stopwatch=Untimed())
         self.journal = self.open()
         for stream in ("a", "b"):
             self.engine.step(0, [Command(0, AddStream(StreamDefinition(stream, V)))])
@@ -153,7 +153,7 @@ class World:
         self.journal = self.open()
         self.checkpoints.prepare()
         newest = self.checkpoints.read(self.checkpoints.complete()[-1])
-        self.engine = Engine(share=True, stopwatch=Unread())
+        self.engine = Engine(share=True, stopwatch=Untimed())
         self.engine.become(newest.state)
         replay = Replay(self.engine)
         for lsn, record in self.journal.read(newest.lsn + 1) if self.journal.next_lsn > newest.lsn + 1 else ():

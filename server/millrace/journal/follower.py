@@ -14,7 +14,7 @@ from millrace.engine.engine import Engine
 from millrace.journal.checkpoints import Checkpoints
 from millrace.journal.disk import JOURNAL_FOLDER, Disk, RealDisk
 from millrace.journal.reader import JournalReader
-from millrace.journal.replay import Differs, Replay
+from millrace.journal.replay import Differs, Replay, Untimed
 from millrace.journal.steps import Mark
 from millrace.protocol import MillraceError
 from millrace.values.functions.tape import Tape, played
@@ -27,14 +27,6 @@ class FollowerError(MillraceError):
     """The journal cannot be followed."""
 
     code = "follower"
-
-
-class Unread:
-    """A stopwatch for an engine whose executions are not timed here: their costs are in the records."""
-
-    def start(self) -> None: ...
-
-    def stop(self, operator: str, tuples: int) -> None: ...
 
 
 class Advance(NamedTuple):
@@ -54,7 +46,7 @@ class Follower:
             raise FollowerError(f"{self._checkpoints.folder} has no checkpoint: start the server, which makes one")
         checkpoint = self._checkpoints.read(complete[-1])
         self.lsn = checkpoint.lsn
-        self.engine = Engine(share=True, stopwatch=Unread())
+        self.engine = Engine(share=True, stopwatch=Untimed())
         try:
             with played(Tape({})):  # a function that has gone may be needed by recorded steps alone
                 self.engine.become(checkpoint.state)

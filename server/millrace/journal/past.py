@@ -18,6 +18,7 @@ from millrace.journal.disk import JOURNAL_FOLDER, RealDisk
 from millrace.journal.errors import JournalError, NotRetained
 from millrace.journal.layout import segment_lsns
 from millrace.journal.reader import JournalReader
+from millrace.journal.replay import Untimed
 from millrace.journal.steps import Start, Step, StepReader, is_step, time_of
 from millrace.protocol import MillraceError
 from millrace.protocol.timestamps import format_timestamp
@@ -210,17 +211,6 @@ class Playback:
 
     def close(self) -> None:
         self._journal.close()
-
-
-class Untimed:
-    """A stopwatch whose readings nobody wants: a replay has those that were recorded. An engine with one works as the
-    server's does."""
-
-    def start(self) -> None:
-        """Nothing is measured."""
-
-    def stop(self, operator: str, tuples: int) -> None:
-        """Nothing is measured."""
 
 
 def restored(checkpoint: Checkpoint) -> Engine:

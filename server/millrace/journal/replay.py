@@ -14,6 +14,17 @@ from millrace.engine.events import Effects
 from millrace.journal.steps import Mark, Start, Step, StepReader
 
 
+class Untimed:
+    """A stopwatch whose readings nobody wants: a replay has those that were recorded. An engine with one works as the
+    server's does."""
+
+    def start(self) -> None:
+        """Nothing is measured."""
+
+    def stop(self, operator: str, tuples: int) -> None:
+        """Nothing is measured."""
+
+
 class Taken(NamedTuple):
     """A step that was taken again."""
 

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from millrace.engine.engine import BUDGET, Engine
 from millrace.engine.events import Answer, Change, Command, Deliver, Effects, Event, WakeAt
-from millrace.journal.past import Past, PastError, Playback, Untimed
+from millrace.journal.past import Past, PastError, Playback
+from millrace.journal.replay import Untimed
 from millrace.journal.steps import Step
 from millrace.protocol import Schema
 from millrace.protocol.timestamps import format_timestamp
