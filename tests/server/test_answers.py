@@ -228,7 +228,8 @@ def words(text, folder, key):
 
 
 async def recorded(folder):
-    sections = {"server": {"data_dir": str(folder / "data"), "history_dir": str(folder / "history")}}
+    server = {"data_dir": str(folder / "data"), "history_dir": str(folder / "history")}
+    sections = {"server": server, "journal": {"follower": "off"}}  # its reason for not running depends on the time
     (folder / "data").mkdir(exist_ok=True)
     definitions = DEFINITIONS.replace("{folder}", str(folder))
     async with asyncio.timeout(HANG_SECONDS):
