@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from millrace.journal.replay import Differs
 from millrace.protocol import MillraceError
+from millrace.run.processes import start_python
 
 # How long a process that is to end may take: it ends as soon as its pipe is closed, unless it hangs in the system.
 END_SECONDS: Final = 2.0
@@ -46,15 +45,7 @@ class FollowerProcess:
     async def start(cls, folder: Path, functions: str | None) -> FollowerProcess:
         """Start a process that follows the journal of this data directory."""
         arguments = [str(folder), *([] if functions is None else [functions])]
-        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-        return cls(
-            await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "millrace.run.follow", *arguments),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                env={**os.environ, "PYTHONPATH": path},
-            )
-        )
+        return cls(await start_python("millrace.run.follow", *arguments))
 
     async def _read(self) -> None:
         assert self._process.stdout is not None

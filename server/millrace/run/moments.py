@@ -24,6 +24,7 @@ from millrace.protocol.admin.data import to_data
 from millrace.protocol.admin.queries import Why
 from millrace.protocol.admin.streams import LateView
 from millrace.protocol.timestamps import format_timestamp
+from millrace.run.processes import start_python
 
 # A replay of the most that the journal keeps by default takes less than a minute.
 SECONDS: Final = 50.0
@@ -115,13 +116,7 @@ class Moments:
 
 
 async def _in_process(request: dict[str, Any]) -> dict[str, Any]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-m", "millrace.run.moments"),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
+    process = await start_python("millrace.run.moments", stderr=asyncio.subprocess.DEVNULL)
     try:
         async with asyncio.timeout(SECONDS):
             output, _ = await process.communicate(json.dumps(request).encode())

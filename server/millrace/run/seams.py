@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,6 +32,7 @@ from millrace.history.files import HistoryError, words, write_whole
 from millrace.protocol import MillraceError, Refuse
 from millrace.protocol.admin.changes import CancelReply
 from millrace.protocol.admin.queries import BackfillView
+from millrace.run.processes import start_python
 from millrace.run.runner import NOTHING
 from millrace.sql import CreateQuery, CreateSink, Planned
 from millrace.values.eventtime import FIRST_US
@@ -348,14 +348,7 @@ class _Child:
         self._process: asyncio.subprocess.Process | None = None
 
     async def __aenter__(self) -> _Child:
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "millrace.history.replay",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            limit=LINE_BYTES,
-        )
+        self._process = await start_python("millrace.history.replay", limit=LINE_BYTES)
         await self._say(self._first_line)
         return self
 
