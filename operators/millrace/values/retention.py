@@ -51,10 +51,6 @@ class Keep:
     age_us: int | None = None
     bytes: int | None = None
 
-    @property
-    def nothing(self) -> bool:
-        return self.bytes == 0
-
 
 def parse_keep(text: str) -> Keep:
     """What `[journal] keep` says; Refuse names the forms that it has."""
