@@ -136,7 +136,7 @@ def _arrived(event: Arrived) -> list[Any]:
     batch = event.batch
     head = [event.stream, event.feed, len(batch.columns), event.at_us]
     if event.wire is not None:
-        return [*head, len(batch.ts), [bytes(payload) for payload in event.wire]]
+        return [*head, len(batch.ts), list(event.wire)]
     columns = [_column(field.type, values) for field, values in zip(batch.schema, batch.columns, strict=True)]
     masks = [_bits(mask) for mask in batch.valid]
     return [*head, len(batch.ts), columns, masks]
