@@ -223,7 +223,8 @@ def test_statistics() -> None:
     bench.turn()
     statistics = bench.journal.statistics
     assert (statistics.records, statistics.bytes, statistics.syncs) == (3, 3 * (RECORD_BYTES + 10), 1)
-    assert sum(statistics.recent_seconds) == statistics.sync_seconds == statistics.sync_seconds_max
+    assert sum(statistics.sync_counts) == 1
+    assert statistics.sync_seconds > 0
 
 
 def test_a_record_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:

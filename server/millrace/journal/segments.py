@@ -63,25 +63,20 @@ class Segment:
 class Statistics:
     """What a journal has done since it was opened; `bytes` includes the headers of records."""
 
-    __slots__ = ("bytes", "recent_seconds", "records", "sync_counts", "sync_seconds", "sync_seconds_max", "syncs")
+    __slots__ = ("bytes", "records", "sync_counts", "sync_seconds", "syncs")
 
     def __init__(self) -> None:
         self.bytes = 0
         self.records = 0
         self.syncs = 0
         self.sync_seconds = 0.0
-        self.sync_seconds_max = 0.0
         # By SYNC_BOUNDS, and the longer ones.
         self.sync_counts = [0] * (len(SYNC_BOUNDS) + 1)
-        # The latest syncs, for quantiles.
-        self.recent_seconds: deque[float] = deque(maxlen=1_024)
 
     def count_sync(self, seconds: float) -> None:
         self.syncs += 1
         self.sync_seconds += seconds
-        self.sync_seconds_max = max(self.sync_seconds_max, seconds)
         self.sync_counts[bisect_left(SYNC_BOUNDS, seconds)] += 1
-        self.recent_seconds.append(seconds)
 
 
 class Journal:
