@@ -76,7 +76,8 @@ def frames(draw: st.DrawFn, unit: str) -> list[bytes]:
             if draw(st.integers(0, 25)) == 0:
                 row.pop()
             frame.append(row)
-        payload = packed(frame)
+        heads = [bytes([0x90 + len(frame)]), struct.pack(">BH", 0xDC, len(frame)), struct.pack(">BI", 0xDD, len(frame))]
+        payload = draw(st.sampled_from(heads)) + b"".join(map(packed, frame))
         made.append(payload[: draw(st.integers(0, len(payload)))] if draw(st.integers(0, 15)) == 0 else payload)
     return made
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, Final, cast
 
 import msgspec
@@ -143,23 +144,19 @@ class StreamDecoder:
         width = len(self._fields)
         if len(payloads) == 1 and len(payloads[0]) < FEW_ROWS * (width + 1):
             return None
-        counts = [_rows_of(payload) for payload in payloads]
-        count = sum(size for size, _ in counts)
-        if count < FEW_ROWS or count * (width + 1) > sum(map(len, payloads)):
-            return None
         data = payloads[0] if len(payloads) == 1 else b"".join(payloads)
         array = np.frombuffer(data, np.uint8)
+        starts = np.fromiter(accumulate(map(len, payloads), initial=0), np.int64, len(payloads) + 1)
+        counts = np.empty(len(payloads), np.int64)
+        count = unpacking.count_rows(array, starts, counts)
+        if count < FEW_ROWS or count * (width + 1) > len(data):
+            return None
         values, valid = np.empty(count * width, np.int64), np.empty(count * width, np.uint8)
         doubles, lengths = values.view(np.float64), np.empty_like(values) if self._slices else values
-        at = first = 0
-        for (rows, head), payload in zip(counts, payloads, strict=True):
-            end = unpacking.read_rows(
-                array, at + head, rows, first, count, self._kinds, self._nullable, values, doubles, lengths, valid
-            )
-            at += len(payload)
-            if end != at:
-                return None
-            first += rows
+        if not unpacking.read_frames(
+            array, starts, counts, count, self._kinds, self._nullable, values, doubles, lengths, valid
+        ):
+            return None
         full = bool(valid.all())
         columns: list[Values] = []
         masks: list[Bools | None] = []
@@ -477,15 +474,6 @@ _KINDS: Final = {
     Type.BYTES: unpacking.BYTES,
     Type.TIMESTAMP: unpacking.INTEGER,
 }
-
-
-def _rows_of(payload: bytes | memoryview) -> tuple[int, int]:
-    """How many rows a frame announces, and the bytes that say so; none where it is not an array."""
-    tag = payload[0] if len(payload) else 0
-    if 0x90 <= tag <= 0x9F:
-        return tag - 0x90, 1
-    size = {0xDC: 2, 0xDD: 4}.get(tag, 0)
-    return int.from_bytes(payload[1 : 1 + size], "big"), 1 + size
 
 
 def checked_texts(data: npt.NDArray[np.uint8], starts: Values, lengths: Values, type: Type) -> Values:

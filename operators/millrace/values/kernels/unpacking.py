@@ -15,48 +15,96 @@ TEXT: int = 3
 BYTES: int = 4
 
 
-def read_rows(
-    data: cython.const[cython.uchar][:],
-    at: cython.Py_ssize_t,
-    rows: cython.Py_ssize_t,
-    first: cython.Py_ssize_t,
-    count: cython.Py_ssize_t,
-    kinds: cython.const[cython.longlong][:],
-    nullable: cython.const[cython.longlong][:],
-    values: cython.longlong[:],
-    doubles: cython.double[:],
-    lengths: cython.longlong[:],
-    valid: cython.uchar[:],
+def count_rows(
+    data: cython.const[cython.uchar][::1],
+    starts: cython.const[cython.longlong][::1],
+    counts: cython.longlong[::1],
 ) -> cython.Py_ssize_t:
-    """Read so many rows from this byte on, the first of which is row `first` of `count`; return where they end, or -1.
+    """How many rows the frames announce in all, and in `counts` each of them; -1 where one is not an array.
+
+    Frame f has the bytes from `starts[f]` to `starts[f + 1]`.
+    """
+    frame: cython.Py_ssize_t
+    head: cython.Py_ssize_t
+    total: cython.longlong = 0
+    for frame in range(counts.shape[0]):
+        head = _head_bytes(data, starts[frame], starts[frame + 1])
+        if head == 0:
+            return -1
+        counts[frame] = data[starts[frame]] & 15 if head == 1 else _big_endian(data, starts[frame] + 1, head - 1)
+        total += counts[frame]
+    return total
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _head_bytes(
+    data: cython.const[cython.uchar][::1], start: cython.longlong, stop: cython.longlong
+) -> cython.Py_ssize_t:
+    """The bytes that announce an array; 0 if there is none."""
+    head: cython.Py_ssize_t = 0
+    if start < stop:
+        if 0x90 <= data[start] <= 0x9F:
+            head = 1
+        elif data[start] == 0xDC:
+            head = 3
+        elif data[start] == 0xDD:
+            head = 5
+    return head if start + head <= stop else 0
+
+
+def read_frames(
+    data: cython.const[cython.uchar][::1],
+    starts: cython.const[cython.longlong][::1],
+    counts: cython.const[cython.longlong][::1],
+    count: cython.Py_ssize_t,
+    kinds: cython.const[cython.longlong][::1],
+    nullable: cython.const[cython.longlong][::1],
+    values: cython.longlong[::1],
+    doubles: cython.double[::1],
+    lengths: cython.longlong[::1],
+    valid: cython.uchar[::1],
+) -> cython.bint:
+    """Read the `count` rows of frames that `count_rows` has counted; False where one is not as expected.
 
     Value j of row i goes to place `j * count + i` of `values`, or of `doubles`; of a text or of bytes it is where they
     start, and `lengths` says how long they are. `values` and `doubles` are the same memory.
     """
+    frame: cython.Py_ssize_t
     end: cython.Py_ssize_t
+    first: cython.Py_ssize_t = 0
+    fits: cython.bint = True
     if not cython.compiled:
         data, kinds, nullable, valid = memoryview(data), memoryview(kinds), memoryview(nullable), memoryview(valid)
         values, doubles, lengths = memoryview(values), memoryview(doubles), memoryview(lengths)
     with cython.nogil:
-        end = _rows(data, at, rows, first, count, kinds, nullable, values, doubles, lengths, valid)
-    return end
+        for frame in range(counts.shape[0]):
+            end = starts[frame] + _head_bytes(data, starts[frame], starts[frame + 1])
+            end = _rows(data, end, counts[frame], first, count, kinds, nullable, values, doubles, lengths, valid)
+            if end != starts[frame + 1]:
+                fits = False
+                break
+            first += counts[frame]
+    return fits
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
 def _rows(
-    data: cython.const[cython.uchar][:],
+    data: cython.const[cython.uchar][::1],
     at: cython.Py_ssize_t,
     rows: cython.Py_ssize_t,
     first: cython.Py_ssize_t,
     count: cython.Py_ssize_t,
-    kinds: cython.const[cython.longlong][:],
-    nullable: cython.const[cython.longlong][:],
-    values: cython.longlong[:],
-    doubles: cython.double[:],
-    lengths: cython.longlong[:],
-    valid: cython.uchar[:],
+    kinds: cython.const[cython.longlong][::1],
+    nullable: cython.const[cython.longlong][::1],
+    values: cython.longlong[::1],
+    doubles: cython.double[::1],
+    lengths: cython.longlong[::1],
+    valid: cython.uchar[::1],
 ) -> cython.Py_ssize_t:
     i: cython.Py_ssize_t
     j: cython.Py_ssize_t
@@ -131,7 +179,9 @@ def _rows(
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _big_endian(data: cython.const[cython.uchar][:], at: cython.Py_ssize_t, size: cython.Py_ssize_t) -> cython.longlong:
+def _big_endian(
+    data: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, size: cython.Py_ssize_t
+) -> cython.longlong:
     """An unsigned number of so many bytes; one of eight has the sign of its highest bit."""
     i: cython.Py_ssize_t
     value: cython.ulonglong = 0
@@ -162,7 +212,7 @@ def _integer_size(tag: cython.Py_ssize_t) -> cython.Py_ssize_t:
 @cython.nogil
 @cython.exceptval(check=False)
 def _integer(
-    data: cython.const[cython.uchar][:], at: cython.Py_ssize_t, tag: cython.Py_ssize_t, size: cython.Py_ssize_t
+    data: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, tag: cython.Py_ssize_t, size: cython.Py_ssize_t
 ) -> cython.longlong:
     value: cython.longlong
     if size == 0:
