@@ -11,6 +11,7 @@ import fcntl
 import mmap
 import os
 import sys
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
@@ -91,33 +92,37 @@ class RealFile:
         if isinstance(data, bytes | bytearray | memoryview):
             data = [data]
         if self._direct is not None and sum(map(len, data)) >= _LARGE:
-            self._write_large(offset, memoryview(b"".join(data)))
+            self._write_large(offset, data)
         else:
             self._write(offset, data)
 
-    def _write_large(self, offset: int, data: memoryview) -> None:
+    def _write_large(self, offset: int, data: Sequence[Buffer]) -> None:
         """The blocks that it fills go directly, and its ends the other way."""
-        first = -offset % _BLOCK
-        last = len(data) - (offset + len(data)) % _BLOCK
+        size = sum(map(len, data))
+        first, last = -offset % _BLOCK, size - (offset + size) % _BLOCK
+        pieces = _Pieces(data)
         if first:
-            self._write(offset, [data[:first]])
+            self._write(offset, pieces.take(first))
         for begin in range(first, last, _DIRECT_BYTES):
-            piece = data[begin : min(begin + _DIRECT_BYTES, last)]
-            if not self._write_blocks(offset + begin, piece):
-                self._write(offset + begin, [piece])
-        if last < len(data):
-            self._write(offset + last, [data[last:]])
+            blocks = pieces.take(min(_DIRECT_BYTES, last - begin))
+            if not self._write_blocks(offset + begin, blocks):
+                self._write(offset + begin, blocks)
+        if last < size:
+            self._write(offset + last, pieces.take(size - last))
 
-    def _write_blocks(self, offset: int, data: memoryview) -> bool:
+    def _write_blocks(self, offset: int, data: Sequence[Buffer]) -> bool:
         """Whether this file system takes blocks directly, and has written these."""
         if self._direct is None:
             return False
         if self._room is None:
             self._room = mmap.mmap(-1, _DIRECT_BYTES)
-        self._room[: len(data)] = data
+        size = 0
+        for piece in data:
+            self._room[size : size + len(piece)] = piece
+            size += len(piece)
         try:
-            with memoryview(self._room)[: len(data)] as blocks:
-                if os.pwrite(self._direct, blocks, offset) == len(data):
+            with memoryview(self._room)[:size] as blocks:
+                if os.pwrite(self._direct, blocks, offset) == size:
                     return True
         except OSError as error:
             if error.errno != errno.EINVAL:
@@ -152,6 +157,25 @@ class RealFile:
         direct, self._direct = self._direct, None
         if direct is not None:
             os.close(direct)
+
+
+class _Pieces:
+    """Hands out the bytes of several buffers in order, without copying them."""
+
+    def __init__(self, data: Sequence[Buffer]) -> None:
+        self._left = deque(map(memoryview, data))
+
+    def take(self, size: int) -> list[memoryview]:
+        """The next bytes: there are at least so many."""
+        taken = []
+        while size:
+            piece = self._left.popleft()
+            if len(piece) > size:
+                self._left.appendleft(piece[size:])
+                piece = piece[:size]
+            taken.append(piece)
+            size -= len(piece)
+        return taken
 
 
 class RealDisk:

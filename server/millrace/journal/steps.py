@@ -43,6 +43,10 @@ _EVENTS: Final = {kind.__name__: kind for kind in (*get_args(Event), *get_args(C
 _EFFECTS: Final = {f"effect {kind.__name__}": kind for kind in get_args(Effect)}
 _CLASSES: Final[Mapping[str, type]] = {**_EVENTS, **_EFFECTS, "SinkDefinition": SinkDefinition}
 _NAMES: Final = {kind: name for name, kind in _CLASSES.items()}
+# Room for the bytes of most records. More is made when it is needed, by copying.
+_ROOM: Final = 4_096
+# What a frame takes in addition to its own bytes: its length, and some for frames that are a little larger.
+_FRAME_BYTES: Final = 16
 # Extensions of saving.py have small numbers.
 _OBJECT, _TUPLE = 64, 65
 
@@ -72,9 +76,9 @@ class Mark(NamedTuple):
     checkpoint: bool
 
 
-def pack(value: Any) -> bytes:
-    """Plain data, events, effects and definitions as bytes."""
-    packed: bytes = msgpack.packb(value, default=_extend, strict_types=True)
+def pack(value: Any, room: int = _ROOM) -> bytes:
+    """Plain data, events, effects and definitions as bytes, of which there are about as many as `room`."""
+    packed: bytes = msgpack.packb(value, default=_extend, strict_types=True, buf_size=room)
     return packed
 
 
@@ -109,7 +113,7 @@ def encode(step: Step) -> bytes:
     record = [STEP, step.now_us, step.budget, step.note, written]
     if step.results:
         record.append({key: [_result(one) for one in results] for key, results in step.results.items()})
-    return pack(record)
+    return pack(record, _ROOM + sum(_bytes_of(event) for event in step.events if type(event) is Arrived))
 
 
 def encode_start(start: Start) -> bytes:
@@ -129,6 +133,12 @@ def time_of(step: bytes) -> int:
 
 def encode_mark(mark: Mark) -> bytes:
     return pack([MARK, mark.checkpoint, [list(digest) for digest in mark.digests]])
+
+
+def _bytes_of(event: Arrived) -> int:
+    """About how many bytes its frames or columns have; the frames of a feed are mostly of one size."""
+    wire = event.wire
+    return len(wire) * (len(wire[0]) + _FRAME_BYTES) if wire else event.batch.weight
 
 
 def _arrived(event: Arrived) -> list[Any]:
@@ -153,7 +163,9 @@ def _bits(mask: Bools | None) -> bytes | None:
 
 
 def _column(type: Type, values: Values) -> Any:
-    return as_texts(values, type is Type.BYTES).save() if type in TEXTS else values.tobytes()
+    if type in TEXTS:
+        return as_texts(values, type is Type.BYTES).save()
+    return memoryview(np.ascontiguousarray(values)).cast("B")
 
 
 class StepReader:

@@ -90,6 +90,10 @@ log = structlog.get_logger()
 
 # New objects that may wait for the cyclic collector: the rows of a few large reads, some megabytes.
 YOUNG_OBJECTS: Final = 100_000
+# Free memory that the C library keeps, and the largest piece of it.
+KEPT_BYTES: Final = 32 * 2**20
+_TRIM_THRESHOLD: Final = -1
+_MMAP_THRESHOLD: Final = -3
 # Connections that wait to be accepted: what Linux allows by default.
 BACKLOG: Final = 4096
 # How often idle connections are looked for, as a share of `idle_seconds`.
@@ -909,10 +913,14 @@ def spare_the_collector() -> None:
 
 
 def _return_memory() -> None:
-    """Return what imports used and freed: glibc keeps it, 3 MB; other C libraries lack the function."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+    """Return what imports used and freed, 3 MB that glibc keeps; other C libraries lack the functions. From now on it
+    keeps more: each step frees what the next one needs again, and new pages take as long as copying that."""
+    c = ctypes.CDLL(None)
+    if hasattr(c, "malloc_trim"):
+        c.malloc_trim(0)
+    if hasattr(c, "mallopt"):
+        c.mallopt(_MMAP_THRESHOLD, KEPT_BYTES)
+        c.mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
 
 
 def main(settings: Settings) -> None:
