@@ -16,6 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 Buffer = bytes | bytearray | memoryview
 
 # The journal's folder in a data directory.
@@ -85,7 +88,7 @@ class RealFile:
     def __init__(self, handle: int, direct: int | None = None) -> None:
         self._handle = handle
         self._direct = direct
-        self._room: mmap.mmap | None = None  # where blocks are aligned in memory
+        self._room: npt.NDArray[np.uint8] | None = None  # where blocks are aligned in memory
         self.size = os.fstat(handle).st_size
 
     def write_at(self, offset: int, data: Buffer | Sequence[Buffer]) -> None:
@@ -115,15 +118,14 @@ class RealFile:
         if self._direct is None:
             return False
         if self._room is None:
-            self._room = mmap.mmap(-1, _DIRECT_BYTES)
+            self._room = np.frombuffer(mmap.mmap(-1, _DIRECT_BYTES), np.uint8)
         size = 0
         for piece in data:
-            self._room[size : size + len(piece)] = piece
+            self._room[size : size + len(piece)] = np.frombuffer(piece, np.uint8)  # without the interpreter's lock
             size += len(piece)
         try:
-            with memoryview(self._room)[:size] as blocks:
-                if os.pwrite(self._direct, blocks, offset) == size:
-                    return True
+            if os.pwrite(self._direct, self._room[:size].data, offset) == size:
+                return True
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
@@ -163,7 +165,7 @@ class _Pieces:
     """Hands out the bytes of several buffers in order, without copying them."""
 
     def __init__(self, data: Sequence[Buffer]) -> None:
-        self._left = deque(map(memoryview, data))
+        self._left = deque(memoryview(one) for one in data)
 
     def take(self, size: int) -> list[memoryview]:
         """The next bytes: there are at least so many."""

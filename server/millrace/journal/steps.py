@@ -165,7 +165,7 @@ def _bits(mask: Bools | None) -> bytes | None:
 def _column(type: Type, values: Values) -> Any:
     if type in TEXTS:
         return as_texts(values, type is Type.BYTES).save()
-    return memoryview(np.ascontiguousarray(values)).cast("B")
+    return np.ascontiguousarray(values).data.cast("B")
 
 
 class StepReader:
