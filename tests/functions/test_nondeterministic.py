@@ -125,7 +125,11 @@ def arrived(rows: Sequence[tuple[Any, ...]]) -> Arrived:
 
 def take(engine: Engine, now_us: int, events: Sequence[Event], budget: int) -> tuple[Effects, bytes]:
     effects = engine.step(now_us, events, budget=budget)
-    return effects, encode(Step(now_us, budget, events, None, effects.results or {}))
+    return effects, record_of(Step(now_us, budget, events, None, effects.results or {}))
+
+
+def record_of(step: Step) -> bytes:
+    return b"".join(encode(step))
 
 
 def replay(engine: Engine, record: bytes) -> Effects:
@@ -155,7 +159,7 @@ def test_a_replay_does_the_same_and_calls_nothing(queries, steps, restored):
             other = Engine.restore(other.save())
         again = replay(other, record)
         assert described(again) == described(effects)
-        assert encode(Step(now_us, budget, events, None, again.results or {})) == record
+        assert record_of(Step(now_us, budget, events, None, again.results or {})) == record
     assert original.save() == other.save()
     FORBIDDEN[0] = False
 
@@ -165,7 +169,7 @@ def test_a_record_without_results_is_as_short_as_before():
     engine.step(0, commands(["SELECT plain(k) AS k FROM s"]))
     effects, record = take(engine, 1, [arrived([(1, None)])], 9)
     assert effects.results is None
-    assert record == encode(Step(1, 9, [arrived([(1, None)])]))
+    assert record == record_of(Step(1, 9, [arrived([(1, None)])]))
 
 
 def test_a_function_is_called_once_for_each_row_and_never_by_the_planner():
@@ -213,7 +217,7 @@ def test_a_replay_goes_without_a_function_that_has_gone():
     (row,) = vars(drawn)[DECLARED]
     uninstall([row])
     engine = Engine()
-    replay(engine, encode(Step(0, 9, created)))
+    replay(engine, record_of(Step(0, 9, created)))
     effects = replay(engine, record)
     assert [type(order).__name__ for order in effects.orders][-1] == "Deliver"
     events = [arrived([(1, None)])]
@@ -246,7 +250,7 @@ def test_a_function_that_is_declared_otherwise_now_replays():
     engine = Engine()
     engine.step(0, created)
     CALLED.clear()
-    replay(engine, encode(step))
+    replay(engine, record_of(step))
     assert CALLED == ["drawn"]
 
 

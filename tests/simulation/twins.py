@@ -69,7 +69,7 @@ class Twin:
         """Let it take the step that the restored one has taken with these effects."""
         if self.engine is None:
             return
-        step = StepReader(self.engine).read(encode(Step(now, budget, events, None, effects.results or {})))
+        step = StepReader(self.engine).read(b"".join(encode(Step(now, budget, events, None, effects.results or {}))))
         assert isinstance(step, Step)
         its = self.engine.step(
             step.now_us, step.events, budget=step.budget, executions=executions, results=step.results

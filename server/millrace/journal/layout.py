@@ -118,7 +118,7 @@ def pack_record(seed: int, lsn: int, synced: int, time_us: int, size: int, parts
     """The buffers of a record."""
     crc = google_crc32c.extend(seed, _COVERED.pack(size, lsn, synced, time_us))
     for part in parts:
-        crc = google_crc32c.extend(crc, part if isinstance(part, bytes) else bytes(part))
+        crc = google_crc32c.extend(crc, part if isinstance(part, bytes) else np.frombuffer(part, np.uint8))
     return [_RECORD.pack(crc, size, lsn, synced, time_us), *parts]
 
 

@@ -11,6 +11,7 @@ A new kind of event is saved without a change here, as long as its fields are pl
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from types import MappingProxyType
@@ -25,6 +26,7 @@ from millrace.engine.digests import Digest
 from millrace.engine.engine import Engine
 from millrace.engine.events import Arrived, Change, Command, CommandBody, Event
 from millrace.formats.decoder import StreamDecoder
+from millrace.journal.disk import Buffer
 from millrace.protocol import Refuse, Schema, Type
 from millrace.protocol.words import counted
 from millrace.sql import SinkDefinition
@@ -43,10 +45,12 @@ _EVENTS: Final = {kind.__name__: kind for kind in (*get_args(Event), *get_args(C
 _EFFECTS: Final = {f"effect {kind.__name__}": kind for kind in get_args(Effect)}
 _CLASSES: Final[Mapping[str, type]] = {**_EVENTS, **_EFFECTS, "SinkDefinition": SinkDefinition}
 _NAMES: Final = {kind: name for name, kind in _CLASSES.items()}
-# Room for the bytes of most records. More is made when it is needed, by copying.
-_ROOM: Final = 4_096
+# Bytes from which a value becomes a part of its record that is not copied.
+_LARGE: Final = 2**14
 # What a frame takes in addition to its own bytes: its length, and some for frames that are a little larger.
 _FRAME_BYTES: Final = 16
+# What precedes bytes in msgpack ("bin 32").
+_BYTES, _BYTES_HEAD = 0xC6, struct.Struct(">BI")
 # Extensions of saving.py have small numbers.
 _OBJECT, _TUPLE = 64, 65
 
@@ -76,9 +80,9 @@ class Mark(NamedTuple):
     checkpoint: bool
 
 
-def pack(value: Any, room: int = _ROOM) -> bytes:
-    """Plain data, events, effects and definitions as bytes, of which there are about as many as `room`."""
-    packed: bytes = msgpack.packb(value, default=_extend, strict_types=True, buf_size=room)
+def pack(value: Any) -> bytes:
+    """Plain data, events, effects and definitions as bytes."""
+    packed: bytes = msgpack.packb(value, default=_extend, strict_types=True)
     return packed
 
 
@@ -108,12 +112,63 @@ def _restore(code: int, data: bytes) -> Any:
 # -- steps -------------------------------------------------------------------------------------------------------------
 
 
-def encode(step: Step) -> bytes:
-    written = [_arrived(event) if type(event) is Arrived else event for event in step.events]
-    record = [STEP, step.now_us, step.budget, step.note, written]
+def encode(step: Step) -> list[Buffer]:
+    """The parts of the record, which must not change until they are written."""
+    record = _Record()
+    record.begin_array(6 if step.results else 5)
+    record.add(STEP, step.now_us, step.budget, step.note)
+    record.begin_array(len(step.events))
+    for event in step.events:
+        if type(event) is Arrived:
+            _add_arrived(record, event)
+        else:
+            record.add(event)
     if step.results:
-        record.append({key: [_result(one) for one in results] for key, results in step.results.items()})
-    return pack(record, _ROOM + sum(_bytes_of(event) for event in step.events if type(event) is Arrived))
+        record.add({key: [_result(one) for one in results] for key, results in step.results.items()})
+    return record.end()
+
+
+class _Record:
+    """A record in the making."""
+
+    def __init__(self) -> None:
+        self._parts: list[Buffer] = []
+        self._packer = _packer()
+
+    def begin_array(self, size: int) -> None:
+        self._packer.pack_array_header(size)
+
+    def add(self, *values: Any) -> None:
+        for value in values:
+            self._packer.pack(value)
+
+    def add_frames(self, frames: Sequence[bytes | memoryview]) -> None:
+        """An array of frames. Those of a feed are mostly of one size."""
+        size = len(frames) * (len(frames[0]) + _FRAME_BYTES)
+        if size < _LARGE:
+            self._packer.pack(list(frames))
+            return
+        packer = _packer(size)
+        packer.pack(list(frames))
+        self._parts += [self._taken(), packer.getbuffer()]
+
+    def add_bytes(self, data: memoryview) -> None:
+        if len(data) < _LARGE:
+            self._packer.pack(data)
+        else:
+            self._parts += [self._taken() + _BYTES_HEAD.pack(_BYTES, len(data)), data]
+
+    def _taken(self) -> bytes:
+        packed: bytes = self._packer.bytes()
+        self._packer.reset()
+        return packed
+
+    def end(self) -> list[Buffer]:
+        return [*self._parts, self._packer.bytes()]
+
+
+def _packer(room: int = 256) -> msgpack.Packer:
+    return msgpack.Packer(default=_extend, strict_types=True, autoreset=False, buf_size=room)
 
 
 def encode_start(start: Start) -> bytes:
@@ -135,21 +190,21 @@ def encode_mark(mark: Mark) -> bytes:
     return pack([MARK, mark.checkpoint, [list(digest) for digest in mark.digests]])
 
 
-def _bytes_of(event: Arrived) -> int:
-    """About how many bytes its frames or columns have; the frames of a feed are mostly of one size."""
-    wire = event.wire
-    return len(wire) * (len(wire[0]) + _FRAME_BYTES) if wire else event.batch.weight
-
-
-def _arrived(event: Arrived) -> list[Any]:
+def _add_arrived(record: _Record, event: Arrived) -> None:
     """Tuples as plain data: the frames that they came in, or their columns."""
     batch = event.batch
-    head = [event.stream, event.feed, len(batch.columns), event.at_us]
+    record.begin_array(6 if event.wire is not None else 7)
+    record.add(event.stream, event.feed, len(batch.columns), event.at_us, len(batch.ts))
     if event.wire is not None:
-        return [*head, len(batch.ts), list(event.wire)]
-    columns = [_column(field.type, values) for field, values in zip(batch.schema, batch.columns, strict=True)]
-    masks = [_bits(mask) for mask in batch.valid]
-    return [*head, len(batch.ts), columns, masks]
+        record.add_frames(event.wire)
+        return
+    record.begin_array(len(batch.columns))
+    for field, values in zip(batch.schema, batch.columns, strict=True):
+        if field.type in TEXTS:
+            record.add(_column(field.type, values))
+        else:
+            record.add_bytes(np.ascontiguousarray(values).data.cast("B"))
+    record.add([_bits(mask) for mask in batch.valid])
 
 
 def _result(result: Result) -> list[Any]:
@@ -163,9 +218,7 @@ def _bits(mask: Bools | None) -> bytes | None:
 
 
 def _column(type: Type, values: Values) -> Any:
-    if type in TEXTS:
-        return as_texts(values, type is Type.BYTES).save()
-    return np.ascontiguousarray(values).data.cast("B")
+    return as_texts(values, type is Type.BYTES).save() if type in TEXTS else values.tobytes()
 
 
 class StepReader:

@@ -14,6 +14,8 @@ from typing import Any, Final
 import structlog
 
 from millrace.engine.digests import Digest
+from millrace.journal.disk import Buffer
+from millrace.journal.layout import size_of
 from millrace.journal.segments import Journal
 from millrace.journal.steps import Mark, Start, Step, encode, encode_mark, encode_start
 from millrace.journal.writer import Full, JournalWriter, Sync
@@ -87,9 +89,9 @@ class Recorder:
         """Record what the state is between two steps; the number of the record."""
         return self._append(encode_mark(Mark(digests, checkpoint)))
 
-    def _append(self, record: bytes) -> int:
+    def _append(self, record: bytes | list[Buffer]) -> int:
         number = self.recorded = self._writer.append(record)
-        size = len(record)
+        size = size_of(record)
         self.bytes += size
         self._waiting.append((number, size))
         self._waiting_bytes += size
