@@ -89,19 +89,26 @@ def throughput(kind: str, rows: int, tuples: int, bound: float, rounds: int = 3)
     return figures
 
 
-def latency(count: int = 300) -> list[Figure]:
-    """One tuple at a time, 100 a second, from its send to its row."""
+# The lines of the race: the rate, and how the tuples come.
+LINES: Final = ((100, "rows"), (100, "json"), (10_000, "rows"), (10_000, "json"), (50_000, "rows"))
+
+
+def latency(seconds: float = 3, lines: Sequence[tuple[int, str]] = LINES) -> list[Figure]:
+    """From a tuple's send to its row, at the rates of the race. One at a time waits for the disk alone; of more, those
+    that come meanwhile wait for the next sync."""
     disk = statistics.median(sync_seconds(pause=0.01)) * 1e3
     figures = [Figure("fdatasync of this disk 100 times a second, median", disk, "ms")]
-    base = 0.0
-    for mode in MODES:
-        with _server(mode) as (server, _):
-            server.sql(FILTERED)
-            found = pace(server.listen, "rows", 100, count, server.pid)
-        median = found["median"]
-        base = base or median
-        bound = base + 1.5 * disk if mode == "always" else None
-        figures.append(Figure(f"100 single tuples/s, {_called(mode)}: median latency", median, "ms", bound))
+    for rate, kind in lines:
+        base = 0.0
+        for mode in (None, "off", "always"):
+            with _server(mode) as (server, _):
+                server.sql(FILTERED)
+                found = pace(server.listen, kind, rate, max(int(rate * seconds), 20), server.pid)
+            base = base or found["median"]
+            bound = base + 1.5 * disk if (mode, rate, kind) == ("always", 100, "rows") else None
+            name = f"{rate:,} tuples/s, {kind}, {_called(mode)}: median latency"
+            note = f"p99 {found['p99']:.2f} ms, {found['CPU']:.0f} us of the server per tuple"
+            figures.append(Figure(name, found["median"], "ms", bound, note=note))
     return figures
 
 
