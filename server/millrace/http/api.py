@@ -22,7 +22,7 @@ from millrace.http.console import page
 from millrace.http.etags import Changed
 from millrace.http.hosts import Hosts
 from millrace.http.lookup import ResourceLookup
-from millrace.http.openapi import ALWAYS, PROBLEM, TITLES, document, refusals, tagged
+from millrace.http.openapi import ALWAYS, PROBLEM, TITLES, ViewRoute, document, refusals, tagged
 from millrace.http.operations import add_operations
 from millrace.http.protocol import REFUSED
 from millrace.observe import logs
@@ -147,6 +147,7 @@ def build(daemon: Daemon) -> FastAPI:
         responses=refusals(*ALWAYS),
         dependencies=[Depends(_at_rest(daemon))],
     )
+    app.router.route_class = ViewRoute
     _add_guards(app, daemon)
     _add_pages(app, daemon)
     _add_sql(app, daemon)
