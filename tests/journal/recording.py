@@ -10,7 +10,7 @@ from typing import Any
 from millrace.engine.engine import BUDGET, Engine
 from millrace.engine.events import AddQuery, Arrived, Command, Deliver, Effects, Event, FeedOpened, Late
 from millrace.journal.checkpoints import Checkpoints
-from millrace.journal.disk import RealDisk
+from millrace.journal.disk import Buffer, RealDisk
 from millrace.journal.replay import Untimed
 from millrace.journal.segments import Journal
 from millrace.journal.steps import FORM, Start, Step, encode, encode_start
@@ -96,7 +96,7 @@ class Recording:
         self.journal.sync()
         self.journal.close()
 
-    def _append(self, record: bytes) -> None:
+    def _append(self, record: bytes | list[Buffer]) -> None:
         self.journal.append(record)
         self.journal.write()
 
