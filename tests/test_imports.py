@@ -4,7 +4,7 @@
     protocol <- client         values <- functions <- sql        sql <- changes <- the daemon
     formats, changes <- journal <- the daemon, offline
 
-The daemon consists of five rooms: net, http, run, store, observe. They may use each other; the other drivers do not
+The daemon consists of six rooms: net, http, run, store, observe, standby. They may use each other; the other drivers do not
 use them. A new room needs a row in `MAY_IMPORT`, a root in `ROOTS` and a line in `pyproject.toml`.
 """
 
@@ -21,7 +21,7 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parent.parent
 ROOTS = ("server", "operators", "protocol")
 
-DAEMON = {"net", "http", "run", "store", "observe"}
+DAEMON = {"net", "http", "run", "store", "observe", "standby"}
 CORE = {"protocol", "values", "operators", "engine", "functions", "sql"}
 MAY_IMPORT = {
     "protocol": set(),
