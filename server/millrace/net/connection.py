@@ -18,6 +18,7 @@ from millrace.net import ports
 from millrace.net.feeds import Feeds
 from millrace.net.guesses import Guesses
 from millrace.net.refusals import Reason, Refusals
+from millrace.net.silence import Silence
 from millrace.net.sink import Slow
 from millrace.observe.logs import client, sparing, without_data
 from millrace.protocol import Limits, MillraceError, PeerError, encode, frame, speaks_http, speaks_json
@@ -93,6 +94,7 @@ class ConnectionContext:
     timers: Timers
     guesses: Guesses
     refusals: Refusals
+    silence: Silence
     # Connections without a greeting so far, oldest first, and those that are to be closed.
     most_strangers: int
     strangers: dict[Connection, None]
@@ -112,6 +114,7 @@ class Connection(asyncio.Protocol):
         self._dialect: Dialect | None = None
         self._ending = False
         self._holds_reading: set[str] = set()
+        self._unsaid: list[tuple[bytes, bytes]] = []  # while the server must say nothing
 
     # -- asyncio's calls ---------------------------------------------------------------------------
 
@@ -249,6 +252,8 @@ class Connection(asyncio.Protocol):
         self.writable = False
 
     def resume_writing(self) -> None:
+        if self._unsaid:
+            return
         self.writable = True
         self.let_read("answers")
         if self._dialect is not None:
@@ -259,6 +264,7 @@ class Connection(asyncio.Protocol):
         self.context.connections.pop(self, None)
         self.context.strangers.pop(self, None)
         self.context.turned_away.pop(self, None)
+        self.context.silence.forget(self)
         self.expect_nothing()
         self._ending = True
         self.writable = False
@@ -279,12 +285,32 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if not data or transport is None or transport.is_closing():
             return
+        if self._unsaid or self.context.silence.lasts():
+            self._leave_unsaid(data, shared)
+            return
         if len(shared) > COPIED_BYTES:
             transport.writelines((data, shared))
         else:
             transport.write(data + shared if shared else data)
         if not self.writable and transport.get_write_buffer_size() > ANSWERS_FACTOR * self.context.write_buffer:
             self.hold_reading("answers")
+
+    def _leave_unsaid(self, data: bytes, shared: bytes) -> None:
+        """Keep bytes until the server may speak. Subscriptions wait as for a socket that takes none."""
+        self.writable = False
+        self._unsaid.append((data, shared))
+        self.context.silence.hold(self)
+        if sum(len(data) + len(shared) for data, shared in self._unsaid) > ANSWERS_FACTOR * self.context.write_buffer:
+            self.hold_reading("answers")
+
+    def speak(self) -> None:
+        """The server may speak again."""
+        unsaid, self._unsaid = self._unsaid, []
+        self.writable = True  # unless the transport objects
+        for data, shared in unsaid:
+            self.write(data, shared)
+        if self.writable:
+            self.resume_writing()
 
     @property
     def reads(self) -> bool:

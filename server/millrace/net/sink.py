@@ -22,6 +22,7 @@ import structlog
 
 from millrace.net.freshness import Freshness, Key, in_json
 from millrace.net.newest import Newest
+from millrace.net.silence import SPEAKS, Silence
 from millrace.observe.logs import sparing
 from millrace.protocol import Refuse, Schema, format_timestamp
 from millrace.protocol.words import counted
@@ -888,9 +889,11 @@ class WriterSink(Consumer):
         writer: SinkFile,
         freshness: Freshness | None = None,
         now_us: Callable[[], int] = lambda: 0,
+        silence: Silence = SPEAKS,
     ) -> None:
         super().__init__(name, slow, name)
         self.freshness = freshness
+        self._silence = silence
         self.position: SinkPosition | None = None
         self._now_us = now_us
         self._noticed: str | None = None
@@ -1055,6 +1058,9 @@ class WriterSink(Consumer):
         if self._writing is not None or self._closing or self.failed is not None:
             return
         self._cancel_timer()
+        if self._silence.lasts():
+            self._silence.hold(self)
+            return
         parts = []
         # One row finds out whether an error is over; the others stay where `on_slow` can reach them.
         most = self.held if self.trouble is None else 1
@@ -1072,6 +1078,8 @@ class WriterSink(Consumer):
         taken = 0
         try:
             for sequence, batch in _joined(parts):
+                if self._silence.lasts():
+                    break
                 try:
                     self._writer.write(sequence, batch)
                 finally:
@@ -1142,6 +1150,10 @@ class WriterSink(Consumer):
             seconds, self._pause = self._pause, min(2 * self._pause, MOST_PAUSE_SECONDS)
         if seconds is not None:
             self._timer = asyncio.get_running_loop().call_later(seconds, self._look_again)
+
+    def speak(self) -> None:
+        """The server may emit rows again."""
+        self.pump()
 
     def _look_again(self) -> None:
         self._timer = None

@@ -79,6 +79,9 @@ EVENTS: Final[dict[str, LogEvent]] = {
         ("file", "bytes"),
         "A kill or a power cut has torn the last records; nothing in them was acknowledged.",
     ),
+    "the start waits for the standby": LogEvent(
+        "warning", ("reason",), "The server depends on its standby (`[standby] lease`, `confirm`) and has not heard it."
+    ),
     "made a checkpoint": LogEvent(
         "info", ("steps", "pause_seconds"), "A start from here repeats no step up to this one; the loop waited so long."
     ),

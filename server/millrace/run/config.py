@@ -41,6 +41,8 @@ FOLDERS: Final = ("data_dir", "history_dir", "sink_dir")
 # The catalog's file in `data_dir`.
 CATALOG: Final = "catalog.sqlite"
 DELIMITER: Final = "__"
+# A shorter lease would run out while a loaded machine answers.
+LEAST_LEASE_US: Final = 1_000_000
 
 
 class ConfigError(MillraceError):
@@ -128,6 +130,15 @@ def _check_keep(text: str) -> str:
 
 
 KeepField = Annotated[str, AfterValidator(_check_keep)]
+
+
+def _check_lease(text: str) -> str:
+    if parse_duration(_check_interval(text)) < LEAST_LEASE_US:
+        raise ValueError(f"expected at least 1 second, got {text!r}")
+    return text
+
+
+LeaseField = Annotated[str, AfterValidator(_check_lease)]
 
 
 def _split_paths(value: object) -> object:
@@ -444,6 +455,22 @@ class JournalSection(Section):
     )
 
 
+class StandbySection(Section):
+    """A second server that can take over, and what this one makes dependent on it."""
+
+    lease: LeaseField | None = Field(
+        default=None,
+        description="How long this server continues without an answer of its standby. Afterwards it emits, "
+        "acknowledges and changes nothing until the standby answers, and a start waits for the standby, too. A "
+        "promotion waits until the lease has expired, so two servers never emit at once. Default: no lease.",
+    )
+    confirm: bool = Field(
+        default=False,
+        description="Whether rows and acknowledgements wait until the standby has their step on its disk, so that a "
+        "promotion loses nothing. Without the standby the server then emits nothing.",
+    )
+
+
 class Settings(Section):
     """Everything that can be set."""
 
@@ -452,6 +479,7 @@ class Settings(Section):
     results: ResultsSection = ResultsSection()
     engine: EngineSection = EngineSection()
     journal: JournalSection = JournalSection()
+    standby: StandbySection = StandbySection()
     log: LogSection = LogSection()
 
     _path: Path | None = PrivateAttr(default=None)
@@ -474,7 +502,7 @@ def load(path: Path | None = None, flags: Mapping[str, Mapping[str, Any]] | None
     except ValidationError as error:
         raise ConfigError(problems + [_line(item, path, data) for item in error.errors()]) from None
     settings._path = path
-    problems += _contradictions(settings.server)
+    problems += [*_contradictions(settings.server), *_missing_journal(settings)]
     if problems:
         raise ConfigError(problems)
     return settings
@@ -620,6 +648,12 @@ def _contradictions(server: ServerSection) -> Iterator[str]:
             "need one port and the HTTP API another; change one of them"
         )
     yield from _missing_files(server)
+
+
+def _missing_journal(settings: Settings) -> Iterator[str]:
+    for key in ("lease", "confirm"):
+        if getattr(settings.standby, key) and settings.server.data_dir is None:
+            yield f"standby.{key}: a standby needs the journal of a data directory; set server.data_dir"
 
 
 def _overlap(one: Address, other: Address) -> bool:

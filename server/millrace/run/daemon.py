@@ -13,6 +13,7 @@ import gc
 import heapq
 import json
 import os
+import secrets
 import signal
 import socket
 import ssl
@@ -41,6 +42,7 @@ from millrace.net.freshness import in_json
 from millrace.net.guesses import Guesses
 from millrace.net.lines import LineDialect
 from millrace.net.readers import slow_reader
+from millrace.net.silence import Silence
 from millrace.net.sink import Retention, Slow
 from millrace.observe.inspection import Inspector
 from millrace.observe.logs import add_context, sparing, without_controls
@@ -76,6 +78,7 @@ from millrace.run.timers import LoopTimers, Timers
 from millrace.run.worker import Worker
 from millrace.sql.functions import install_module
 from millrace.sql.limits import Limits as SqlLimits
+from millrace.standby.lease import PrimaryLease
 from millrace.store.places import SinkFolders
 from millrace.store.restarts import Marker, UncleanEnd
 from millrace.store.results import ResultLimits, Results, ResultsBroken
@@ -149,6 +152,8 @@ class Daemon:
         results = ResultLimits(parse_bytes(settings.results.max), settings.results.waiting_bytes)
         self.results = Results(settings.server.data_dir, results, lambda: self.runner.now_us())
         threads = settings.engine.threads or min(cores(), 2)
+        self.lease = _lease(settings)
+        self.silence = Silence(self.lease)
         self._reader = Worker("lines") if threads > 1 else None
         self.runner = Runner(
             self.engine,
@@ -158,6 +163,7 @@ class Daemon:
             results=self.results,
             clock=clock,
             threads=threads,
+            silence=self.silence,
         )
         self.results.on_failure = self.runner.fail
         self.feeds = Feeds(self.runner)
@@ -222,6 +228,7 @@ class Daemon:
             timers=self.timers,
             guesses=self.guesses,
             refusals=self.metrics.refusals,
+            silence=self.silence,
             most_strangers=limits.unauthenticated_connections,
             strangers={},
             turned_away={},
@@ -777,6 +784,13 @@ def _limit(settings: Settings, name: str) -> Any:
             return parse_interval(settings.limits.producers_kept_for)
         case _:
             return getattr(settings.engine, name)
+
+
+def _lease(settings: Settings) -> PrimaryLease:
+    """What the server's effects depend on."""
+    standby = settings.standby
+    lease_us = None if standby.lease is None else parse_interval(standby.lease)
+    return PrimaryLease(lease_us, confirm=standby.confirm, first=secrets.randbits(48))
 
 
 def _token(guard: Security) -> str | None:

@@ -43,7 +43,7 @@ from millrace.run.followerprocess import FollowerGone
 from millrace.run.following import Following
 from millrace.run.marks import Marks
 from millrace.run.recorder import Recorder
-from millrace.run.recovery import Recovery, RecoveryError
+from millrace.run.recovery import Recovery, RecoveryError, RecoveryStopped
 from millrace.values.retention import parse_keep
 
 if TYPE_CHECKING:
@@ -100,6 +100,7 @@ class Durability:
         self._marked = 0  # the newest record when there was a mark last
         self._marked_at = 0.0
         self._ending = False
+        self._contact = asyncio.Event()
 
     # -- the start ---------------------------------------------------------------------------------
 
@@ -126,6 +127,7 @@ class Durability:
         self._record(self._journal)
         run()
         self._daemon.catalog.keeper.recovered()
+        await self._wait_for_standby()
         await recovery.tidy()
 
     async def open(self) -> None:
@@ -199,11 +201,35 @@ class Durability:
         runner, engine = self._daemon.runner, self._daemon.engine
         for name, value in self._daemon.limits.items():
             setattr(engine, name, value)
-        self.recorder = Recorder(journal, self._settings.sync, runner.durable, runner.fail, self._make_room)
+        self.recorder = Recorder(
+            journal, self._settings.sync, runner.durable, runner.fail, self._make_room, self._daemon.lease
+        )
         self.recorder.start(version(), {name: getattr(engine, name) for name in LIMITS})
         runner.record_in(self.recorder)
         self._made_at = self._marked_at = time.monotonic()
         self._marked = self.recorder.recorded
+
+    def heard(self, ping: int, lsn: int) -> None:
+        """The standby has answered a ping, and has the records up to `lsn` on its disk."""
+        assert self.recorder is not None
+        self.recorder.heard(ping, lsn)
+        self._daemon.silence.look()
+        self._contact.set()
+
+    async def _wait_for_standby(self) -> None:
+        """A server that depends on its standby changes nothing before that has answered."""
+        daemon, recorder = self._daemon, self.recorder
+        assert recorder is not None
+        if recorder.hindered:
+            log.warning("the start waits for the standby", reason=recorder.awaits_standby)
+        while recorder.hindered:
+            self._contact.clear()
+            waits = [asyncio.ensure_future(wait()) for wait in (self._contact.wait, daemon.wait_stopping)]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for wait in waits:
+                wait.cancel()
+            if daemon.stopping:
+                raise RecoveryStopped("stopped while it waited for the standby")
 
     # -- digests -----------------------------------------------------------------------------------
 
@@ -422,8 +448,9 @@ class Durability:
     # -- the end -----------------------------------------------------------------------------------
 
     async def make_last(self) -> None:
-        """Leave a checkpoint, so that the next start replays nothing; without one it replays."""
-        if self.recorder is not None:
+        """Leave a checkpoint, so that the next start replays nothing; without one it replays. A checkpoint waits until
+        all steps before it have had their effects, and those of a server without its standby do not."""
+        if self.recorder is not None and self.recorder.awaits_standby is None:
             self._ending = True
             await self.following.close()  # a child is faster now, whatever else the machine does
             try:
@@ -489,8 +516,12 @@ class Durability:
         return None if self._journal is None else self._journal.statistics
 
     def sentence(self) -> str | None:
-        """Why nothing arrives at any query, if that is because of the disk."""
-        full = None if self.recorder is None else self.recorder.full
+        """Why nothing arrives at any query, if that is because of the disk or the standby."""
+        if self.recorder is None:
+            return None
+        awaited, full = self.recorder.awaits_standby, self.recorder.full
+        if awaited is not None:
+            return f"Nothing leaves the server: {awaited}. It continues by itself when the standby answers."
         if full is None:
             return None
         return (

@@ -1,7 +1,8 @@
 """Records the engine's steps in the journal, and reports when they are durable.
 
 Rule: the loop records, the journal's thread writes. What a step leads to outside the engine waits until the step is
-durable: under `always` until it is synced, otherwise until it is written to its file.
+durable: under `always` until it is synced, otherwise until it is written to its file. On a primary that depends on its
+standby, it also waits for the lease, and with `confirm` until the standby has the step on its disk.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from millrace.journal.segments import Journal
 from millrace.journal.steps import Mark, Start, Step, encode, encode_mark, encode_start
 from millrace.journal.writer import Full, JournalWriter, Sync
 from millrace.protocol import MillraceError, Refuse
+from millrace.standby.lease import PrimaryLease, steady_us
 
 log = structlog.get_logger()
 
@@ -30,8 +32,10 @@ WAITING_BYTES: Final = 64 * 2**20
 class Recorder:
     """The journal of a server that runs.
 
-    durable   is called on the loop with the newest step that is durable, and `fail` with the error that ends recording
+    durable   is called on the loop with the newest step that may have effects, and `fail` with the error that ends
+              recording
     recorded  the number of the newest recorded step, and `bytes` all that was recorded since the server started
+    settled   the newest step that is durable here, and `passed` the newest one that may have effects
     """
 
     def __init__(
@@ -41,12 +45,17 @@ class Recorder:
         durable: Callable[[int], None],
         fail: Callable[[Exception], None],
         make_room: Callable[[], int | None],
+        lease: PrimaryLease | None = None,
+        clock: Callable[[], int] = steady_us,
     ) -> None:
         self.journal = journal
         self.sync = sync
         self.recorded = journal.next_lsn - 1
-        self.settled = self.recorded
+        self.settled = self.passed = self.recorded
         self.bytes = 0
+        self.lease = lease or PrimaryLease()
+        self.lease.recovered = self.recorded
+        self._clock = clock
         self._durable = durable
         self._fail = fail
         self._loop = asyncio.get_running_loop()
@@ -134,10 +143,47 @@ class Recorder:
 
     def _settle(self, number: int) -> None:
         self.settled = number
-        while self._waiting and self._waiting[0][0] <= number:
+        self._pass(self.lease.passes(number, self._clock()) if self.lease.matters else number)
+
+    def _pass(self, number: int) -> None:
+        """The steps up to this one may have effects."""
+        self.passed = max(self.passed, number)
+        while self._waiting and self._waiting[0][0] <= self.passed:
             self._waiting_bytes -= self._waiting.popleft()[1]
         self._look_for_room()
-        self._durable(number)
+        self._durable(self.passed)
+
+    # -- the standby -------------------------------------------------------------------------------
+
+    def ping(self) -> int:
+        """The number of a ping that is being sent to the standby."""
+        return self.lease.ping(self._clock())
+
+    def heard(self, ping: int, lsn: int) -> None:
+        """The standby has answered a ping, and has the records up to `lsn` on its disk."""
+        self.lease.heard(ping, lsn, self._clock())
+        if self.lease.matters:
+            self._pass(self.lease.passes(self.settled, self._clock()))
+
+    @property
+    def hindered(self) -> bool:
+        """Whether nothing will leave before the standby answers again."""
+        return self.lease.hinders(self._clock())
+
+    @property
+    def awaits_standby(self) -> str | None:
+        """Why nothing leaves because of the standby; None: that is not so."""
+        now_us = self._clock()
+        if not self.lease.hinders(now_us) and (not self.lease.confirm or self.passed >= self.settled):
+            return None
+        if self.lease.revoked:
+            return "another server has taken over"
+        since = self.lease.heard_us
+        if since is None:
+            return "the standby has not answered since the server started"
+        if not self.lease.hinders(now_us):
+            return f"the standby has the records up to {self.lease.confirmed} of {self.settled}"
+        return f"the standby has not answered for {(now_us - since) / 1e6:.1f} s"
 
     # -- the disk ----------------------------------------------------------------------------------
 
@@ -151,10 +197,12 @@ class Recorder:
     def refuse_changes(self) -> None:
         if self._full is not None:
             raise Refuse(f"the disk of the journal is full ({self._full.reason}): {ROOM}", code="disk_full")
+        if self.hindered:
+            raise Refuse(f"nothing is changed: {self.awaits_standby}; {CONTACT}", code="standby_silent")
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of recorded steps that are not durable yet."""
+        """Bytes of recorded steps that may have no effects yet."""
         return self._waiting_bytes
 
     @property
@@ -187,7 +235,10 @@ class Recorder:
 
     def problems(self) -> list[str]:
         """For the server's health."""
-        return [] if self._full is None else [f"the journal's disk is full ({self._full.reason}): {ROOM}"]
+        found = [] if self._full is None else [f"the journal's disk is full ({self._full.reason}): {ROOM}"]
+        if self.hindered:
+            found.append(f"nothing leaves the server: {self.awaits_standby}; {CONTACT}")
+        return found
 
     async def close(self) -> None:
         """Write and sync the rest."""
@@ -198,6 +249,7 @@ class Recorder:
 
 
 ROOM: Final = "make room in the data directory, and the server continues by itself"
+CONTACT: Final = "the server continues by itself when the standby answers"
 
 
 def _nothing(_: int) -> None:

@@ -74,6 +74,7 @@ from millrace.engine.events import (
 )
 from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.journal.steps import Step
+from millrace.net.silence import SPEAKS, Silence
 from millrace.net.sink import Backpressure, Count, Outlet, Retention, new_history
 from millrace.observe.logs import sparing
 from millrace.protocol import MAX_INT64, Refuse, Schema
@@ -186,6 +187,7 @@ class Runner:
         clock: Timepiece | None = None,
         look_seconds: float = LOOK_SECONDS,
         threads: int = 1,
+        silence: Silence = SPEAKS,
     ) -> None:
         self.engine = engine
         self.stopwatch = stopwatch
@@ -211,6 +213,7 @@ class Runner:
         self._budget = budget
         self._retain = retain
         self.results = results or Results(None)
+        self.silence = silence
         self._threads = threads
         self._events: list[Event] = []
         self._tuples = 0  # in these events

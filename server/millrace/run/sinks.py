@@ -81,7 +81,7 @@ class Sinks:
         outlet = self._runner.outlets[definition.query]
         bound_us = definition.freshness_us
         freshness = None if bound_us is None else Freshness(bound_us)
-        consumer = WriterSink(definition.name, slow, opened.file, freshness, self._runner.now_us)
+        consumer = WriterSink(definition.name, slow, opened.file, freshness, self._runner.now_us, self._runner.silence)
         first = None
         start = {"history": outlet.history, "next": outlet.next_sequence, **(position or {})}
         if start["history"] != outlet.history:  # of a query that had this name before

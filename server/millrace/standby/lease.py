@@ -14,6 +14,8 @@ from typing import Final
 # Each clock may be one hundredth off: the standby waits 1.01 / 0.99 times the lease, and a little more.
 DRIFT_SHARE: Final = 33
 SPARE_US: Final = 100_000
+# With `confirm` alone, a standby that has not answered for so long counts as gone.
+GONE_US: Final = 5_000_000
 
 
 def steady_us() -> int:
@@ -30,6 +32,7 @@ class PrimaryLease:
     recovered  the newest step of the primary's start: with `confirm`, nothing leaves before the standby has that
     confirmed  the newest step that the standby has on its disk
     until_us   when the lease expires
+    revoked    whether another server has taken over, so that nothing may ever leave again
     first      the number of the first ping: random, so that answers to an earlier process of this server count nothing
     """
 
@@ -42,6 +45,7 @@ class PrimaryLease:
         self.confirmed = 0
         self.until_us = 0
         self.heard_us: int | None = None
+        self.revoked = False
         self._next = first
         self._sent: dict[int, int] = {}
 
@@ -63,7 +67,21 @@ class PrimaryLease:
 
     def valid(self, now_us: int) -> bool:
         """Whether the server may have effects now."""
-        return self.lease_us is None or now_us < self.until_us
+        return not self.revoked and (self.lease_us is None or now_us < self.until_us)
+
+    def hinders(self, now_us: int) -> bool:
+        """Whether nothing will leave before the standby answers again."""
+        gone = self.heard_us is None or now_us - self.heard_us > GONE_US
+        return self.silences(now_us) or (self.confirm and gone)
+
+    @property
+    def matters(self) -> bool:
+        """Whether effects may ever have to wait."""
+        return self.lease_us is not None or self.confirm or self.revoked
+
+    def revoke(self) -> None:
+        """Another server has taken over: nothing may leave any more."""
+        self.revoked = True
 
     def passes(self, settled: int, now_us: int) -> int:
         """The newest step that may have effects now, of the steps up to `settled`, which are durable here."""

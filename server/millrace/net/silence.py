@@ -1,0 +1,50 @@
+"""Holds back what the server would say to anyone while another server may have taken over.
+
+Rule: it is asked at the moment when bytes leave, not by a timer: a process that was stopped, and continues after its
+lease has expired, says nothing of what it had prepared. Only a machine that stops between this look and the write after
+it can say more; clients refuse that by its epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from millrace.standby.lease import PrimaryLease, steady_us
+
+
+class Held(Protocol):
+    """A connection or a sink with something to say."""
+
+    def speak(self) -> None:
+        """The silence is over."""
+
+
+class Silence:
+    """Whether the server must say nothing now, and who waits until it may."""
+
+    def __init__(self, lease: PrimaryLease, clock: Callable[[], int] = steady_us) -> None:
+        self._lease = lease
+        self._clock = clock
+        self._held: dict[Held, None] = {}
+
+    def lasts(self) -> bool:
+        return self._lease.matters and self._lease.silences(self._clock())
+
+    def hold(self, held: Held) -> None:
+        """Let it speak when the silence is over."""
+        self._held[held] = None
+
+    def forget(self, held: Held) -> None:
+        self._held.pop(held, None)
+
+    def look(self) -> None:
+        """The lease has changed."""
+        if self._held and not self.lasts():
+            held, self._held = self._held, {}
+            for one in held:
+                one.speak()
+
+
+# Of a server that depends on nobody.
+SPEAKS: Final = Silence(PrimaryLease())

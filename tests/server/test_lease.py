@@ -1,0 +1,290 @@
+"""A server whose lease has expired says nothing to anyone, and continues where it was once the standby answers."""
+
+import asyncio
+import functools
+import json
+
+import msgpack
+import pytest
+import uvloop
+
+from millrace.net.silence import Silence
+from millrace.protocol import Refuse
+from millrace.protocol.messages import Ack, Ping, Pong, Result, Subscribed, Welcome
+from millrace.run.config import ConfigError, load
+from millrace.run.daemon import Daemon
+from millrace.run.recovery import RecoveryStopped
+from millrace.standby.lease import PrimaryLease
+from tests.patience import HANG_SECONDS
+from tests.server.harness import SCHEMA_SQL, lines, peer, running, settings, settle, until
+
+HOUR = {"lease": "1 hour"}
+ROWS = [[1, 1.5, "a"], [2, 2.5, "b"]]
+
+
+def played(test):
+    """A test in an event loop that ends."""
+
+    @functools.wraps(test)
+    def play(*args, **kwargs):
+        async def limited():
+            async with asyncio.timeout(HANG_SECONDS):
+                await test(*args, **kwargs)
+
+        uvloop.run(limited())
+
+    return play
+
+
+def hear(daemon, lsn=None):
+    """The standby answers, and has everything that is synced, or the records up to `lsn`."""
+    recorder = daemon.durability.recorder
+    daemon.durability.heard(recorder.ping(), recorder.settled if lsn is None else lsn)
+
+
+async def while_heard(daemon, work):
+    """Something that takes as long as the standby answers."""
+    running = asyncio.ensure_future(work)
+    while not running.done():
+        if daemon.durability.recorder is not None:
+            hear(daemon)
+        await asyncio.sleep(0.001)
+    return await running
+
+
+def expire(daemon):
+    daemon.lease.until_us = 0
+
+
+def with_lease(folder, **standby):
+    return running(server={"data_dir": folder, "drain_seconds": 0}, standby=standby or HOUR)
+
+
+async def created(daemon):
+    hear(daemon)
+    await daemon.catalog.execute(SCHEMA_SQL)
+
+
+@played
+async def test_a_first_start_says_nothing_before_the_standby_answers(tmp_path):
+    async with with_lease(tmp_path) as daemon, peer(daemon, greet=False) as one:
+        greeting = asyncio.ensure_future(one.greet())
+        await settle()
+        assert not greeting.done()
+        hear(daemon)
+        assert isinstance(await greeting, Welcome)
+
+
+@played
+async def test_rows_acknowledgements_and_pongs_wait_in_order(tmp_path):
+    async with with_lease(tmp_path) as daemon:
+        await created(daemon)
+        async with peer(daemon) as feeder, peer(daemon) as reader:
+            await feeder.open()
+            assert isinstance(await reader.subscribe(), Subscribed)
+            feeder.data(0, ROWS)
+            assert (await reader.hear(Result)).sequence == 0
+            await feeder.hear(Ack)
+            expire(daemon)
+            feeder.data(2, ROWS)
+            feeder.say(Ping(7))
+            reader.say(Ping(8))
+            waiting = [asyncio.ensure_future(feeder.hear()), asyncio.ensure_future(reader.hear())]
+            await settle()
+            assert not any(one.done() for one in waiting)
+            assert "nothing leaves the server" in daemon.problems()[0]
+            assert "Nothing leaves the server" in daemon.why("q").text
+            hear(daemon)
+            assert await waiting[0] == Pong(7), "it was said before the rows were durable"
+            assert (await feeder.hear(Ack)).sequence == 4
+            assert await waiting[1] == Pong(8)
+            assert (await reader.hear(Result)).sequence == 2
+            assert daemon.problems() == []
+
+
+@played
+async def test_retained_rows_wait_although_they_were_ready(tmp_path):
+    """A subscriber returns credit to a process that wakes after its lease has expired."""
+    async with with_lease(tmp_path) as daemon:
+        await created(daemon)
+        async with peer(daemon) as feeder, peer(daemon) as reader:
+            await feeder.open()
+            await reader.subscribe(credit=0)
+            feeder.data(0, ROWS)
+            await feeder.hear(Ack)
+            expire(daemon)
+            reader.credit(10)
+            waiting = asyncio.ensure_future(reader.hear(Result))
+            await settle()
+            assert not waiting.done()
+            hear(daemon)
+            assert len((await waiting).rows) == 2
+
+
+@played
+async def test_lines_wait(tmp_path):
+    async with with_lease(tmp_path) as daemon:
+        await created(daemon)
+        async with lines(daemon) as someone:
+            expire(daemon)
+            someone.say(json.dumps({"subscribe": "q", "from": 0}))
+            someone.say(json.dumps({"stream": "s", "tuple": {"k": 1, "v": 2.0, "name": "a"}}))
+            waiting = asyncio.ensure_future(someone.hear())
+            await settle()
+            assert not waiting.done()
+            hear(daemon)
+            assert (await waiting)["row"]["k"] == 1
+
+
+@played
+async def test_a_sink_writes_nothing_meanwhile(tmp_path):
+    async with with_lease(tmp_path) as daemon:
+        await created(daemon)
+        await daemon.catalog.execute("CREATE SINK f FROM q WITH (type = 'file', path = 'rows.jsonl', format = 'jsonl')")
+        sink = daemon.catalog.writers._sinks["f"].consumer
+        async with peer(daemon) as feeder:
+            await feeder.open()
+            feeder.data(0, ROWS)
+            await feeder.hear(Ack)
+            await until(lambda: not sink.held)
+            expire(daemon)
+            daemon.runner.outlets["q"].deliver(2, _batch(daemon))  # as if it had passed just before
+            await settle()
+            file = tmp_path / "sinks" / "rows.jsonl"
+            assert sink.held == 2
+            assert len(file.read_text().splitlines()) == 2
+            hear(daemon)
+            await until(lambda: not sink.held)
+            assert len(file.read_text().splitlines()) == 4
+
+
+def _batch(daemon):
+    return daemon.feeds.source("s").decode(msgpack.packb(ROWS))
+
+
+@played
+async def test_changes_are_refused(tmp_path):
+    async with with_lease(tmp_path) as daemon:
+        await created(daemon)
+        expire(daemon)
+        with pytest.raises(Refuse, match=r"nothing is changed: the standby has not answered for .* s;") as refused:
+            await daemon.catalog.execute("CREATE QUERY r AS SELECT k FROM s")
+        assert refused.value.code == "standby_silent"
+        hear(daemon)
+        await daemon.catalog.execute("CREATE QUERY r AS SELECT k FROM s")
+
+
+@played
+async def test_confirm_waits_for_the_disk_of_the_standby(tmp_path):
+    async with with_lease(tmp_path, confirm=True) as daemon:
+        create = asyncio.ensure_future(created(daemon))
+        await until(lambda: daemon.durability.recorder.settled > 1)
+        await settle()
+        assert not create.done()
+        await while_heard(daemon, create)
+        async with peer(daemon) as feeder:
+            await while_heard(daemon, feeder.open())
+            before = daemon.durability.recorder.settled
+            feeder.data(0, ROWS)
+            await until(lambda: daemon.durability.recorder.settled > before)
+            waiting = asyncio.ensure_future(feeder.hear(Ack))
+            hear(daemon, before)
+            await settle()
+            assert not waiting.done()
+            hear(daemon)
+            assert (await waiting).sequence == 2
+
+
+@pytest.mark.parametrize("standby", [{"confirm": True}, HOUR], ids=["confirm", "lease"])
+@played
+async def test_a_start_waits_for_the_standby(tmp_path, standby):
+    async with running(SCHEMA_SQL, server={"data_dir": tmp_path}) as daemon, peer(daemon) as feeder:
+        await feeder.open()
+        feeder.data(0, ROWS)
+        await feeder.hear(Ack)
+    daemon = Daemon(settings(server={"data_dir": tmp_path, "drain_seconds": 0}, standby=standby))
+    start = asyncio.ensure_future(daemon.start())
+    await until(lambda: daemon.durability.recorder is not None)
+    await settle()
+    assert not start.done()
+    assert daemon.problems()
+    if "confirm" in standby:
+        hear(daemon, daemon.lease.recovered - 1)
+        await settle()
+        assert not start.done(), "the standby lacks a step that the server has recovered"
+    await while_heard(daemon, start)
+    async with peer(daemon) as feeder:
+        assert (await while_heard(daemon, feeder.open())).next_sequence == 2
+    daemon.stop()
+    await daemon.wait_ended()
+
+
+@played
+async def test_a_start_that_waits_can_be_stopped(tmp_path):
+    async with running(server={"data_dir": tmp_path}):
+        pass
+    daemon = Daemon(settings(server={"data_dir": tmp_path}, standby=HOUR))
+    start = asyncio.ensure_future(daemon.start())
+    await until(lambda: daemon.durability.recorder is not None)
+    await settle()
+    daemon.stop()
+    with pytest.raises(RecoveryStopped, match="waited for the standby"):
+        await start
+
+
+@played
+async def test_steps_that_wait_fill_no_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr("millrace.run.recorder.WAITING_BYTES", 1_000)
+    async with with_lease(tmp_path) as daemon:
+        await created(daemon)
+        async with peer(daemon) as feeder:
+            await feeder.open()
+            expire(daemon)
+            for at in range(30):
+                feeder.data(2 * at, ROWS)
+            await until(lambda: daemon.durability.recorder.stalled)
+            hear(daemon)
+            assert (await feeder.hear(Ack)).sequence <= 60
+            await until(lambda: not daemon.durability.recorder.stalled)
+
+
+def test_a_silence_ends_for_all_that_were_held():
+    spoke, now = [], [0]
+
+    class One:
+        def speak(self):
+            spoke.append(self)
+
+    lease = PrimaryLease(10)
+    silence, one = Silence(lease, lambda: now[0]), One()
+    assert silence.lasts()
+    silence.hold(one)
+    silence.look()
+    assert not spoke
+    lease.heard(lease.ping(5), 0, 6)
+    silence.look()
+    assert spoke == [one]
+    silence.look()
+    assert spoke == [one]
+    now[0] = 15
+    assert silence.lasts(), "by the clock alone, without a call"
+    lease.heard(lease.ping(15), 0, 15)
+    assert not silence.lasts()
+    lease.revoke()
+    assert silence.lasts()
+
+
+@pytest.mark.parametrize(
+    ("standby", "problem"),
+    [
+        ({"lease": "5 seconds"}, "standby.lease: a standby needs the journal of a data directory; set server.data_dir"),
+        ({"confirm": True}, "standby.confirm: a standby needs the journal of a data directory; set server.data_dir"),
+        ({"lease": "500 ms"}, "standby.lease: expected at least 1 second, got '500 ms'"),
+        ({"lease": "soon"}, "standby.lease: "),
+    ],
+)
+def test_nonsense_in_the_configuration(standby, problem):
+    with pytest.raises(ConfigError) as refused:
+        load(None, {"standby": standby})
+    assert refused.value.problems[0].startswith(problem)
+    assert len(refused.value.problems) == 1
