@@ -32,6 +32,7 @@ PACKAGES = [
     "server/millrace/observe",
     "server/millrace/offline",
     "server/millrace/run",
+    "server/millrace/standby",
     "server/millrace/store",
     "operators/millrace/changes",
     "operators/millrace/engine",

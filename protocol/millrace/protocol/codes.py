@@ -21,6 +21,8 @@ CODES: Mapping[str, str] = {
     "too_slow": "the peer did not read, answer, or complete a line or HELLO in time and was disconnected",
     "silent": "no complete frame arrived for 60 seconds, nor for 30 more after PING",
     "too_many_connections": "the server has as many connections as its limit allows; connect again later",
+    "standby": "this server follows another one and serves no clients; the text names that server",
+    "superseded": "another server of a higher epoch has replaced this one; connect to that server",
     # The frame is refused whole, its sequence numbers are used up, the connection stays.
     "bad_row": "a row does not fit the schema: wrong number of values or a wrong type",
     "bad_value": "a value has the right type but is not allowed: NaN, an infinity, an integer beyond 64 bits, a time "
@@ -36,6 +38,7 @@ CODES: Mapping[str, str] = {
     "already_open": "this feed (stream and producer) is already open on this connection",
     "too_many_channels": "the connection has as many open channels as the limit allows",
     "not_retained": "the server does not retain the rows from this number on, or it belongs to another history",
+    "lost": "the client has rows, or acknowledgements, of an older epoch that a promotion has lost",
     # Why a channel (CLOSED) or a connection (BYE) ended.
     "closed": "the peer closed the channel",
     "dropped": "the stream or the query was dropped, or the query has other columns now: subscribe again",

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
+from millrace.protocol.epochs import epoch_number
 from millrace.protocol.errors import MillraceError, PeerError
 from millrace.protocol.messages import MAX_NESTING
 from millrace.protocol.timestamps import TimestampError, format_timestamp, parse_timestamp
@@ -31,6 +32,13 @@ class Token:
     """`{"token": "..."}`: the first line, if the server requires a token."""
 
     token: str
+
+
+@dataclass(frozen=True, slots=True)
+class EpochLine:
+    """`{"epoch": E}`: the highest epoch that the client has seen, or null. The server answers with its own."""
+
+    epoch: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +124,8 @@ class SubscribeLine:
     """`{"subscribe": Q}`: rows from now on, or `"from"` a sequence number on.
 
     The number is one of `"history"`, by default the current one. `"progress": true` adds progress. `"refresh"` is how
-    often the client looks at the rows, of all keys or of `"keys"`.
+    often the client looks at the rows, of all keys or of `"keys"`. `"epoch"` is the number of the epoch in which it got
+    the row before `"from"`.
     """
 
     query: str
@@ -125,6 +134,7 @@ class SubscribeLine:
     history: str | None = None
     refresh: int | str | None = None
     keys: list[list[object]] | None = None
+    epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +145,7 @@ class UnsubscribeLine:
 
 
 FeedLine = TupleLine | PunctuationLine | AnswersLine | AnswerLine | OpenLine | CloseLine
-Line = Token | FeedLine | SubscribeLine | UnsubscribeLine
+Line = Token | EpochLine | FeedLine | SubscribeLine | UnsubscribeLine
 
 
 def _newlines(piece: bytes) -> int:
@@ -399,6 +409,14 @@ def _punctuation(keys: Mapping[str, object]) -> PunctuationLine:
     return PunctuationLine(_text(keys, "stream"), value, feed, counts, where, _producer(keys))
 
 
+def _epoch(keys: Mapping[str, object]) -> EpochLine:
+    _only(keys, "epoch")
+    epoch = keys["epoch"]
+    if epoch is not None and (not isinstance(epoch, str) or epoch_number(epoch) is None):
+        raise _unfit('"epoch"', "the epoch of a server, such as 2-0123456789abcdef, or null", spelt(epoch), "bad_value")
+    return EpochLine(epoch)
+
+
 def _answers(keys: Mapping[str, object]) -> AnswersLine:
     _only(keys, "stream", "answers", "feed", "producer")
     _must_be_true(keys, "answers")
@@ -434,7 +452,7 @@ def _close(keys: Mapping[str, object]) -> CloseLine:
 
 
 def _subscribe(keys: Mapping[str, object]) -> SubscribeLine:
-    _only(keys, "subscribe", "from", "progress", "history", "refresh", "keys")
+    _only(keys, "subscribe", "from", "progress", "history", "refresh", "keys", "epoch")
     start = keys.get("from")
     if start is not None and (not isinstance(start, int) or isinstance(start, bool) or start < 0):
         raise _unfit('"from"', "a sequence number", spelt(start))
@@ -444,8 +462,11 @@ def _subscribe(keys: Mapping[str, object]) -> SubscribeLine:
         raise _unfit('"refresh"', "an interval such as '1 second', or microseconds", spelt(refresh))
     if listed is not None and not isinstance(listed, list):
         raise _unfit('"keys"', "an array of keys", spelt(listed))
+    epoch = keys.get("epoch")
+    if epoch is not None and (not isinstance(epoch, int) or isinstance(epoch, bool) or epoch < 1):
+        raise _unfit('"epoch"', "the number of an epoch, from 1", spelt(epoch))
     keyed = None if listed is None else [key if isinstance(key, list) else [key] for key in listed]
-    return SubscribeLine(_text(keys, "subscribe"), start, _flag(keys, "progress"), history, refresh, keyed)
+    return SubscribeLine(_text(keys, "subscribe"), start, _flag(keys, "progress"), history, refresh, keyed, epoch)
 
 
 def _unsubscribe(keys: Mapping[str, object]) -> UnsubscribeLine:
@@ -464,6 +485,7 @@ _FORMS: Sequence[tuple[str, Callable[[Mapping[str, object]], Line]]] = (
     ("subscribe", _subscribe),
     ("unsubscribe", _unsubscribe),
     ("token", _token),
+    ("epoch", _epoch),
 )
 
 
@@ -493,6 +515,11 @@ def ack_line(stream: str, producer: str, next_sequence: int, durable: int | None
     """`{"ack": {"stream", "producer", "next", "durable"}}`: tuples below `next` were accepted or refused, and those
     below `durable` are on the disk; null: the server does not say what is on its disk."""
     return _line({"ack": {"stream": stream, "producer": producer, "next": next_sequence, "durable": durable}})
+
+
+def epoch_line(epoch: str | None) -> bytes:
+    """`{"epoch": E}`: the server's epoch; null without a data directory."""
+    return _line({"epoch": epoch})
 
 
 def late_line(late: Mapping[str, object]) -> bytes:

@@ -48,7 +48,7 @@ from millrace.protocol.fields import (
     trailing_item,
 )
 from millrace.protocol.frames import FRAME_BYTES, Body
-from millrace.protocol.rows import MAX_ARRAY, Rows, read_pairs, read_rows
+from millrace.protocol.rows import MAX_ARRAY, Rows, read_keys, read_pairs, read_rows
 from millrace.protocol.types import Schema
 from millrace.protocol.units import UNITS
 
@@ -62,6 +62,7 @@ MAX_CHANNELS = 1_024  # open at once on one connection, by default
 CAPABILITIES: Mapping[str, str] = {
     "deleted": "the column that marks tombstones is called `$deleted`, not `$gone`, in SUBSCRIBED and RESULT_ARROW",
     "durable": "the server keeps tuples on disk, and ACK may have the meaning `durable`",
+    "epoch": "HELLO, WELCOME and SUBSCRIBE have the field `epoch`",
     "groups": "PUNCTUATION, ETS_REQUEST and ETS have the field `where`",
     "history": "SUBSCRIBE and SUBSCRIBED have the field `history`",
     "late": "CLOSED of a feed has the field `late`",
@@ -109,23 +110,25 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The client's first message."""
+    """The client's first message. `epoch` is the highest that it has seen of this server or one that replaced it."""
 
     protocol: int
     client: str
     token: str | None = None
     capabilities: tuple[str, ...] | None = None
+    epoch: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The server's answer to HELLO: its limits and its clock."""
+    """The server's answer to HELLO: its limits, its clock, and its epoch, which each promotion of a standby raises."""
 
     protocol: int
     server: str
     limits: Limits
     now_us: int
     capabilities: tuple[str, ...] | None = None
+    epoch: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +267,8 @@ class Subscribe:
     """Subscribe to a query's rows, from a sequence number or from now on, with `credit` for the first rows.
 
     `history` is the history of the sequence number, by default the current one. The subscriber looks at the rows every
-    `refresh_us`, at all keys or at these values of the update key.
+    `refresh_us`, at all keys or at these values of the update key. `epoch` is the number of the epoch in which it got
+    the row before `from_sequence`: a promotion since then may have lost rows that it has.
     """
 
     channel: int
@@ -276,6 +280,7 @@ class Subscribe:
     history: str | None = None
     refresh_us: int | None = None
     keys: Rows | None = None
+    epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,15 +397,17 @@ _SEQUENCE = number_item("sequence")
 _COUNT = number_item("count")
 _LIMITS = Item("limits", "array of 4 integers >= 0", _limits)
 _CAPABILITIES = trailing_item(Item("capabilities", "array of text", read_names))
+_EPOCH = trailing_item(text_item("epoch"))
 _WHERE = trailing_item(Item("where", "array of [name, value]", read_pairs))
 _HISTORY = trailing_item(text_item("history"))
 _REFRESH = trailing_item(Item("refresh_us", "integer 1 to 2^63 - 1", between(1, 2**63 - 1)))
-_KEYS = trailing_item(Item("keys", "array of rows", read_rows))
+_KEYS = trailing_item(Item("keys", "array of rows", read_keys))
 
 LAYOUT: Mapping[type[Message], tuple[Kind, tuple[Item, ...]]] = {
-    Hello: (Kind.HELLO, (number_item("protocol"), text_item("client"), nullable_text_item("token"), _CAPABILITIES)),
+    Hello: (Kind.HELLO, (number_item("protocol"), text_item("client"), nullable_text_item("token"), _CAPABILITIES,
+                         _EPOCH)),
     Welcome: (Kind.WELCOME, (number_item("protocol"), text_item("server"), _LIMITS, time_item("now_us"),
-                             _CAPABILITIES)),
+                             _CAPABILITIES, _EPOCH)),
     Open: (Kind.OPEN, (_CHANNEL, text_item("stream"), nullable_text_item("fingerprint"), text_item("producer"),
                        nullable_number_item("sequence"), flag_item("answers"))),
     Opened: (Kind.OPENED, (_CHANNEL, number_item("next_sequence"), number_item("credit"), _SCHEMA,
@@ -416,7 +423,7 @@ LAYOUT: Mapping[type[Message], tuple[Kind, tuple[Item, ...]]] = {
                          nullable_number_item("row"), nullable_text_item("expected"), nullable_text_item("got"))),
     Subscribe: (Kind.SUBSCRIBE, (_CHANNEL, text_item("query"), nullable_number_item("from_sequence"),
                                  number_item("credit"), flag_item("progress"), choice_item("format", "rows", "arrow"),
-                                 _HISTORY, _REFRESH, _KEYS)),
+                                 _HISTORY, _REFRESH, _KEYS, trailing_item(number_item("epoch")))),
     Subscribed: (Kind.SUBSCRIBED, (_CHANNEL, _SCHEMA, number_item("next_sequence"), _HISTORY)),
     Result: (Kind.RESULT, (_CHANNEL, _SEQUENCE, _ROWS)),
     ResultArrow: (Kind.RESULT_ARROW, (_CHANNEL, _SEQUENCE, _COUNT, _BATCH)),
@@ -430,7 +437,7 @@ LAYOUT: Mapping[type[Message], tuple[Kind, tuple[Item, ...]]] = {
 }  # fmt: skip
 # The capability that an optional field requires. HELLO and WELCOME negotiate capabilities, so theirs require none.
 REQUIRED_CAPABILITIES: Mapping[type[Message], Mapping[str, str]] = {
-    Subscribe: {"history": "history", "refresh_us": "reads", "keys": "reads"},
+    Subscribe: {"history": "history", "refresh_us": "reads", "keys": "reads", "epoch": "epoch"},
     Subscribed: {"history": "history"},
     Closed: {"late": "late"},
     Opened: {"time_unit": "time_unit"},

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Sequence
+from itertools import islice
 from math import isfinite
 from typing import Any
 
@@ -29,7 +30,16 @@ def _refuse_map(_: object) -> object:
 
 
 def read_rows(body: Body, at: int) -> tuple[list[tuple[object, ...]], int]:
-    """Rows as tuples. Values are not arrays, maps or extensions; floats are finite, integers have 64 bits, signed."""
+    """Rows as tuples, at the end of a body. Values are not arrays, maps or extensions; floats are finite, integers have
+    64 bits, signed."""
+    rows, end = read_keys(body, at)
+    if end != len(body):
+        raise UnfitError("more bytes", "bad_frame")
+    return rows, end
+
+
+def read_keys(body: Body, at: int) -> tuple[list[tuple[object, ...]], int]:
+    """The same where a field may follow."""
     count, at = read_array(body, at)
     if count > MAX_ARRAY:
         raise UnfitError(f"{count} rows")
@@ -40,13 +50,13 @@ def read_rows(body: Body, at: int) -> tuple[list[tuple[object, ...]], int]:
     )  # fmt: skip
     unpacker.feed(body[at:])
     try:
-        rows = list(unpacker)
+        rows = list(islice(unpacker, count))
     except ValueError as error:
         raise UnfitError(f"broken or forbidden msgpack ({str(error) or type(error).__name__})", "bad_frame") from None
-    if unpacker.tell() != size or len(rows) != count:
+    if len(rows) != count:
         raise UnfitError(f"{len(rows)} complete items", "bad_frame")
     check_rows(rows)
-    return rows, len(body)
+    return rows, at + unpacker.tell()
 
 
 MAX_PAIRS = 64  # as many columns as a key may have

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
+from millrace.protocol.epochs import epoch_number
 from millrace.protocol.errors import PeerError, Refuse
 from millrace.protocol.frames import frame
 from millrace.protocol.messages import (
@@ -352,6 +353,7 @@ class Session:
         if self._token is not None and not same_token(self._token, hello.token):
             got = "none" if hello.token is None else "another"
             raise PeerError.at("HELLO", expected="the server's token", got=got, code="unauthorised")
+        _check_epoch("HELLO", hello.epoch, hello.capabilities)
 
     def _check_welcome(self, welcome: Welcome) -> None:
         unoffered = [name for name in welcome.capabilities or () if name not in (self.offered or ())]
@@ -361,6 +363,7 @@ class Session:
                 ", ".join(unoffered) or "an array, but HELLO does not have the field",
             )
             raise PeerError.at("WELCOME", expected=expected, got=got, code="bad_message")
+        _check_epoch("WELCOME", welcome.epoch, welcome.capabilities)
 
     def _check_fields(self, kind: Kind, message: Message) -> None:
         for field, capability in REQUIRED_CAPABILITIES.get(type(message), _NO_FIELDS).items():
@@ -490,6 +493,19 @@ class Session:
 
 def _phase_text(phase: Phase) -> str:
     return f"{phase.name.lower().replace('_', ' ')} ({phase.value})"
+
+
+def _check_epoch(message: str, epoch: str | None, capabilities: tuple[str, ...] | None) -> None:
+    """The one field of a greeting that requires a capability of the same greeting."""
+    if epoch is None:
+        return
+    where = f"{message}, field epoch"
+    if "epoch" not in (capabilities or ()):
+        expected = "nil, because the message does not have the capability 'epoch'"
+        raise PeerError.at(where, expected=expected, got=repr(epoch)[:60], code="bad_message")
+    if epoch_number(epoch) is None:
+        expected = "a number, '-' and 16 hexadecimal digits"
+        raise PeerError.at(where, expected=expected, got=repr(epoch)[:60], code="bad_value")
 
 
 def same_token(expected: str, received: str | None) -> bool:

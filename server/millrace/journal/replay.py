@@ -6,7 +6,7 @@ server's. A difference does not end the replay.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from millrace.engine.digests import differing
 from millrace.engine.engine import Engine
@@ -40,11 +40,13 @@ class Differs(NamedTuple):
 
 
 class Replay:
-    """`difference` is the first one; None: no state has differed."""
+    """`difference` is the first one; None: no state has differed. `epochs` is what the newest start that was replayed
+    recorded of promotions; None: nothing."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.difference: Differs | None = None
+        self.epochs: Any = None
         self._reader = StepReader(engine)
 
     def take(self, lsn: int, record: bytes) -> Taken | Mark | None:
@@ -57,7 +59,8 @@ class Replay:
                 if self.difference is None and (found := differing(self.engine, mark.digests)):
                     self.difference = Differs(lsn, found)
                 return mark
-            case Start(limits=limits):
+            case Start(limits=limits, epochs=epochs):
+                self.epochs = epochs or self.epochs
                 for name, limit in limits.items():
                     setattr(self.engine, name, limit)
         return None

@@ -67,10 +67,12 @@ class Step(NamedTuple):
 
 
 class Start(NamedTuple):
-    """A server started: from here on the engine has these limits."""
+    """A server started: from here on the engine has these limits. `epochs` is plain data about promotions, None before
+    the first."""
 
     version: str
     limits: Mapping[str, int]
+    epochs: Any = None
 
 
 class Mark(NamedTuple):
@@ -172,7 +174,8 @@ def _packer(room: int = 256) -> msgpack.Packer:
 
 
 def encode_start(start: Start) -> bytes:
-    return pack([START, FORM, start.version, dict(start.limits)])
+    promoted = [] if start.epochs is None else [start.epochs]
+    return pack([START, FORM, start.version, dict(start.limits), *promoted])
 
 
 def is_step(record: bytes) -> bool:
@@ -234,10 +237,10 @@ class StepReader:
             checkpoint, digests = rest
             return Mark([Digest(*digest) for digest in digests], checkpoint)
         if kind == START:
-            form, version, limits = rest
+            form, version, limits, *promoted = rest
             if form != FORM:
                 raise Refuse(f"the journal was written by another Millrace (records of form {form})", code="bad_state")
-            return Start(version, limits)
+            return Start(version, limits, *promoted)
         now_us, budget, note, written, *more = rest
         results = {key: [_read_result(one) for one in found] for key, found in more[0].items()} if more else {}
         return Step(now_us, budget, [self._event(event) for event in written], note, results)
@@ -295,7 +298,8 @@ def described(record: bytes) -> str:
     except Exception:  # whatever it is, its number and its size are known
         return "not a step of this version"
     if kind == START:
-        return f"start of Millrace {rest[1]}"
+        promoted = f", epoch {rest[3]['number']}" if len(rest) > 3 else ""
+        return f"start of Millrace {rest[1]}{promoted}"
     if kind == MARK:
         return f"{'checkpoint, ' if rest[0] else ''}digests of {counted(len(rest[1]), 'operator')}"
     _, _, _, written, *_ = rest

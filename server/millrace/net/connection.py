@@ -27,6 +27,7 @@ from millrace.protocol.messages import Error
 from millrace.run.runner import Runner
 from millrace.run.timers import Handle, Timers
 from millrace.run.worker import Worker
+from millrace.standby.epoch import Epochs
 
 log = structlog.get_logger()
 
@@ -95,6 +96,11 @@ class ConnectionContext:
     guesses: Guesses
     refusals: Refusals
     silence: Silence
+    # What is known of promotions; this server's epoch as text; and whether a peer shows a higher one, so that the server
+    # ends.
+    epochs: Callable[[], Epochs]
+    epoch: Callable[[], str | None]
+    shown: Callable[[str], bool]
     # Connections without a greeting so far, oldest first, and those that are to be closed.
     most_strangers: int
     strangers: dict[Connection, None]

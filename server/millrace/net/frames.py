@@ -60,6 +60,7 @@ from millrace.protocol.messages import (
 from millrace.protocol.session import Stage
 from millrace.protocol.units import MICROSECONDS
 from millrace.run.runner import NOTHING
+from millrace.standby.epoch import LostRows
 from millrace.values.batch import Batch
 
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
@@ -266,13 +267,17 @@ class FrameDialect(Dialect):
             if self.session.receive(message):
                 _HEARD[type(message)](self, message)
         except Refuse as error:
-            self.refuse(error, getattr(message, "channel", None))
+            lost = error.row if isinstance(error, LostRows) else None
+            self.refuse(error, getattr(message, "channel", None), lost)
 
     def _hello(self, said: Hello) -> None:
         self._watch_for_silence()
         self._connection.called(said.client)
-        now_us = self.context.runner.now_us()
-        self.say(Welcome(PROTOCOL, self.context.server, self.context.limits, now_us, self.session.grants))
+        if said.epoch is not None and self.context.shown(said.epoch):
+            return
+        now_us, grants = self.context.runner.now_us(), self.session.grants
+        epoch = self.context.epoch() if grants is not None and "epoch" in grants else None
+        self.say(Welcome(PROTOCOL, self.context.server, self.context.limits, now_us, grants, epoch))
 
     def _bye(self, _: object) -> None:
         self._said_bye = True
@@ -553,7 +558,9 @@ class _Subscriber(Sender):
         self._reads = stated(outlet, wish.refresh_us, wish.keys, self.end)
 
     def begin(self) -> None:
-        first = self._outlet.first(self._wish.from_sequence, self._wish.history)
+        outlet, wish = self._outlet, self._wish
+        self._dialect.context.epochs().check_rows(outlet.query, outlet.history, wish.from_sequence, wish.epoch)
+        first = outlet.first(wish.from_sequence, wish.history)
         history = self._outlet.history if "history" in self._dialect.session.capabilities else None
         self._dialect.say(Subscribed(self.channel, self._schema, first, history))
         self._dialect.subscriptions[self.channel] = self

@@ -32,6 +32,7 @@ from millrace.protocol.jsonlines import (
     AnswerLine,
     AnswersLine,
     CloseLine,
+    EpochLine,
     FeedLine,
     Line,
     LineReader,
@@ -43,6 +44,7 @@ from millrace.protocol.jsonlines import (
     UnsubscribeLine,
     ack_line,
     claimed,
+    epoch_line,
     error_line,
     lines_of,
     parse,
@@ -391,6 +393,10 @@ class LineDialect(Dialect):
     def _token(self, _: Token) -> None:
         """A token without need, or a second one."""
 
+    def _epoch(self, said: EpochLine) -> None:
+        if said.epoch is None or not self.context.shown(said.epoch):
+            self.connection.write(epoch_line(self.context.epoch()))
+
     # -- feeds -------------------------------------------------------------------------------------
 
     def _tuple(self, said: TupleLine) -> None:
@@ -476,6 +482,7 @@ class LineDialect(Dialect):
         if said.query in self._readers:
             raise Refuse(f"this connection has already subscribed to {said.query}", code="already_open")
         reader = _LineReaderOf(self, said, outlet)
+        self.context.epochs().check_rows(outlet.query, outlet.history, said.from_sequence, said.epoch)
         outlet.first(said.from_sequence, said.history)
         self._readers[said.query] = reader
         reader.begin()
@@ -501,6 +508,7 @@ _HEARD: Final[Mapping[type, Callable[[LineDialect, Any], None]]] = {
     SubscribeLine: LineDialect._subscribe,
     UnsubscribeLine: LineDialect._unsubscribe,
     Token: LineDialect._token,
+    EpochLine: LineDialect._epoch,
 }
 
 

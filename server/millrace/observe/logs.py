@@ -79,6 +79,11 @@ EVENTS: Final[dict[str, LogEvent]] = {
         ("file", "bytes"),
         "A kill or a power cut has torn the last records; nothing in them was acknowledged.",
     ),
+    "another server has taken over: this one stops": LogEvent(
+        "error",
+        ("epoch", "higher"),
+        "A standby was promoted, so this server must serve nobody; it does not start again.",
+    ),
     "the start waits for the standby": LogEvent(
         "warning", ("reason",), "The server depends on its standby (`[standby] lease`, `confirm`) and has not heard it."
     ),

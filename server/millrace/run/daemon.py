@@ -78,7 +78,9 @@ from millrace.run.timers import LoopTimers, Timers
 from millrace.run.worker import Worker
 from millrace.sql.functions import install_module
 from millrace.sql.limits import Limits as SqlLimits
+from millrace.standby.epoch import Epochs, Fence
 from millrace.standby.lease import PrimaryLease
+from millrace.standby.superseded import Superseded
 from millrace.store.places import SinkFolders
 from millrace.store.restarts import Marker, UncleanEnd
 from millrace.store.results import ResultLimits, Results, ResultsBroken
@@ -126,6 +128,8 @@ END_SECONDS: Final = (
 # How often it is looked for rows that are older than sinks promise: at the least, and at the most.
 MOST_SECONDS: Final = 1.0
 LEAST_SECONDS: Final = 0.05
+# What a server without a data directory knows of promotions.
+NO_PROMOTION: Final = Epochs()
 # Operators that a view describes before the loop does something else: two milliseconds.
 PIECE = 200
 
@@ -229,6 +233,9 @@ class Daemon:
             guesses=self.guesses,
             refusals=self.metrics.refusals,
             silence=self.silence,
+            epochs=lambda: NO_PROMOTION if self.durability is None else self.durability.epochs,
+            epoch=self.epoch_text,
+            shown=self.shown_epoch,
             most_strangers=limits.unauthenticated_connections,
             strangers={},
             turned_away={},
@@ -248,7 +255,7 @@ class Daemon:
         self._tasks: list[asyncio.Task[Any]] = []
         self._server: asyncio.Server | None = None
         self._http: HttpServer | None = None
-        self._failure: BaseException | None = None
+        self._failure: MillraceError | None = None
         self._disorder: StartError | None = None  # a part of the end has failed
 
     @property
@@ -389,6 +396,7 @@ class Daemon:
             data_dir=None if server.data_dir is None else str(server.data_dir.absolute()),
             history_dir=None if self.archive.limits.folder is None else str(self.archive.limits.folder),
             journal=None if self.durability is None else self.durability.view(),
+            epoch=self.epoch,
             problems=self.problems(),
             catalog_error=self.catalog.keeper.error,
             unclean_end=None if self.unclean_end is None else self.unclean_end.view(),
@@ -398,6 +406,42 @@ class Daemon:
             admin_guard=guard_of(server.admin, admin_security(server)),
             process=process(),
         )
+
+    # -- epochs ------------------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int | None:
+        """The number of the server's epoch; None without a data directory."""
+        fence = None if self.durability is None else self.durability.fence
+        return None if fence is None else fence.epoch.number
+
+    def epoch_text(self) -> str | None:
+        """The server's epoch, for those who may meet an older server."""
+        fence = None if self.durability is None else self.durability.fence
+        return None if fence is None else fence.proof
+
+    def shown_epoch(self, text: str) -> bool:
+        """A peer shows an epoch; whether another server has taken over, so that this one ends."""
+        durability = self.durability
+        if durability is None or durability.fence is None or not durability.fence.show(text):
+            return False
+        if not self.lease.revoked:
+            self._end_superseded(durability, durability.fence)
+        return True
+
+    def _end_superseded(self, durability: Durability, fence: Fence) -> None:
+        """Say nothing more to anyone, and stop."""
+        self.lease.revoke()
+        own, higher = fence.epoch.number, fence.superseded
+        assert higher is not None
+        log.error("another server has taken over: this one stops", epoch=own, higher=higher.number)
+        durability.superseded(higher)
+        text = f"epoch {higher.number} has taken over from this server, which has epoch {own}"
+        self._failure = Superseded(f"{text}: connect to the server that was promoted")
+        for connection in tuple(self.context.connections):
+            connection.abort()
+        self.runner.fail(self._failure)
+        self.stop()
 
     @property
     def progress(self) -> tuple[str, int]:
@@ -438,7 +482,7 @@ class Daemon:
         """Open both ports and be ready; whatever is in the way is a MillraceError, and then nothing stays open."""
         try:
             await self._start()
-        except BaseException:
+        except BaseException as error:
             for part in (
                 self._close_sinks,
                 self._close_results,
@@ -449,6 +493,8 @@ class Daemon:
                 await self._whatever_happens(part)
             for bound in self._sockets:
                 bound.close()
+            if isinstance(error, RecoveryStopped) and self._failure is not None:
+                raise self._failure from None
             raise
 
     async def _start(self) -> None:
@@ -617,6 +663,8 @@ class Daemon:
             connection.settle()
 
     async def _drain(self) -> None:
+        if self.lease.revoked:
+            return  # nothing may leave
         try:
             async with asyncio.timeout(self.settings.server.drain_seconds):
                 if self._failure is None:
@@ -682,7 +730,7 @@ class Daemon:
 
     def _task_ended(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            if isinstance(error, JournalError | ResultsBroken):  # logged when it happened
+            if isinstance(error, JournalError | ResultsBroken | Superseded):  # logged when it happened
                 self._failure = error
             else:
                 log.error("internal error: the server is stopping", task=task.get_name(), exc_info=error)

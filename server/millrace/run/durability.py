@@ -44,6 +44,8 @@ from millrace.run.following import Following
 from millrace.run.marks import Marks
 from millrace.run.recorder import Recorder
 from millrace.run.recovery import Recovery, RecoveryError, RecoveryStopped
+from millrace.standby.epoch import Epoch, Epochs, Fence
+from millrace.standby.superseded import check_superseded, write_superseded
 from millrace.values.retention import parse_keep
 
 if TYPE_CHECKING:
@@ -101,6 +103,8 @@ class Durability:
         self._marked_at = 0.0
         self._ending = False
         self._contact = asyncio.Event()
+        self.epochs = Epochs()
+        self.fence: Fence | None = None  # once the server records
 
     # -- the start ---------------------------------------------------------------------------------
 
@@ -122,6 +126,7 @@ class Durability:
         recovery = self.recovery = Recovery(self._daemon, self._journal, checkpoint)
         self._found = None  # with the saved engine
         await recovery.run()
+        self.epochs = recovery.epochs
         if recovery.difference is not None:
             self.following.differed(recovery.difference)
         self._record(self._journal)
@@ -129,6 +134,16 @@ class Durability:
         self._daemon.catalog.keeper.recovered()
         await self._wait_for_standby()
         await recovery.tidy()
+
+    def raise_epoch(self) -> None:
+        """This server takes over: between the end of its replay and its first record."""
+        self.epochs = self.epochs.raised(
+            {outlet.history: outlet.next_sequence for outlet in self._daemon.runner.outlets.values()}
+        )
+
+    def superseded(self, epoch: Epoch) -> None:
+        """Another server has taken over: this directory serves no clients any more."""
+        write_superseded(self._folder, epoch)
 
     async def open(self) -> None:
         """Find out whether this server can continue from the directory. One that it cannot continue from stays as it
@@ -139,6 +154,7 @@ class Durability:
 
     def _examine(self) -> Checkpoint | None:
         """The checkpoint to start from, of the same server as the journal; None: there is nothing yet. Only reads."""
+        check_superseded(self._folder)
         disk, complete = RealDisk(self._folder / JOURNAL_FOLDER), self._checkpoints.complete()
         lsns = segment_lsns(disk)
         if not complete:
@@ -204,7 +220,8 @@ class Durability:
         self.recorder = Recorder(
             journal, self._settings.sync, runner.durable, runner.fail, self._make_room, self._daemon.lease
         )
-        self.recorder.start(version(), {name: getattr(engine, name) for name in LIMITS})
+        self.recorder.start(version(), {name: getattr(engine, name) for name in LIMITS}, self.epochs.to_data())
+        self.fence = Fence(journal.server_id, self.epochs.newest)
         runner.record_in(self.recorder)
         self._made_at = self._marked_at = time.monotonic()
         self._marked = self.recorder.recorded
@@ -413,7 +430,10 @@ class Durability:
         for name, outlet in runner.outlets.items():
             number = queries[name].sink.sequence if name in queries else outlet.next_sequence + late.get(name, 0)
             counts[name] = [outlet.history, number]
+        self.epochs = self.epochs.without({outlet.history for outlet in runner.outlets.values()})
+        promoted = self.epochs.to_data()
         return {
+            **({} if promoted is None else {"epochs": promoted}),
             "form": FORM,
             "server": server_id,
             "version": version(),

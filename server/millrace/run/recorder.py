@@ -87,9 +87,9 @@ class Recorder:
 
     # -- recording ---------------------------------------------------------------------------------
 
-    def start(self, version: str, limits: dict[str, int]) -> None:
-        """A server starts with these limits."""
-        self._append(encode_start(Start(version, limits)))
+    def start(self, version: str, limits: dict[str, int], epochs: Any = None) -> None:
+        """A server starts with these limits, after these promotions."""
+        self._append(encode_start(Start(version, limits, epochs)))
 
     def record(self, step: Step) -> int:
         return self._append(encode(step))

@@ -37,6 +37,7 @@ from millrace.protocol import MillraceError, Refuse
 from millrace.run.catalog import new_streams
 from millrace.run.control import changed, from_data
 from millrace.run.worker import Worker
+from millrace.standby.epoch import Epochs
 from millrace.values.expression import functions_in
 from millrace.values.functions import LIBRARY
 from millrace.values.functions.tape import Tape, played
@@ -88,6 +89,11 @@ class Recovery:
     def difference(self) -> Differs | None:
         """Where the replayed state first differed from the one that the server had."""
         return self._records.difference
+
+    @property
+    def epochs(self) -> Epochs:
+        """What the checkpoint and the journal say of promotions."""
+        return Epochs.from_data(self._records.epochs or self._checkpoint.control.get("epochs"))
 
     @property
     def percent(self) -> int:

@@ -9,9 +9,11 @@ own stops. Clients compare the numbers and cannot check the codes.
 from __future__ import annotations
 
 import hmac
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
 
+from millrace.protocol import Refuse
 from millrace.protocol.epochs import epoch_number
 
 FIRST: Final = 1
@@ -40,6 +42,64 @@ class Epoch:
             return None
         epoch = Epoch(number)
         return epoch if hmac.compare_digest(text, epoch.proof(server_id)) else None
+
+
+class LostRows(Refuse):
+    """A reader has rows that a promotion has lost, from `row` on."""
+
+    code = "lost"
+
+    def __init__(self, text: str, row: int) -> None:
+        super().__init__(text)
+        self.row = row
+
+
+@dataclass(frozen=True, slots=True)
+class Epochs:
+    """The epoch of a server, and where the epochs after the first began.
+
+    `began` has, by epoch and history of rows, the number of the first row of that epoch. A reader of an older epoch may
+    have got rows from that number on which the promotion has lost.
+    """
+
+    newest: Epoch = Epoch()
+    began: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+
+    def raised(self, numbers: Mapping[str, int]) -> Epochs:
+        """After a promotion; `numbers` are the next row numbers by history."""
+        newest = self.newest.next
+        return Epochs(newest, {**self.began, newest.number: dict(numbers)})
+
+    def lost_from(self, seen: int, history: str) -> int | None:
+        """The first row that a reader of epoch `seen` may have in another form; None: it has what this server has."""
+        later = [began[history] for number, began in self.began.items() if number > seen and history in began]
+        return min(later, default=None)
+
+    def check_rows(self, query: str, history: str, wanted: int | None, seen: int | None) -> None:
+        """Refuse a reader that has rows which a promotion has lost: it must learn which ones."""
+        lost = None if seen is None else self.lost_from(seen, history)
+        if wanted is not None and lost is not None and wanted > lost:
+            rows = f"row {lost}" if wanted - lost == 1 else f"rows {lost} to {wanted - 1}"
+            text = f"{rows} of query {query}, read in epoch {seen}, were lost when epoch {self.newest.number} took over"
+            raise LostRows(f"{text}: drop what you made of them, and subscribe from {lost}", lost)
+
+    def without(self, histories: Container[str]) -> Epochs:
+        """The same without histories that have ended; `histories` are the present ones."""
+        kept = {
+            number: {history: at for history, at in began.items() if history in histories}
+            for number, began in self.began.items()
+        }
+        return Epochs(self.newest, kept)
+
+    def to_data(self) -> dict[str, Any] | None:
+        """Plain data; None in the first epoch."""
+        if self.newest.number == FIRST:
+            return None
+        return {"number": self.newest.number, "began": {number: dict(began) for number, began in self.began.items()}}
+
+    @staticmethod
+    def from_data(data: Mapping[str, Any] | None) -> Epochs:
+        return Epochs() if data is None else Epochs(Epoch(data["number"]), data["began"])
 
 
 class Fence:

@@ -153,6 +153,7 @@ class ServerView:
     data_dir: str | None
     history_dir: str | None = None
     journal: JournalView | None = None
+    epoch: int | None = None
     problems: Sequence[str] = ()
     catalog_error: str | None = None
     unclean_end: UncleanEndView | None = None
