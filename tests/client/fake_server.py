@@ -20,6 +20,7 @@ from millrace.protocol.messages import (
     DataArrow,
     Error,
     Ets,
+    Hello,
     Kind,
     Limits,
     Open,
@@ -62,11 +63,17 @@ class FakeServer:
         refuse=None,
         tls=None,
         unit=None,
+        epoch=None,
+        standby=False,
     ):
         self.old = old  # without capabilities: HELLO has three fields, and WELCOME four
         # By query. None: the server does not grant the capability.
         self.histories: dict[str, str] | None = histories and dict(histories)
         self.unit = unit  # of the stream's times; None: the server does not grant the capability
+        self.epoch = epoch  # as text; None: the server does not grant the capability
+        self.standby = standby  # whether it follows another server
+        self.hellos: list[Hello] = []
+        self.lost_from: int | None = None  # the first row that its promotion has lost
         self.credit = credit
         self.limits = limits or Limits()
         self.token = token
@@ -160,9 +167,15 @@ class Connection(asyncio.Protocol):
         elif self.session.receive(message):
             getattr(self, type(message).__name__.lower())(message)
 
-    def hello(self, _):
-        granted = None if self.server.histories is None and self.server.unit is None else self.session.grants
-        self.say(Welcome(1, "fake", self.server.limits, 0, granted))
+    def hello(self, message):
+        server = self.server
+        server.hellos.append(message)
+        if server.standby:
+            self.say(Error("standby", "this server follows another one"))
+            self.transport.close()
+            return
+        granted = self.session.grants if server.histories or server.unit or server.epoch else None
+        self.say(Welcome(1, "fake", server.limits, 0, granted, server.epoch if granted else None))
 
     def open(self, message: Open):
         self.server.opens.append(message)
@@ -170,6 +183,9 @@ class Connection(asyncio.Protocol):
             self.say(Error("unknown_stream", f"no stream {message.stream}", message.channel))
             return
         feed_input = self.server.feeds.setdefault((message.stream, message.producer), FeedInput())
+        if message.epoch is not None and (message.sequence or 0) > feed_input.next_sequence:
+            self.say(Error("lost", "tuples were lost", message.channel, feed_input.next_sequence))
+            return
         feed_input.next_sequence = max(feed_input.next_sequence, message.sequence or 0)
         sequence, unit = feed_input.next_sequence, self.server.unit
         self.say(Opened(message.channel, sequence, self.server.credit, SCHEMA, "external", "ts", unit))
@@ -214,6 +230,9 @@ class Connection(asyncio.Protocol):
         history = None if self.server.histories is None else self.server.histories[message.query]
         if message.history is not None and message.history != history:
             self.say(Error("not_retained", f"row {start} is of another history", message.channel))
+            return
+        if self.server.lost_from is not None and message.epoch == 1 and start > self.server.lost_from:
+            self.say(Error("lost", "rows were lost", message.channel, self.server.lost_from))
             return
         if start > len(self.server.results[message.query]):
             self.say(Error("not_retained", f"no row {start}", message.channel))

@@ -213,3 +213,31 @@ def test_a_start_of_the_first_epoch_is_recorded_as_before():
     later = Start("1.0", {}, Epochs().raised({}).to_data())
     assert described(encode_start(later)) == "start of Millrace 1.0, epoch 2"
     assert len(encode_start(Start("1.0", {}))) < len(encode_start(later))
+
+
+@played
+async def test_a_producer_learns_which_tuples_a_promotion_has_lost(tmp_path):
+    daemon = await started(tmp_path)
+    await daemon.catalog.execute(SCHEMA_SQL)
+    async with peer(daemon) as feeder:
+        await feeder.open()
+        feeder.data(0, ROWS)
+        await feeder.hear(Ack)
+    await ended(daemon)
+    daemon = await started(tmp_path, Promoted)  # its primary had acknowledged more than these two tuples
+    for seen, sequence, lost in ((1, 5, True), (1, 2, False), (2, 5, False), (None, 5, False)):
+        async with peer(daemon, greet=False) as feeder:
+            await greet(feeder)
+            answer = await feeder.open(sequence=sequence, epoch=seen)
+            if lost:
+                assert (answer.code, answer.sequence) == ("lost", 2)
+                text = "tuples 2 to 4 of producer p, acknowledged in epoch 1, were lost when epoch 2 took over: open"
+                assert answer.text.startswith(text)
+            else:
+                assert answer.next_sequence == sequence
+        async with lines(daemon) as someone:
+            opening = {"stream": "s", "producer": f"n{seen}", "open": True, "seq": sequence}
+            someone.say(json.dumps({**opening, **({} if seen is None else {"epoch": seen})}))
+            heard = await someone.hear()
+            assert heard["error"]["code"] == "lost" if seen == 1 else heard["ack"]["next"] == sequence
+    await ended(daemon)

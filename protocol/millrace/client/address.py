@@ -1,8 +1,18 @@
-"""The address of a server: `host`, `host:port`, `[::1]:port`."""
+"""The address of a server: `host`, `host:port`, `[::1]:port`; several, for a server and its standby, with commas."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 PORT = 7420
+
+
+def parse_addresses(addresses: str | Sequence[str]) -> list[tuple[str, int]]:
+    """The hosts and ports of one address, of several with commas between, or of a list."""
+    texts = addresses.strip().removeprefix("millrace://").split(",") if isinstance(addresses, str) else addresses
+    if not texts:
+        raise ValueError("expected the address of a server, got an empty list")
+    return list(dict.fromkeys(map(parse_address, texts)))
 
 
 def parse_address(address: str) -> tuple[str, int]:

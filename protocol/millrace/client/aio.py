@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, TypeVar, cast
 
-from millrace.client.address import parse_address
+from millrace.client.address import parse_addresses
 from millrace.client.backoff import Backoff
 from millrace.client.errors import ConnectionLost, Ended, ServerError
 from millrace.client.feed import FRAME_ROWS, HELD_BYTES, HELD_TUPLES, Answer, AsyncFeed, GroupAnswer
@@ -17,6 +17,7 @@ from millrace.client.outbox import Entry
 from millrace.client.subscription import WINDOW, AsyncSubscription
 from millrace.client.waiting import Waiting
 from millrace.protocol import FrameReader, MillraceError, PeerError, Refuse, Schema, Session, Side, decode
+from millrace.protocol.epochs import EpochMemory, epoch_number
 from millrace.protocol.frames import HEAD_BYTES, LARGEST_LIMIT
 from millrace.protocol.messages import (
     CAPABILITIES,
@@ -41,7 +42,9 @@ WRITE_BUFFER = 2**20  # bytes in the transport before feeds wait: a few frames, 
 # Bytes before the rows of a frame at most: two heads, channel, sequence, count.
 _FRAME_OVERHEAD = 32
 # Codes of errors without a channel after which the client reconnects.
-_TRY_AGAIN = frozenset({"shutting_down", "too_slow", "too_many_connections", "silent"})
+_TRY_AGAIN = frozenset({"shutting_down", "too_slow", "too_many_connections", "silent", "standby", "superseded"})
+# Codes after which another address may answer.
+_TRY_ANOTHER = _TRY_AGAIN | {ConnectionLost.code}
 
 
 class AsyncClient:
@@ -56,7 +59,8 @@ class AsyncClient:
     pending and later calls raise ConnectionLost.
 
     Args:
-        address: `host`, `host:port` or `[::1]:port`. The default port is 7420.
+        address: `host`, `host:port` or `[::1]:port`. The default port is 7420. Several, as a list or with commas
+            between, are a server and its standby: the client tries them in turn and follows a promotion.
         token: the server's token, if it requires one.
         tls: True to verify the server with the system's certificates, or an `ssl.SSLContext`.
         name: the name of this client in the server's log.
@@ -67,7 +71,7 @@ class AsyncClient:
 
     def __init__(
         self,
-        address: str = "127.0.0.1",
+        address: str | Sequence[str] = "127.0.0.1",
         *,
         token: str | None = None,
         tls: ssl.SSLContext | bool | None = None,
@@ -76,7 +80,9 @@ class AsyncClient:
         heartbeat: float = HEARTBEAT,
         on_lost: Callable[[BaseException | None], None] | None = None,
     ) -> None:
-        self.host, self.port = parse_address(address)
+        self._addresses = parse_addresses(address)
+        self.host, self.port = self._addresses[0]
+        self._memory = EpochMemory()
         self.limits = Limits()
         self.server = ""
         self._token = token
@@ -98,7 +104,7 @@ class AsyncClient:
     @classmethod
     async def connect(
         cls,
-        address: str = "127.0.0.1",
+        address: str | Sequence[str] = "127.0.0.1",
         *,
         token: str | None = None,
         tls: ssl.SSLContext | bool | None = None,
@@ -110,7 +116,8 @@ class AsyncClient:
         """Connect without a context manager. The caller ends the connection with `close`.
 
         Args:
-            address: `host`, `host:port` or `[::1]:port`. The default port is 7420.
+            address: `host`, `host:port` or `[::1]:port`. The default port is 7420. Several, as a list or with commas
+                between, are a server and its standby: the client tries them in turn and follows a promotion.
             token: the server's token, if it requires one.
             tls: True to verify the server with the system's certificates, or an `ssl.SSLContext`.
             name: the name of this client in the server's log.
@@ -202,6 +209,7 @@ class AsyncClient:
         history: str | None = None,
         refresh_us: int | None = None,
         keys: Sequence[object] | None = None,
+        epoch: int | None = None,
     ) -> AsyncSubscription:
         """Subscribe to the rows of a query.
 
@@ -212,17 +220,19 @@ class AsyncClient:
             progress: also receive progress; see `updates` and `progress_us`.
             format: "rows" for RowBatch, "arrow" for ArrowBatch (requires pyarrow).
             on_gap: what to do if the server no longer retains the rows that follow after a reconnect. "fail": raise
-                ServerError `not_retained`. "continue": count the gap in `gaps` and resume, in a new history at sequence
-                0, else at the next row.
+                ServerError `not_retained`, or `lost` if a promotion has lost rows. "continue": count the gap in `gaps`
+                and resume, in a new history at sequence 0, at the first lost row, else at the next row.
             history: the history that `from_sequence` belongs to, from `subscription.history` of an earlier run. The
                 server refuses a sequence number of an ended history with `not_retained`.
             refresh_us: how often the program looks at the rows, in microseconds. An edge `LATEST USING DEADLINE` of the
                 query serves keys for that; the server refuses it with `no_deadline` if the query has none.
             keys: the keys that it looks at so often: values of the update key, tuples if it has several columns. None:
                 all keys.
+            epoch: the epoch in which the program got the row before `from_sequence`, from `subscription.epoch` of an
+                earlier run. The server refuses with `lost` if a promotion has lost rows that the program has.
 
         Raises:
-            ServerError: `unknown_query`, `not_retained` or another code of the protocol.
+            ServerError: `unknown_query`, `not_retained`, `lost` or another code of the protocol.
         """
         return await self._add(
             AsyncSubscription(
@@ -236,6 +246,7 @@ class AsyncClient:
                 history=history,
                 refresh_us=refresh_us,
                 keys=keys,
+                epoch=epoch,
             )
         )
 
@@ -262,6 +273,14 @@ class AsyncClient:
             await self.close()
         else:
             await self._stop()
+
+    @property
+    def epoch(self) -> int | None:
+        """The number of the highest epoch that the client has seen. Each promotion of a standby raises it.
+
+        None: no server has said its epoch.
+        """
+        return self._memory.number or None
 
     # Used by feeds and subscriptions.
 
@@ -337,6 +356,8 @@ class AsyncClient:
     def received(self, message: Message) -> None:
         """Handle a message that the session rules allow."""
         match message:
+            case Welcome() if not self._memory.accepts(message.epoch):
+                self._drop(self._replaced(message.epoch))
             case Welcome():
                 self.limits, self.server, self._ready = message.limits, message.server, True
                 if self._wire is not None:
@@ -381,17 +402,9 @@ class AsyncClient:
     async def _dial(self) -> asyncio.Future[None]:
         """Connect and exchange HELLO and WELCOME, then open a channel for every feed and subscription.
 
-        The future ends with the connection. A server without capabilities refuses the last field of HELLO; the client
-        then connects again without it.
+        The future ends with the connection. The addresses are tried in turn, the present one first.
         """
-        try:
-            lost = await self._greet(tuple(CAPABILITIES))
-        except ServerError as error:
-            if error.code != "bad_message":
-                raise
-            self._end_wire()
-            self._fatal = None
-            lost = await self._greet(None)
+        lost = await self._greet_any()
         for owner in list(self._owners):
             try:
                 self._connect_owner(owner)
@@ -400,19 +413,57 @@ class AsyncClient:
                 owner.fail(error)
         return lost
 
-    async def _greet(self, capabilities: tuple[str, ...] | None) -> asyncio.Future[None]:
+    async def _greet_any(self) -> asyncio.Future[None]:
+        """Greet the first server that serves clients."""
+        first = self._addresses.index((self.host, self.port))
+        following = self._addresses[first + 1 :] + self._addresses[:first]
+        while True:
+            try:
+                return await self._greet_somehow()
+            except (ConnectionLost, ServerError) as error:
+                if error.code not in _TRY_ANOTHER or not following:
+                    raise
+                self._end_wire()
+                self.host, self.port = following.pop(0)
+
+    async def _greet_somehow(self) -> asyncio.Future[None]:
+        """Greet a server of any version: one without the epoch, or without capabilities, refuses these fields of HELLO,
+        and the client connects again without them."""
+        capabilities = tuple(CAPABILITIES)
+        for epoch in [self._memory.text, None] if self._memory.text else [None]:
+            try:
+                return await self._greet(capabilities, epoch)
+            except ServerError as error:
+                if error.code != "bad_message":
+                    raise
+                self._end_wire()
+                self._fatal = None
+        return await self._greet(None, None)
+
+    async def _greet(self, capabilities: tuple[str, ...] | None, epoch: str | None) -> asyncio.Future[None]:
         """Connect, send HELLO and wait for WELCOME."""
         lost: asyncio.Future[None] = self.loop.create_future()
+        # With one address, the system decides how long to try; with several, another one may answer.
+        seconds = self._heartbeat if len(self._addresses) > 1 else None
+        where = f"{self.host}:{self.port}"
         try:
-            _, wire = await self.loop.create_connection(lambda: _Wire(self, lost), self.host, self.port, ssl=self._tls)
+            async with asyncio.timeout(seconds):
+                _, wire = await self.loop.create_connection(
+                    lambda: _Wire(self, lost), self.host, self.port, ssl=self._tls
+                )
         except OSError as error:
-            where = f"{self.host}:{self.port}"
-            raise ConnectionLost(f"cannot connect to {where}: {error}; is the server running there?") from error
+            reason = str(error) or f"no answer within {seconds} seconds"
+            raise ConnectionLost(f"cannot connect to {where}: {reason}; is the server running there?") from error
         self._wire = wire
         self._next_channel = 0
-        self.say(Hello(PROTOCOL, self._name, self._token, capabilities))
+        self.say(Hello(PROTOCOL, self._name, self._token, capabilities, epoch))
         await self._welcomed(lost)
         return lost
+
+    def _replaced(self, epoch: str | None) -> ServerError:
+        number = 1 if epoch is None else epoch_number(epoch)
+        text = f"{self.host}:{self.port} has epoch {number}, and epoch {self._memory.number} has replaced it"
+        return ServerError(Error("superseded", f"{text}: connect to the server that was promoted"))
 
     async def _welcomed(self, lost: asyncio.Future[None]) -> None:
         late = ConnectionLost("the server does not answer HELLO")
@@ -453,7 +504,8 @@ class AsyncClient:
         return None
 
     def _lost(self, error: BaseException | None) -> ConnectionLost:
-        lost = ConnectionLost(f"the connection to {self.host}:{self.port} is lost and could not be restored: {error}")
+        where = ", ".join(f"{host}:{port}" for host, port in self._addresses)
+        lost = ConnectionLost(f"the connection to {where} is lost and could not be restored: {error}")
         lost.__cause__ = error
         return lost
 

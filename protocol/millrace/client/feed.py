@@ -90,6 +90,7 @@ class AsyncFeed:
         self._refused = 0
         self._late: int | None = None
         self._durable = 0
+        self._epoch: int | None = None  # in which the newest tuples were acknowledged
         self._waiting = Waiting()
         self._closing = False
         self._pump_due = False
@@ -314,7 +315,8 @@ class AsyncFeed:
             self._fingerprint = self._opened.schema.fingerprint()
         sequence = None if self._outbox is None else self._outbox.acked
         answers = self._answer is not None or self._answer_group is not None
-        self._client.say(Open(channel, self.stream, self._fingerprint, self.producer, sequence, answers))
+        epoch = self._epoch if self._client.has("epoch") else None
+        self._client.say(Open(channel, self.stream, self._fingerprint, self.producer, sequence, answers, epoch))
 
     def disconnect(self) -> None:
         """The connection is lost. A feed that was closing ends with it."""
@@ -365,6 +367,7 @@ class AsyncFeed:
             self._give_up(self._unit_error(unit))
             return
         self._opened, self._channel = opened, opened.channel
+        self._epoch = self._client.epoch if self._client.has("epoch") else None
         self._outbox.rewind(opened.next_sequence)
         if self._outbox.mark_us is not None:
             self._client.say(Punctuation(opened.channel, self._outbox.mark_us))

@@ -110,14 +110,16 @@ class AsyncSubscription:
         history: str | None = None,
         refresh_us: int | None = None,
         keys: Sequence[object] | None = None,
+        epoch: int | None = None,
     ) -> None:
         self.query = query
         self._refresh_us = refresh_us
         self._keys = None if keys is None else [key if isinstance(key, tuple) else (key,) for key in keys]
         self._history = history
+        self._epoch = epoch
         self.progress_us: int | None = None
         self._skipping = False  # after a gap, while the client tries to resume at sequence 0
-        self.gaps = 0  # how often rows were lost because the server no longer retained them
+        self.gaps = 0  # how often rows were lost: no longer retained by the server, or lost by a promotion
         self._on_gap = on_gap
         self._client = client
         self._from = from_sequence
@@ -150,6 +152,14 @@ class AsyncSubscription:
         None if the server does not report it.
         """
         return self._history
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch in which the newest rows were received: pass it as `epoch`, with `from_sequence`, to resume later.
+
+        None if the server does not report it.
+        """
+        return self._epoch
 
     async def __aiter__(self) -> AsyncIterator[dict[str, object]]:
         async for batch in self.batches():
@@ -231,7 +241,7 @@ class AsyncSubscription:
         self._client.say(
             Subscribe(
                 channel, self.query, self._from, credit, self._progress, self._format, history,
-                self._refresh_us, self._keys,
+                self._refresh_us, self._keys, self._epoch if self._client.has("epoch") else None,
             )
         )  # fmt: skip
 
@@ -244,6 +254,7 @@ class AsyncSubscription:
             case Subscribed():
                 self._schema, self._channel = message.schema, message.channel
                 self._from, self._history = message.next_sequence, message.history
+                self._epoch = self._client.epoch if self._client.has("epoch") else None
                 self._skipping = False
                 self._repay()  # for rows read while the channel was being opened
             case Result():
@@ -254,6 +265,10 @@ class AsyncSubscription:
                 self._put_progress(message)
             case Error(code="not_retained") if self._on_gap == "continue" and self._schema is not None:
                 self._skip()
+            case Error(code="lost", sequence=int(first)) if self._on_gap == "continue" and self._schema is not None:
+                self.gaps += 1
+                self._from, self._epoch = first, None
+                self._client.ask_again(self)
             case Error():
                 self._give_up(ServerError(message))
             case Closed():

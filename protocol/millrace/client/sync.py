@@ -31,7 +31,8 @@ class Client:
     may be called from any thread. An `answer` function runs in the client's thread and must not use the client.
 
     Args:
-        address: `host`, `host:port` or `[::1]:port`. The default port is 7420.
+        address: `host`, `host:port` or `[::1]:port`. The default port is 7420. Several, as a list or with commas
+            between, are a server and its standby: the client tries them in turn and follows a promotion.
         token: the server's token, if it requires one.
         tls: True to verify the server with the system's certificates, or an `ssl.SSLContext`.
         name: the name of this client in the server's log.
@@ -46,7 +47,7 @@ class Client:
 
     def __init__(
         self,
-        address: str = "127.0.0.1",
+        address: str | Sequence[str] = "127.0.0.1",
         *,
         token: str | None = None,
         tls: ssl.SSLContext | bool | None = None,
@@ -77,7 +78,7 @@ class Client:
     @classmethod
     def connect(
         cls,
-        address: str = "127.0.0.1",
+        address: str | Sequence[str] = "127.0.0.1",
         *,
         token: str | None = None,
         tls: ssl.SSLContext | bool | None = None,
@@ -89,7 +90,8 @@ class Client:
         """Connect to a server: the same as `Client(...)`, by the name that AsyncClient has for it.
 
         Args:
-            address: `host`, `host:port` or `[::1]:port`. The default port is 7420.
+            address: `host`, `host:port` or `[::1]:port`. The default port is 7420. Several, as a list or with commas
+                between, are a server and its standby: the client tries them in turn and follows a promotion.
             token: the server's token, if it requires one.
             tls: True to verify the server with the system's certificates, or an `ssl.SSLContext`.
             name: the name of this client in the server's log.
@@ -164,6 +166,7 @@ class Client:
         history: str | None = None,
         refresh_us: int | None = None,
         keys: Sequence[object] | None = None,
+        epoch: int | None = None,
     ) -> Subscription:
         """Subscribe to the rows of a query.
 
@@ -174,17 +177,19 @@ class Client:
             progress: also receive progress; see `updates` and `progress_us`.
             format: "rows" for RowBatch, "arrow" for ArrowBatch (requires pyarrow).
             on_gap: what to do if the server no longer retains the rows that follow after a reconnect. "fail": raise
-                ServerError `not_retained`. "continue": count the gap in `gaps` and resume, in a new history at sequence
-                0, else at the next row.
+                ServerError `not_retained`, or `lost` if a promotion has lost rows. "continue": count the gap in `gaps`
+                and resume, in a new history at sequence 0, at the first lost row, else at the next row.
             history: the history that `from_sequence` belongs to, from `subscription.history` of an earlier run. The
                 server refuses a sequence number of an ended history with `not_retained`.
             refresh_us: how often the program looks at the rows, in microseconds. An edge `LATEST USING DEADLINE` of the
                 query serves keys for that; the server refuses it with `no_deadline` if the query has none.
             keys: the keys that it looks at so often: values of the update key, tuples if it has several columns. None:
                 all keys.
+            epoch: the epoch in which the program got the row before `from_sequence`, from `subscription.epoch` of an
+                earlier run. The server refuses with `lost` if a promotion has lost rows that the program has.
 
         Raises:
-            ServerError: `unknown_query`, `not_retained` or another code of the protocol.
+            ServerError: `unknown_query`, `not_retained`, `lost` or another code of the protocol.
         """
         subscribing = self._client.subscribe(
             query,
@@ -196,8 +201,17 @@ class Client:
             history=history,
             refresh_us=refresh_us,
             keys=keys,
+            epoch=epoch,
         )
         return Subscription(self, self.run(subscribing))
+
+    @property
+    def epoch(self) -> int | None:
+        """The number of the highest epoch that the client has seen. Each promotion of a standby raises it.
+
+        None: no server has said its epoch.
+        """
+        return self._client.epoch
 
     def close(self) -> None:
         """Flush and close every feed, close every subscription, and disconnect. A second call does nothing."""
@@ -387,6 +401,14 @@ class Subscription:
     def next_sequence(self) -> int | None:
         """The sequence number of the next row: pass it as `from_sequence`, with `history`, to resume later."""
         return self._subscription.next_sequence
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch in which the newest rows were received: pass it as `epoch`, with `from_sequence`, to resume later.
+
+        None if the server does not report it.
+        """
+        return self._subscription.epoch
 
     @property
     def history(self) -> str | None:

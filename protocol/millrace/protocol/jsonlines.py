@@ -89,7 +89,8 @@ class OpenLine:
     """`{"stream": S, "producer": P, "open": true}`: open the feed; the server says where it continues.
 
     With `"seq": N` a server that does not know the producer continues at N, its oldest unacknowledged tuple.
-    `"answers": true` as in AnswersLine.
+    `"answers": true` as in AnswersLine. `"epoch"` is the number of the epoch in which the tuples below N were
+    acknowledged.
     """
 
     stream: str
@@ -97,6 +98,7 @@ class OpenLine:
     sequence: int = 0
     answers: bool = False
     feed: str = MAIN_FEED
+    epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,6 +411,13 @@ def _punctuation(keys: Mapping[str, object]) -> PunctuationLine:
     return PunctuationLine(_text(keys, "stream"), value, feed, counts, where, _producer(keys))
 
 
+def _epoch_number(keys: Mapping[str, object]) -> int | None:
+    epoch = keys.get("epoch")
+    if epoch is not None and (not isinstance(epoch, int) or isinstance(epoch, bool) or epoch < 1):
+        raise _unfit('"epoch"', "the number of an epoch, from 1", spelt(epoch))
+    return epoch
+
+
 def _epoch(keys: Mapping[str, object]) -> EpochLine:
     _only(keys, "epoch")
     epoch = keys["epoch"]
@@ -424,13 +433,13 @@ def _answers(keys: Mapping[str, object]) -> AnswersLine:
 
 
 def _open(keys: Mapping[str, object]) -> OpenLine:
-    _only(keys, "stream", "open", "producer", "seq", "answers")
+    _only(keys, "stream", "open", "producer", "seq", "answers", "epoch")
     _must_be_true(keys, "open")
     producer = _producer(keys)
     if producer is None:
         raise _unfit('"producer"', "text", "no key")
     sequence = _sequence(keys) if "seq" in keys else 0
-    return OpenLine(_text(keys, "stream"), producer, sequence, _flag(keys, "answers"))
+    return OpenLine(_text(keys, "stream"), producer, sequence, _flag(keys, "answers"), epoch=_epoch_number(keys))
 
 
 def _answer(keys: Mapping[str, object]) -> AnswerLine:
@@ -462,11 +471,10 @@ def _subscribe(keys: Mapping[str, object]) -> SubscribeLine:
         raise _unfit('"refresh"', "an interval such as '1 second', or microseconds", spelt(refresh))
     if listed is not None and not isinstance(listed, list):
         raise _unfit('"keys"', "an array of keys", spelt(listed))
-    epoch = keys.get("epoch")
-    if epoch is not None and (not isinstance(epoch, int) or isinstance(epoch, bool) or epoch < 1):
-        raise _unfit('"epoch"', "the number of an epoch, from 1", spelt(epoch))
     keyed = None if listed is None else [key if isinstance(key, list) else [key] for key in listed]
-    return SubscribeLine(_text(keys, "subscribe"), start, _flag(keys, "progress"), history, refresh, keyed, epoch)
+    return SubscribeLine(
+        _text(keys, "subscribe"), start, _flag(keys, "progress"), history, refresh, keyed, _epoch_number(keys)
+    )
 
 
 def _unsubscribe(keys: Mapping[str, object]) -> UnsubscribeLine:

@@ -62,7 +62,7 @@ MAX_CHANNELS = 1_024  # open at once on one connection, by default
 CAPABILITIES: Mapping[str, str] = {
     "deleted": "the column that marks tombstones is called `$deleted`, not `$gone`, in SUBSCRIBED and RESULT_ARROW",
     "durable": "the server keeps tuples on disk, and ACK may have the meaning `durable`",
-    "epoch": "HELLO, WELCOME and SUBSCRIBE have the field `epoch`",
+    "epoch": "HELLO, WELCOME, OPEN and SUBSCRIBE have the field `epoch`",
     "groups": "PUNCTUATION, ETS_REQUEST and ETS have the field `where`",
     "history": "SUBSCRIBE and SUBSCRIBED have the field `history`",
     "late": "CLOSED of a feed has the field `late`",
@@ -136,7 +136,8 @@ class Open:
     """Open a feed of a stream on a new channel.
 
     `producer` names the feed across connections. `sequence` is the number of the producer's oldest unacknowledged
-    tuple, or None to continue at the server's next number. `answers`: this feed answers ETS_REQUEST.
+    tuple, or None to continue at the server's next number. `answers`: this feed answers ETS_REQUEST. `epoch` is the
+    number of the epoch in which the tuples below `sequence` were acknowledged.
     """
 
     channel: int
@@ -145,6 +146,7 @@ class Open:
     producer: str
     sequence: int | None = None
     answers: bool = False
+    epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,6 +400,7 @@ _COUNT = number_item("count")
 _LIMITS = Item("limits", "array of 4 integers >= 0", _limits)
 _CAPABILITIES = trailing_item(Item("capabilities", "array of text", read_names))
 _EPOCH = trailing_item(text_item("epoch"))
+_EPOCH_NUMBER = trailing_item(number_item("epoch"))
 _WHERE = trailing_item(Item("where", "array of [name, value]", read_pairs))
 _HISTORY = trailing_item(text_item("history"))
 _REFRESH = trailing_item(Item("refresh_us", "integer 1 to 2^63 - 1", between(1, 2**63 - 1)))
@@ -409,7 +412,8 @@ LAYOUT: Mapping[type[Message], tuple[Kind, tuple[Item, ...]]] = {
     Welcome: (Kind.WELCOME, (number_item("protocol"), text_item("server"), _LIMITS, time_item("now_us"),
                              _CAPABILITIES, _EPOCH)),
     Open: (Kind.OPEN, (_CHANNEL, text_item("stream"), nullable_text_item("fingerprint"), text_item("producer"),
-                       nullable_number_item("sequence"), flag_item("answers"))),
+                       nullable_number_item("sequence"), flag_item("answers"),
+                       _EPOCH_NUMBER)),
     Opened: (Kind.OPENED, (_CHANNEL, number_item("next_sequence"), number_item("credit"), _SCHEMA,
                            choice_item("timestamps", "external", "internal", "latent"), nullable_text_item("time"),
                            trailing_item(choice_item("time_unit", *UNITS)))),
@@ -423,7 +427,7 @@ LAYOUT: Mapping[type[Message], tuple[Kind, tuple[Item, ...]]] = {
                          nullable_number_item("row"), nullable_text_item("expected"), nullable_text_item("got"))),
     Subscribe: (Kind.SUBSCRIBE, (_CHANNEL, text_item("query"), nullable_number_item("from_sequence"),
                                  number_item("credit"), flag_item("progress"), choice_item("format", "rows", "arrow"),
-                                 _HISTORY, _REFRESH, _KEYS, trailing_item(number_item("epoch")))),
+                                 _HISTORY, _REFRESH, _KEYS, _EPOCH_NUMBER)),
     Subscribed: (Kind.SUBSCRIBED, (_CHANNEL, _SCHEMA, number_item("next_sequence"), _HISTORY)),
     Result: (Kind.RESULT, (_CHANNEL, _SEQUENCE, _ROWS)),
     ResultArrow: (Kind.RESULT_ARROW, (_CHANNEL, _SEQUENCE, _COUNT, _BATCH)),
@@ -437,6 +441,7 @@ LAYOUT: Mapping[type[Message], tuple[Kind, tuple[Item, ...]]] = {
 }  # fmt: skip
 # The capability that an optional field requires. HELLO and WELCOME negotiate capabilities, so theirs require none.
 REQUIRED_CAPABILITIES: Mapping[type[Message], Mapping[str, str]] = {
+    Open: {"epoch": "epoch"},
     Subscribe: {"history": "history", "refresh_us": "reads", "keys": "reads", "epoch": "epoch"},
     Subscribed: {"history": "history"},
     Closed: {"late": "late"},

@@ -96,8 +96,7 @@ class ConnectionContext:
     guesses: Guesses
     refusals: Refusals
     silence: Silence
-    # What is known of promotions; this server's epoch as text; and whether a peer shows a higher one, so that the server
-    # ends.
+    # What is known of promotions, this server's epoch as text, and whether a peer shows a higher one: the server ends.
     epochs: Callable[[], Epochs]
     epoch: Callable[[], str | None]
     shown: Callable[[str], bool]

@@ -303,6 +303,10 @@ class Feeds:
         found.received.connections += 1
         self._runner.open_feed(stream, producer, owner, can_answer=can_answer)
         sparing.info("a feed opened", stream, stream=stream, feed=producer)
+        return self.taken(stream, producer)
+
+    def taken(self, stream: str, producer: str) -> int:
+        """The sequence number of the producer's next tuple."""
         return self._next.get((stream, producer), 0)
 
     def close(self, stream: str, producer: str, owner: OwnedFeed, *, lost: bool = False) -> None:

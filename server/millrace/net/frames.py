@@ -60,7 +60,7 @@ from millrace.protocol.messages import (
 from millrace.protocol.session import Stage
 from millrace.protocol.units import MICROSECONDS
 from millrace.run.runner import NOTHING
-from millrace.standby.epoch import LostRows
+from millrace.standby.epoch import Lost
 from millrace.values.batch import Batch
 
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
@@ -267,7 +267,7 @@ class FrameDialect(Dialect):
             if self.session.receive(message):
                 _HEARD[type(message)](self, message)
         except Refuse as error:
-            lost = error.row if isinstance(error, LostRows) else None
+            lost = error.sequence if isinstance(error, Lost) else None
             self.refuse(error, getattr(message, "channel", None), lost)
 
     def _hello(self, said: Hello) -> None:
@@ -293,9 +293,12 @@ class FrameDialect(Dialect):
     # -- feeds -------------------------------------------------------------------------------------
 
     def _open(self, wish: Open) -> None:
-        source = self.context.feeds.source(wish.stream, wish.fingerprint)
+        feeds = self.context.feeds
+        source = feeds.source(wish.stream, wish.fingerprint)
+        taken = feeds.taken(wish.stream, wish.producer)
+        self.context.epochs().check_tuples(wish.producer, taken, wish.sequence, wish.epoch)
         feed = self._feeds[wish.channel] = _Feed(self, wish, source)
-        feed.taken = self.context.feeds.open(wish.stream, wish.producer, feed, can_answer=wish.answers)
+        feed.taken = feeds.open(wish.stream, wish.producer, feed, can_answer=wish.answers)
         feed.next_sequence = max(feed.taken, wish.sequence or 0)
 
     def _data(self, body: Body) -> None:

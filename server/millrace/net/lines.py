@@ -410,6 +410,8 @@ class LineDialect(Dialect):
 
     def _open(self, said: OpenLine) -> None:
         key = _key(said)
+        taken = self.context.feeds.taken(said.stream, said.producer)
+        self.context.epochs().check_tuples(said.producer, taken, said.sequence, said.epoch)
         self._lost.pop(key, None)
         feed = self._feed(key, answers=said.answers, sequence=said.sequence)
         if said.answers and not feed.answers:

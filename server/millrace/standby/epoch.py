@@ -44,14 +44,14 @@ class Epoch:
         return epoch if hmac.compare_digest(text, epoch.proof(server_id)) else None
 
 
-class LostRows(Refuse):
-    """A reader has rows that a promotion has lost, from `row` on."""
+class Lost(Refuse):
+    """A client has rows, or acknowledgements of tuples, that a promotion has lost: those from `sequence` on."""
 
     code = "lost"
 
-    def __init__(self, text: str, row: int) -> None:
+    def __init__(self, text: str, sequence: int) -> None:
         super().__init__(text)
-        self.row = row
+        self.sequence = sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,16 @@ class Epochs:
         if wanted is not None and lost is not None and wanted > lost:
             rows = f"row {lost}" if wanted - lost == 1 else f"rows {lost} to {wanted - 1}"
             text = f"{rows} of query {query}, read in epoch {seen}, were lost when epoch {self.newest.number} took over"
-            raise LostRows(f"{text}: drop what you made of them, and subscribe from {lost}", lost)
+            raise Lost(f"{text}: drop what you made of them, and subscribe from {lost}", lost)
+
+    def check_tuples(self, producer: str, taken: int, sequence: int | None, seen: int | None) -> None:
+        """Refuse a producer with acknowledgements for tuples that a promotion has lost: it must send them again."""
+        if sequence is not None and sequence > taken and seen is not None and seen < self.newest.number:
+            tuples = f"tuple {taken}" if sequence - taken == 1 else f"tuples {taken} to {sequence - 1}"
+            text = f"{tuples} of producer {producer}, acknowledged in epoch {seen}, were lost when epoch"
+            raise Lost(
+                f"{text} {self.newest.number} took over: open the feed again and send them from {taken} on", taken
+            )
 
     def without(self, histories: Container[str]) -> Epochs:
         """The same without histories that have ended; `histories` are the present ones."""
