@@ -41,7 +41,8 @@ def test_addresses():
     assert parse_addresses("a,b:7") == parse_addresses(["a", "b:7"]) == parse_addresses("millrace://a:7420,b:7") == two
     assert parse_addresses("a, b:7 ,a") == two
     assert parse_addresses("[::1]:7") == [("::1", 7)]
-    for nonsense in ("", "a,", "a,b:x", []):
+    invalid: list[str | list[str]] = ["", "a,", "a,b:x", []]
+    for nonsense in invalid:
         with pytest.raises(ValueError, match="expected "):
             parse_addresses(nonsense)
 

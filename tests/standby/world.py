@@ -174,7 +174,7 @@ class Server:
         """As a server does that replays its records."""
         self.taken = {record.client: record.sequence + 1 for record in self.disk.records}
 
-    def soon(self, delay_us: int, work: Callable[[], None]) -> None:
+    def soon(self, delay_us: int, work: Callable[[], object]) -> None:
         """Something happens in this process, unless it ends before; a pause delays it."""
         process = self.process
 
@@ -426,7 +426,7 @@ class Client:
         if self.next_sequence < self.acknowledged + 3:
             self.next_sequence += 1
         for sequence in range(self.acknowledged, self.next_sequence):
-            world.send(self, server, lambda sequence=sequence: server.tuple(self, connection, sequence))
+            world.send(self, server, partial(server.tuple, self, connection, sequence))
         missing = self.first_missing()
         world.send(self, server, lambda: server.rows(self, connection, missing))
 
@@ -493,7 +493,7 @@ class World:
         self.end_us = self.random.randrange(30, 120) * SECOND
         self.lease_us = LEASE_US if self.random.random() < 0.7 else None
         self.confirm = self.random.random() < 0.6
-        self._events: list[tuple[int, int, Callable[[], None]]] = []
+        self._events: list[tuple[int, int, Callable[[], object]]] = []
         self._count = 0
         self._seen: dict[int, int] = {}
         self.divided: set[frozenset[str]] = set()
@@ -566,7 +566,7 @@ class World:
 
     # -- the machinery -----------------------------------------------------------------------------
 
-    def at(self, at_us: int, work: Callable[[], None]) -> None:
+    def at(self, at_us: int, work: Callable[[], object]) -> None:
         self._count += 1
         heapq.heappush(self._events, (at_us, self._count, work))
 
@@ -580,7 +580,7 @@ class World:
         self._seen[client.number] = max(before, epoch_number(proof) or 0)
         return before
 
-    def send(self, sender: Any, receiver: Any, deliver: Callable[[], None]) -> None:
+    def send(self, sender: Any, receiver: Any, deliver: Callable[[], object]) -> None:
         """A message: late, twice, or never."""
         random = self.random
         names = frozenset(one.name if isinstance(one, Server) else f"client {one.number}" for one in (sender, receiver))

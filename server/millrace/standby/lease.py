@@ -32,6 +32,7 @@ class PrimaryLease:
     recovered  the newest step of the primary's start: with `confirm`, nothing leaves before the standby has that
     confirmed  the newest step that the standby has on its disk
     until_us   when the lease expires
+    matters    whether effects may have to wait at all
     revoked    whether another server has taken over, so that nothing may ever leave again
     first      the number of the first ping: random, so that answers to an earlier process of this server count nothing
     """
@@ -46,6 +47,7 @@ class PrimaryLease:
         self.until_us = 0
         self.heard_us: int | None = None
         self.revoked = False
+        self.matters = lease_us is not None or confirm
         self._next = first
         self._sent: dict[int, int] = {}
 
@@ -74,14 +76,9 @@ class PrimaryLease:
         gone = self.heard_us is None or now_us - self.heard_us > GONE_US
         return self.silences(now_us) or (self.confirm and gone)
 
-    @property
-    def matters(self) -> bool:
-        """Whether effects may ever have to wait."""
-        return self.lease_us is not None or self.confirm or self.revoked
-
     def revoke(self) -> None:
         """Another server has taken over: nothing may leave any more."""
-        self.revoked = True
+        self.revoked = self.matters = True
 
     def passes(self, settled: int, now_us: int) -> int:
         """The newest step that may have effects now, of the steps up to `settled`, which are durable here."""
