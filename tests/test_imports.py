@@ -4,8 +4,8 @@
     protocol <- client         values <- functions <- sql        sql <- changes <- the daemon
     formats, changes <- journal <- the daemon, offline
 
-The daemon consists of six rooms: net, http, run, store, observe, standby. They may use each other; the other drivers do not
-use them. A new room needs a row in `MAY_IMPORT`, a root in `ROOTS` and a line in `pyproject.toml`.
+The daemon consists of six rooms: net, http, run, store, observe, standby. They may use each other; the other drivers do
+not use them. A new room needs a row in `MAY_IMPORT`, a root in `ROOTS` and a line in `pyproject.toml`.
 """
 
 import ast

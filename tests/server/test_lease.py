@@ -66,13 +66,20 @@ async def created(daemon):
 
 
 @played
-async def test_a_first_start_says_nothing_before_the_standby_answers(tmp_path):
-    async with with_lease(tmp_path) as daemon, peer(daemon, greet=False) as one:
-        greeting = asyncio.ensure_future(one.greet())
-        await settle()
-        assert not greeting.done()
-        hear(daemon)
-        assert isinstance(await greeting, Welcome)
+async def test_a_new_server_has_no_standby_to_wait_for(tmp_path):
+    async with with_lease(tmp_path) as daemon:
+        async with peer(daemon) as one:
+            assert isinstance(one.heard[0], Welcome)
+        await daemon.catalog.execute(SCHEMA_SQL)
+        daemon.durability.recorder.ping()  # from now on a standby may answer
+        assert not daemon.silence.lasts(), "what it answers cannot be earlier than the ping"
+        expire(daemon)
+        async with peer(daemon, greet=False) as one:
+            greeting = asyncio.ensure_future(one.greet())
+            await settle()
+            assert not greeting.done()
+            hear(daemon)
+            await greeting
 
 
 @played

@@ -47,6 +47,18 @@ def test_pings_without_answers_are_forgotten() -> None:
     assert len(lease._sent) <= 6
 
 
+def test_a_server_alone_waits_for_nobody_before_its_first_ping() -> None:
+    lease = PrimaryLease(5_000_000, confirm=True, recovered=3)
+    lease.alone = True
+    assert lease.passes(7, 0) == 7
+    assert not lease.silences(0)
+    assert not lease.hinders(0)
+    lease.ping(10)
+    assert lease.until_us == 5_000_010
+    assert lease.passes(7, 10) == 0, "the standby lacks them"
+    assert lease.silences(10)
+
+
 def test_without_a_lease_every_moment_is_fine() -> None:
     lease = PrimaryLease()
     assert lease.valid(0)

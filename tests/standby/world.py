@@ -64,6 +64,8 @@ class Disk:
     superseded: bool = False
     # Whether a standby's records are known to be those of its primary: else it must not be promoted.
     matched: bool = True
+    # Whether a primary may have one: a new or promoted one has none.
+    has_standby: bool = False
 
 
 class ViolationError(AssertionError):
@@ -215,6 +217,8 @@ class Server:
         else:
             self.state = "primary"
             self.lease = self.world.primary_lease(self.settled)
+            self.lease.alone = not self.disk.has_standby
+            self.disk.has_standby = True
             self.soon(0, self.ping)
 
     # -- the primary -------------------------------------------------------------------------------
@@ -387,7 +391,7 @@ class Server:
         disk.synced = len(disk.records)
         disk.epoch = Epoch(disk.epoch).next.number
         disk.began = {**disk.began, disk.epoch: len(disk.records)}
-        disk.follows, disk.lease_us = False, 0
+        disk.follows, disk.lease_us, disk.has_standby = False, 0, False
         disk.records.append(Record(disk.epoch, -1, 0))  # the start, which differs from all that the old one recorded
         disk.synced = len(disk.records)
         self.state = "down"

@@ -461,7 +461,7 @@ class StandbySection(Section):
     lease: LeaseField | None = Field(
         default=None,
         description="How long this server continues without an answer of its standby. Afterwards it emits, "
-        "acknowledges and changes nothing until the standby answers, and a start waits for the standby, too. A "
+        "acknowledges and changes nothing until the standby answers, and a restart waits for the standby, too. A "
         "promotion waits until the lease has expired, so two servers never emit at once. Default: no lease.",
     )
     confirm: bool = Field(

@@ -118,6 +118,7 @@ class Durability:
             await self._daemon.runner.wait_drained()
             journal = await self._open_journal()
             await self._make(journal.next_lsn - 1)
+            self._daemon.lease.alone = True
             self._record(journal)
             return
         assert self._journal is not None

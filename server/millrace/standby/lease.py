@@ -32,6 +32,8 @@ class PrimaryLease:
     recovered  the newest step of the primary's start: with `confirm`, nothing leaves before the standby has that
     confirmed  the newest step that the standby has on its disk
     until_us   when the lease expires
+    alone      whether nobody can take over yet: a server that has just been promoted, or has just begun, has no
+               standby before it has sent the first ping
     matters    whether effects may have to wait at all
     revoked    whether another server has taken over, so that nothing may ever leave again
     first      the number of the first ping: random, so that answers to an earlier process of this server count nothing
@@ -46,6 +48,7 @@ class PrimaryLease:
         self.confirmed = 0
         self.until_us = 0
         self.heard_us: int | None = None
+        self.alone = False
         self.revoked = False
         self.matters = lease_us is not None or confirm
         self._next = first
@@ -55,6 +58,8 @@ class PrimaryLease:
         """The number of a ping that is being sent."""
         for number in [number for number, at in self._sent.items() if at + (self.lease_us or 0) < now_us]:
             del self._sent[number]  # its answer would no longer extend anything
+        if self.alone:  # as if the standby had answered: it cannot grant anything earlier than now
+            self.alone, self.heard_us, self.until_us = False, now_us, now_us + (self.lease_us or 0)
         number, self._next = self._next, self._next + 1
         self._sent[number] = now_us
         return number
@@ -69,12 +74,12 @@ class PrimaryLease:
 
     def valid(self, now_us: int) -> bool:
         """Whether the server may have effects now."""
-        return not self.revoked and (self.lease_us is None or now_us < self.until_us)
+        return not self.revoked and (self.lease_us is None or now_us < self.until_us or self.alone)
 
     def hinders(self, now_us: int) -> bool:
         """Whether nothing will leave before the standby answers again."""
         gone = self.heard_us is None or now_us - self.heard_us > GONE_US
-        return self.silences(now_us) or (self.confirm and gone)
+        return self.silences(now_us) or (self.confirm and gone and not self.alone)
 
     def revoke(self) -> None:
         """Another server has taken over: nothing may leave any more."""
@@ -84,11 +89,11 @@ class PrimaryLease:
         """The newest step that may have effects now, of the steps up to `settled`, which are durable here."""
         if not self.valid(now_us):
             return 0
-        return min(settled, self.confirmed) if self.confirm else settled
+        return min(settled, self.confirmed) if self.confirm and not self.alone else settled
 
     def silences(self, now_us: int) -> bool:
         """Whether the server must say nothing at all to its clients now."""
-        return not self.valid(now_us) or (self.confirm and self.confirmed < self.recovered)
+        return not self.valid(now_us) or (self.confirm and self.confirmed < self.recovered and not self.alone)
 
 
 class StandbyLease:
