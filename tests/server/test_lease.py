@@ -60,6 +60,11 @@ def with_lease(folder, **standby):
     return running(server={"data_dir": folder, "drain_seconds": 0}, standby=standby or HOUR)
 
 
+def made(folder, standby):
+    """A daemon that is not started."""
+    return Daemon(settings(server={"data_dir": folder, "drain_seconds": 0}, standby=standby))
+
+
 async def created(daemon):
     hear(daemon)
     await daemon.catalog.execute(SCHEMA_SQL)
@@ -209,7 +214,7 @@ async def test_a_start_waits_for_the_standby(tmp_path, standby):
         await feeder.open()
         feeder.data(0, ROWS)
         await feeder.hear(Ack)
-    daemon = Daemon(settings(server={"data_dir": tmp_path, "drain_seconds": 0}, standby=standby))
+    daemon = made(tmp_path, standby)
     start = asyncio.ensure_future(daemon.start())
     await until(lambda: daemon.durability.recorder is not None)
     await settle()
@@ -230,7 +235,7 @@ async def test_a_start_waits_for_the_standby(tmp_path, standby):
 async def test_a_start_that_waits_can_be_stopped(tmp_path):
     async with running(server={"data_dir": tmp_path}):
         pass
-    daemon = Daemon(settings(server={"data_dir": tmp_path}, standby=HOUR))
+    daemon = made(tmp_path, HOUR)
     start = asyncio.ensure_future(daemon.start())
     await until(lambda: daemon.durability.recorder is not None)
     await settle()
