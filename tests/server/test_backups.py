@@ -1,6 +1,7 @@
 """Backups: of a server that works, restored exactly; and every way in which one is not a backup."""
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -99,6 +100,28 @@ def test_backups_of_a_server_that_works_are_moments_of_it(tmp_path):
     assert counts[-1] <= total
 
 
+def test_a_list_of_a_sinks_files_has_no_file_that_was_not_copied(made, tmp_path):
+    """A sink completes a file, and lists it, whenever a file is copied."""
+    image, target = tmp_path / "image", tmp_path / "copy"
+    shutil.copytree(made[0], image)
+    folder = image / "sinks" / "files"
+    folder.mkdir()
+    copy, pieces, count = backups.Copy(target), backups.pieces_of(image, 1), 0
+    with contextlib.suppress(StopIteration):
+        while True:
+            piece = next(pieces)
+            if isinstance(piece, backups.Began) and count < 30:
+                count += 1
+                (folder / f"files-{count:02}.parquet").write_bytes(b"rows")
+                with (folder / "_files.manifest.jsonl").open("a") as manifest:
+                    manifest.write(json.dumps({"file": f"files-{count:02}.parquet"}) + "\n")
+            copy.take(piece)
+    found = target / "sinks" / "files"
+    listed = [json.loads(line)["file"] for line in (found / "_files.manifest.jsonl").read_text().splitlines()]
+    assert 0 < len(listed) < count
+    assert {path.name for path in found.glob("*.parquet")} >= set(listed)
+
+
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 
@@ -189,7 +212,7 @@ def test_a_full_disk_is_one_line(made, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device", str(tmp_path / "x"))
 
-    monkeypatch.setattr(backups, "_copy", full)
+    monkeypatch.setattr(backups.Copy, "_begin", full)
     with pytest.raises(BackupError, match=r"is not complete: .*no space left on device"):
         make_backup(made[0], tmp_path / "backup", 1)
     with pytest.raises(BackupError, match=r"nothing was restored: .*no space left on device"):
@@ -228,7 +251,7 @@ SLOW = """
 import os, sys, time
 from pathlib import Path
 from millrace.store import backups
-left, copy = int(sys.argv[3]), backups._copy
+left, copy = int(sys.argv[3]), backups.Copy._begin
 def slowly(*arguments):
     global left
     left -= 1
@@ -236,7 +259,7 @@ def slowly(*arguments):
         print("here", flush=True)
         time.sleep(1_000)
     return copy(*arguments)
-backups._copy = slowly
+backups.Copy._begin = slowly
 {call}
 """
 
