@@ -27,6 +27,7 @@ import structlog
 
 from millrace.formats.writers import ROW_GROUP, csv_lines, csv_names, file_batch, file_schema, json_lines
 from millrace.protocol import Refuse, Schema, Type
+from millrace.store.holds import hold, release
 from millrace.store.places import Identity, Place, SinkFolders, identity
 from millrace.values.batch import Batch
 
@@ -38,6 +39,8 @@ DIGITS: Final = 19
 KEY: Final = b"millrace"
 # The end of the name of a file that is being written; such names start with a dot, so readers pass over them.
 UNFINISHED: Final = ".part"
+# The end of the name of a list of whole files.
+LISTS: Final = ".manifest.jsonl"
 # Bytes that are looked at once in a file that was found.
 CHUNK: Final = 1 << 20
 # Bytes before a position whose checksum identifies a file of lines.
@@ -174,6 +177,15 @@ class Appended(Protocol):
     def close(self) -> None: ...
 
 
+def held(handle: int, path: Path) -> Identity:
+    """Lock an open file or folder against other servers, or close it."""
+    try:
+        return hold(handle, path)
+    except BaseException:
+        os.close(handle)
+        raise
+
+
 class Disk:
     """A regular file that is open for appending."""
 
@@ -181,7 +193,7 @@ class Disk:
         self._places = places
         self._place = place
         self._handle = places.open_file(place, makes=makes)
-        self.identity = identity(os.fstat(self._handle))
+        self.identity = held(self._handle, place.path)
 
     def size(self) -> int:
         return os.fstat(self._handle).st_size
@@ -219,6 +231,7 @@ class Disk:
 
     def close(self) -> None:
         os.close(self._handle)
+        release(self.identity)
 
 
 @dataclass(slots=True)
@@ -707,7 +720,7 @@ class Folder:
     def __init__(self, places: SinkFolders, place: Place, *, makes: bool = False) -> None:
         self.path = place.path
         self._handle = places.open_folder(place, makes=makes)
-        self.identity = identity(os.fstat(self._handle))
+        self.identity = held(self._handle, place.path)
 
     def names(self) -> list[str]:
         return os.listdir(self._handle)
@@ -792,6 +805,7 @@ class Folder:
 
     def close(self) -> None:
         os.close(self._handle)
+        release(self.identity)
 
 
 class WholeFile(msgspec.Struct, frozen=True):
@@ -941,7 +955,7 @@ class WholeFiles:
 
     @property
     def _manifest(self) -> str:
-        return f"_{self._label.sink}.manifest.jsonl"
+        return f"_{self._label.sink}{LISTS}"
 
     def _continue(self, folder: Folder) -> None:
         """Find the whole files of this history, and continue after them."""
