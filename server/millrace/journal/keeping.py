@@ -56,13 +56,13 @@ def _thinned(past: Sequence[Saved], segments: Sequence[Segment], keep: Keep) -> 
     found = list(past[:1])
     for one in past[1:]:
         before = found[-1]
-        spares = _bytes_between(before.lsn, one.lsn, segments) >= one.bytes
+        spares = bytes_between(before.lsn, one.lsn, segments) >= one.bytes
         if spares or (keep.age_us is not None and one.at_us - before.at_us >= keep.age_us // PARTS):
             found.append(one)
     return found
 
 
-def _bytes_between(first: int, last: int, segments: Sequence[Segment]) -> int:
+def bytes_between(first: int, last: int, segments: Sequence[Segment]) -> int:
     """About how many bytes the records after one and up to another take: records of a segment count alike."""
     total = 0
     for at, segment in enumerate(segments):

@@ -43,8 +43,10 @@ _RECORD: Final = struct.Struct("<IIQQQ")
 # The part of a record's header that its CRC covers.
 _COVERED: Final = struct.Struct("<IQQQ")
 RECORD_BYTES: Final = _RECORD.size
-# Bytes read at once.
+_IDENTITY: Final = struct.Struct("<QQ")
+# Bytes read at once: the first time few, because often only the newest records are to be read.
 _CHUNK: Final = 2**20
+_FIRST_CHUNK: Final = 2**16
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,12 @@ def pack_record(seed: int, lsn: int, synced: int, time_us: int, size: int, parts
     return [_RECORD.pack(crc, size, lsn, synced, time_us), *parts]
 
 
+def digest_of(seed: int, lsn: int, time_us: int, payload: bytes) -> int:
+    """Identifies a record on whatever machine it is: its own CRC also covers when that machine had synced what."""
+    digest: int = google_crc32c.extend(google_crc32c.extend(seed, _IDENTITY.pack(lsn, time_us)), payload)
+    return digest
+
+
 def read_header(disk: Disk, file: File, first_lsn: int) -> Header:
     """The header of a segment, by its name; raises if the file is not what its name says."""
     path = disk.path(segment_name(first_lsn))
@@ -163,15 +171,16 @@ def read(file: File, path: str, offset: int, size: int) -> bytes:
 def scan(file: File, path: str, head: Header, offset: int, lsn: int) -> Iterator[Record]:
     """The records from this offset on, up to the first that is not valid."""
     seed, size = head.seed, file.size
-    chunk, begin = b"", offset
+    chunk, begin, room = b"", offset, _FIRST_CHUNK
     while offset + RECORD_BYTES <= size:
         record = _record(chunk, offset - begin, seed, lsn, offset)
         if record is None and (begin != offset or not chunk):
             # Cut off by the end of the chunk, or written since it was read.
-            begin, chunk = offset, read(file, path, offset, min(_CHUNK, size - offset))
+            begin, chunk = offset, read(file, path, offset, min(room, size - offset))
             length = int.from_bytes(chunk[4:8], "little")
-            if _CHUNK - RECORD_BYTES < length <= size - offset - RECORD_BYTES:
+            if room - RECORD_BYTES < length <= size - offset - RECORD_BYTES:
                 chunk = read(file, path, offset, RECORD_BYTES + length)
+            room = _CHUNK
             record = _record(chunk, 0, seed, lsn, offset)
         if record is None:
             return

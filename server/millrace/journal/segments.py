@@ -97,8 +97,8 @@ class Journal:
         self._segments: list[Segment] = []
         self._broken: str | None = None
         # Appended, not yet seen by `write`; and what `write` has taken, but not written.
-        self._appended: deque[tuple[int, list[Buffer]]] = deque()
-        self._taken: list[tuple[int, list[Buffer]]] = []
+        self._appended: deque[tuple[int, list[Buffer], int | None]] = deque()
+        self._taken: list[tuple[int, list[Buffer], int | None]] = []
         self._spare: File | None = None
         self._retry_us = 0
         self._file: File
@@ -215,15 +215,16 @@ class Journal:
         """Oldest first."""
         return tuple(self._segments)
 
-    def append(self, payload: Buffer | list[Buffer]) -> int:
-        """Buffer a record, and return its LSN. Its bytes must not change until it is written."""
+    def append(self, payload: Buffer | list[Buffer], time_us: int | None = None) -> int:
+        """Buffer a record, and return its LSN. Its bytes must not change until it is written. Its time is the one at
+        which it is written, or that of the record that it is a copy of."""
         if self._broken is not None:
             self._refuse(self._broken)
         size = len(payload) if isinstance(payload, bytes) else size_of(payload)
         if size > MOST_PAYLOAD:
             raise JournalError(f"a record of {size} bytes is too large: the journal takes up to {MOST_PAYLOAD}")
         lsn = self.next_lsn
-        self._appended.append((size, payload if isinstance(payload, list) else [payload]))
+        self._appended.append((size, payload if isinstance(payload, list) else [payload], time_us))
         self.next_lsn = lsn + 1
         return lsn
 
@@ -248,14 +249,14 @@ class Journal:
 
     def _write_some(self) -> None:
         """Those that fit the present segment."""
-        seed, synced, time_us = self._head.seed, self.synced, self._now_us()
+        seed, synced, now_us = self._head.seed, self.synced, self._now_us()
         lsn, end, room = self.written, self._offset, self._file.size
         buffers: list[Buffer] = []
-        for size, parts in self._taken:
+        for size, parts, time_us in self._taken:
             if end + RECORD_BYTES + size > room:
                 break
             lsn, end = lsn + 1, end + RECORD_BYTES + size
-            buffers += pack_record(seed, lsn, synced, time_us, size, parts)
+            buffers += pack_record(seed, lsn, synced, now_us if time_us is None else time_us, size, parts)
         try:
             self._file.write_at(self._offset, buffers)
         except OSError as error:

@@ -166,9 +166,10 @@ class JournalWriter:
     def statistics(self) -> Statistics:
         return self.journal.statistics
 
-    def append(self, payload: Buffer | list[Buffer]) -> int:
-        """Buffer a record, and return its LSN. Its bytes must not change until it is written."""
-        lsn = self.journal.append(payload)
+    def append(self, payload: Buffer | list[Buffer], time_us: int | None = None) -> int:
+        """Buffer a record, and return its LSN. Its bytes must not change until it is written. `time_us`: as in
+        `Journal.append`."""
+        lsn = self.journal.append(payload, time_us)
         if not self._wake.is_set():
             self._wake.set()
         return lsn
