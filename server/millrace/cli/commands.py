@@ -101,6 +101,20 @@ COMMANDS: Final = (
     ),
     CommandInfo(
         "Server",
+        "standby",
+        "standby:standby",
+        "Show a server's standbys, or whom it follows, and the lag",
+        "millrace standby",
+    ),
+    CommandInfo(
+        "Server",
+        "promote",
+        "standby:promote",
+        "Make a standby the primary",
+        "millrace promote --admin 10.0.0.2:7421",
+    ),
+    CommandInfo(
+        "Server",
         "support-bundle",
         "bundle:support_bundle",
         "Collect diagnostics in one file, without rows or secrets",

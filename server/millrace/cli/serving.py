@@ -31,6 +31,10 @@ AdminOption = Annotated[
 FunctionsOption = Annotated[
     str | None, typer.Option("--functions", metavar="MODULE", help="A Python module with functions for SQL.")
 ]
+FollowOption = Annotated[
+    str | None,
+    typer.Option("--follow", metavar="HOST[:PORT]", help="The HTTP port of a server to follow, as its standby."),
+]
 
 
 def serve(
@@ -39,6 +43,7 @@ def serve(
     listen: ListenOption = None,
     admin: AdminOption = None,
     functions: FunctionsOption = None,
+    follow: FollowOption = None,
 ) -> None:
     """Run the server until SIGTERM or Ctrl-C."""
     # Imports make tens of thousands of objects and no garbage. `main` enables the collector again.
@@ -46,7 +51,7 @@ def serve(
     from millrace.run.config import load
     from millrace.run.daemon import main
 
-    main(load(config, _flags(data_dir, listen, admin, functions)))
+    main(load(config, _flags(data_dir, listen, admin, functions, follow)))
 
 
 def check(
@@ -55,13 +60,14 @@ def check(
     listen: ListenOption = None,
     admin: AdminOption = None,
     functions: FunctionsOption = None,
+    follow: FollowOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print the effective configuration, or one line per problem (exit code 78)."""
     from millrace.run.config import load, to_toml
     from millrace.run.daemon import check_certificates, load_functions
 
-    settings = load(config, _flags(data_dir, listen, admin, functions))
+    settings = load(config, _flags(data_dir, listen, admin, functions, follow))
     check_certificates(settings)
     load_functions(settings)
     if as_json:
@@ -71,6 +77,7 @@ def check(
 
 
 def _flags(
-    data_dir: Path | None, listen: str | None, admin: str | None, functions: str | None
+    data_dir: Path | None, listen: str | None, admin: str | None, functions: str | None, follow: str | None
 ) -> Mapping[str, Mapping[str, Any]]:
-    return {"server": {"data_dir": data_dir, "listen": listen, "admin": admin, "functions": functions}}
+    server = {"data_dir": data_dir, "listen": listen, "admin": admin, "functions": functions}
+    return {"server": server, "standby": {"follow": follow}}

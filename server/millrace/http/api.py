@@ -25,6 +25,7 @@ from millrace.http.lookup import ResourceLookup
 from millrace.http.openapi import ALWAYS, PROBLEM, TITLES, ViewRoute, document, refusals, tagged
 from millrace.http.operations import add_operations
 from millrace.http.protocol import REFUSED
+from millrace.http.standby import ROOT, add_standby
 from millrace.observe import logs
 from millrace.observe.analysis import analyze as analyzed
 from millrace.observe.analysis import asked_for
@@ -98,6 +99,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "bad_value": 400,
     "bad_edit": 400,
     "bad_share": 400,
+    "trimmed": 410,
 }
 
 
@@ -159,6 +161,7 @@ def build(daemon: Daemon) -> FastAPI:
     _add_operators(app, daemon)
     add_changes(app, daemon, ResourceLookup(daemon))
     add_operations(app, daemon)
+    add_standby(app, daemon)
     vars(app)["openapi"] = document(app)
     return app
 
@@ -272,12 +275,26 @@ async def _refuse(request: Request, daemon: Daemon) -> Response | None:
 
 def _refuse_early(request: Request, daemon: Daemon) -> Response | None:
     """Requests that arrive before the server has its state."""
+    if request.scope["path"].startswith(ROOT) and daemon.leads:
+        return None  # a server that depends on its standby waits for it at its start
+    if daemon.follows:
+        return _refuse_at_standby(request, daemon)
     if daemon.state != "starting" or request.scope["path"] in EARLY_PATHS:
         return None
     text = f"the server is starting ({daemon.progress[0]}): try again when /-/ready answers with 200"
     answer = problem(503, "starting", _title(503), text)
     answer.headers["retry-after"] = str(RETRY_SECONDS)
     return answer
+
+
+def _refuse_at_standby(request: Request, daemon: Daemon) -> Response | None:
+    """A server that follows another one shows its state, and changes only by its promotion."""
+    path = request.scope["path"]
+    reads = request.method in ("GET", "HEAD") and not path.startswith(ROOT)
+    refused = daemon.refused()
+    if reads or path == f"{ROOT}promote" or refused is None:
+        return None
+    return problem(503, refused.code, _title(503), refused.text)
 
 
 def _refuse_host(request: Request, hosts: Hosts) -> Response | None:

@@ -28,6 +28,7 @@ TITLES: Final[Mapping[int, str]] = {
     405: "This cannot be done here",
     408: "The request took too long",
     409: "This cannot be done now",
+    410: "It is gone",
     412: "It has changed meanwhile",
     413: "The request is too large",
     422: "The request is malformed",

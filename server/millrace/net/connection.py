@@ -104,6 +104,8 @@ class ConnectionContext:
     most_strangers: int
     strangers: dict[Connection, None]
     turned_away: dict[Connection, None]
+    # Why this server serves none of them now.
+    refused: Callable[[], MillraceError | None]
 
 
 class Connection(asyncio.Protocol):
@@ -223,6 +225,9 @@ class Connection(asyncio.Protocol):
             sparing.warning("a client used the wrong port", "streams", client=self.peer)
             self.close()
             return
+        if self._dialect is None and (refused := self.context.refused()) is not None:
+            self._send_away(data, refused)
+            return
         if self._dialect is None:
             begin = self.context.json_lines if speaks_json(data[0]) else self.context.frames
             self._dialect = begin(self)
@@ -246,8 +251,11 @@ class Connection(asyncio.Protocol):
     def _say_that_the_limit_is_reached(self, data: bytes) -> None:
         most = self.context.most_connections
         text = f"the server already has {most} connections (limits.connections); try again later"
-        error = MillraceError(text, code="too_many_connections")
-        self.write(error_line(error, None) if speaks_json(data[0]) else frame(encode(Error(error.code, text))))
+        self._send_away(data, MillraceError(text, code="too_many_connections"))
+
+    def _send_away(self, data: bytes, error: MillraceError) -> None:
+        """Answer a peer that has just spoken in its dialect, and close."""
+        self.write(error_line(error, None) if speaks_json(data[0]) else frame(encode(Error(error.code, error.text))))
         self.close()
 
     def eof_received(self) -> bool:

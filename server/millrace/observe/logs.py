@@ -110,6 +110,42 @@ EVENTS: Final[dict[str, LogEvent]] = {
         ("step", "operators"),
         "A restart could emit other rows: a user function is not deterministic, or this is a bug in the server.",
     ),
+    "a standby copies the data directory": LogEvent("info", ("standby",), "It does so once, before it follows."),
+    "a standby follows this server": LogEvent(
+        "info", ("standby", "after"), "It has the records up to this one, and gets each further one."
+    ),
+    "a standby follows this server no more": LogEvent(
+        "warning", ("standby", "has"), "Its connection has ended. Its records are kept, up to `standby.keep`."
+    ),
+    "a standby lacks more records than are kept for it: it has to copy the data directory again": LogEvent(
+        "error", ("standby", "lacks"), "Start it with an empty data directory, or raise `standby.keep`."
+    ),
+    "a standby did not take the last records in time": LogEvent(
+        "warning", (), "This server has ended; its next start sends the rest."
+    ),
+    "copying the data directory of the server to follow": LogEvent(
+        "info", ("server",), "This standby has an empty data directory."
+    ),
+    "copied the data directory": LogEvent(
+        "info", ("files", "bytes", "records"), "Every file was compared with its checksum."
+    ),
+    "following": LogEvent("info", ("server", "listen", "admin"), "This server is a standby: it shows its state only."),
+    "connected to the server that this one follows": LogEvent(
+        "info", ("server", "after"), "It sends the records after this one."
+    ),
+    "not connected to the server that this one follows; trying again": LogEvent(
+        "warning", ("reason",), "This standby tries for ever. `millrace promote` makes it the primary."
+    ),
+    "the records of the other server cannot be replayed: this one stops": LogEvent(
+        "error", ("reason",), "The versions differ, or a user function is missing here."
+    ),
+    "being promoted: replaying what was received": LogEvent("warning", ("records",), "Clients are refused until then."),
+    "promoted: this server is the primary": LogEvent(
+        "warning", ("epoch", "after", "missing_steps"), "Steps that the other server had announced may be missing."
+    ),
+    "this data directory was promoted: standby.follow is ignored": LogEvent(
+        "warning", ("follow",), "Remove the setting: this server follows no other one."
+    ),
     "the journal's disk is full: feeds wait and changes are refused": LogEvent(
         "error", ("reason",), "Make room in the data directory. Readers are served meanwhile."
     ),

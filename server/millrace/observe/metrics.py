@@ -29,6 +29,7 @@ from millrace.net.sink import WriterSink
 from millrace.observe.families import counter as _counter
 from millrace.observe.families import gauge as _gauge
 from millrace.observe.journals import journal_families
+from millrace.observe.standbys import Facts, standby_families
 from millrace.operators.source.source import CAUSES
 from millrace.protocol.admin.operators import ComponentView, InputView, OperatorView
 from millrace.protocol.admin.streams import ArchiveView
@@ -123,6 +124,7 @@ class Metrics:
         self.archives: Callable[[], Mapping[str, ArchiveView]] = dict
         self._reconfigurations: Counter[tuple[str, str]] = Counter()
         self.durability: Durability | None = None
+        self.standby: Callable[[], Facts] = Facts
         self.problems: Callable[[], list[str]] = list
         self.refusals = Refusals()
         self.guesses: Guesses | None = None
@@ -266,6 +268,7 @@ class Metrics:
             [((), len(self.problems()))],
         )
         yield from journal_families(self.durability, self._runner.now_us())
+        yield from standby_families(self.standby())
 
     def _sources(self) -> Iterator[Metric]:
         received = self._feeds.received()

@@ -15,6 +15,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -41,6 +42,8 @@ FOLDERS: Final = ("data_dir", "history_dir", "sink_dir")
 # The catalog's file in `data_dir`.
 CATALOG: Final = "catalog.sqlite"
 DELIMITER: Final = "__"
+# The usual HTTP port.
+ADMIN_PORT: Final = 7421
 # A shorter lease would run out while a loaded machine answers.
 LEAST_LEASE_US: Final = 1_000_000
 
@@ -85,6 +88,36 @@ def parse_address(value: object) -> Address:
     if ":" in host and not bracketed:
         raise ValueError(f"expected an IPv6 address in brackets, such as [::1]:7420, got {value!r}")
     return Address(host[1:-1] if bracketed else host, int(port))
+
+
+class Where(NamedTuple):
+    """The HTTP port of another server."""
+
+    scheme: str
+    address: Address
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.address}"
+
+
+def parse_where(text: str) -> Where:
+    """`HOST`, `HOST:PORT` or a URL. Without a scheme it is https, and on this machine http."""
+    parts, host, port = None, None, None
+    try:
+        parts = urlsplit(text if "://" in text else f"//{text}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        pass
+    more = parts is None or parts.path.strip("/") or parts.query or parts.fragment or parts.username is not None
+    if not host or more or parts is None or parts.scheme not in ("", "http", "https"):
+        raise ValueError(f"expected HOST:PORT or a URL, such as https://10.0.0.1:{ADMIN_PORT}, got {text!r}")
+    address = Address(host, port or ADMIN_PORT)
+    return Where(parts.scheme or ("http" if address.is_loopback else "https"), address)
+
+
+def _check_where(text: str) -> str:
+    parse_where(text)
+    return text
 
 
 AddressField = Annotated[Address, BeforeValidator(parse_address), PlainSerializer(str)]
@@ -456,8 +489,24 @@ class JournalSection(Section):
 
 
 class StandbySection(Section):
-    """A second server that can take over, and what this one makes dependent on it."""
+    """A second server that takes over ([set up](howto/standby.md)): what it follows, and what the first one does."""
 
+    follow: Annotated[str, AfterValidator(_check_where)] | None = Field(
+        default=None,
+        description="The HTTP port of the server that this one follows: `https://HOST:7421`. Without a scheme it is "
+        "https, and http for this machine. A data directory that was promoted is not affected.",
+    )
+    token_file: Path | None = Field(
+        default=None, description="File whose first line is the token of that HTTP port. Default: this server's own."
+    )
+    ca_file: Path | None = Field(
+        default=None, description="PEM file with the certificate authority of that HTTP port. Default: the system's."
+    )
+    keep: Size = Field(
+        default="1 GB",
+        description="At the server that is followed: how much of the journal waits for a standby that lags or is away. "
+        "A standby that lags more must copy the data directory again.",
+    )
     lease: LeaseField | None = Field(
         default=None,
         description="How long this server continues without an answer of its standby. Afterwards it emits, "
@@ -502,7 +551,7 @@ def load(path: Path | None = None, flags: Mapping[str, Mapping[str, Any]] | None
     except ValidationError as error:
         raise ConfigError(problems + [_line(item, path, data) for item in error.errors()]) from None
     settings._path = path
-    problems += [*_contradictions(settings.server), *_missing_journal(settings)]
+    problems += [*_contradictions(settings.server), *_impossible_standby(settings), *_missing_journal(settings)]
     if problems:
         raise ConfigError(problems)
     return settings
@@ -648,6 +697,26 @@ def _contradictions(server: ServerSection) -> Iterator[str]:
             "need one port and the HTTP API another; change one of them"
         )
     yield from _missing_files(server)
+
+
+def _impossible_standby(settings: Settings) -> Iterator[str]:
+    """Why this server cannot follow another one."""
+    standby, server = settings.standby, settings.server
+    for name in ("token_file", "ca_file"):
+        path = getattr(standby, name)
+        if path is not None and not path.is_file():
+            yield f"standby.{name}: file {path} does not exist"
+    if standby.token_file is not None and standby.token_file.is_file():
+        try:
+            read_token(standby.token_file)
+        except ConfigError as error:
+            yield from (f"standby.token_file: {problem}" for problem in error.problems)
+    if standby.follow is None:
+        return
+    if server.data_dir is None:
+        yield "standby.follow: a standby needs a data directory of its own: set server.data_dir (--data-dir DIR)"
+    if _overlap(parse_where(standby.follow).address, server.admin):
+        yield f"standby.follow: {standby.follow} is this server's own HTTP port (server.admin): name another server's"
 
 
 def _missing_journal(settings: Settings) -> Iterator[str]:

@@ -21,6 +21,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -49,11 +50,12 @@ from millrace.observe.logs import add_context, sparing, without_controls
 from millrace.observe.metrics import Metrics, version
 from millrace.observe.rates import LOOK_SECONDS, Rates
 from millrace.observe.recent import recent
+from millrace.observe.standbys import Facts
 from millrace.observe.trial import Trials
 from millrace.protocol import Limits, MillraceError, Refuse
 from millrace.protocol.admin.operators import ComponentView, MemberInputView, OperatorView
 from millrace.protocol.admin.queries import QueryView, RestartedView, Why
-from millrace.protocol.admin.server import ServerView
+from millrace.protocol.admin.server import PromotionView, ServerView
 from millrace.protocol.admin.streams import ArchivedView, FeedView, StalenessView, StreamView
 from millrace.run.banner import print_banner
 from millrace.run.catalog import Catalog
@@ -65,14 +67,17 @@ from millrace.run.config import (
     admin_security,
     history_folder,
     listen_security,
+    parse_where,
     read_token,
 )
 from millrace.run.durability import LAST_SECONDS, Durability
 from millrace.run.moments import Moments
 from millrace.run.planning import Planning
-from millrace.run.recovery import RecoveryStopped
+from millrace.run.recovery import RecoveryError, RecoveryStopped
 from millrace.run.runner import NOTHING, Runner, Stopwatch, Timepiece
 from millrace.run.seams import Seams
+from millrace.run.standby import Role, Standby, role_at_start
+from millrace.run.standbys import Standbys
 from millrace.run.supervision import Supervisor
 from millrace.run.timers import LoopTimers, Timers
 from millrace.run.worker import Worker
@@ -132,6 +137,9 @@ LEAST_SECONDS: Final = 0.05
 NO_PROMOTION: Final = Epochs()
 # Operators that a view describes before the loop does something else: two milliseconds.
 PIECE = 200
+# The states of a server that takes another one's steps.
+FOLLOWING: Final = ("following", "promoting")
+PROMOTE: Final = "`millrace promote` makes this one the primary"
 
 
 class StartError(MillraceError):
@@ -169,7 +177,7 @@ class Daemon:
             threads=threads,
             silence=self.silence,
         )
-        self.results.on_failure = self.runner.fail
+        self.results.on_failure = self.fail
         self.feeds = Feeds(self.runner)
         self.metrics = Metrics(self.engine, self.runner, self.feeds)
         self.runner.on_ask_ended = self.metrics.ask_ended
@@ -239,6 +247,7 @@ class Daemon:
             most_strangers=limits.unauthenticated_connections,
             strangers={},
             turned_away={},
+            refused=self.refused,
         )
         self.listen = settings.server.listen
         self.admin = settings.server.admin
@@ -246,17 +255,50 @@ class Daemon:
         self._addresses = None if folder is None else folder / "addresses.json"
         self._marker = None if folder is None else Marker(folder)
         self.durability = None if folder is None else Durability(self, folder)
+        self.standbys = None if folder is None else Standbys(self, folder)
+        self.role, self.standby = self._role(folder)
         self.moments = Moments(folder, settings.server.functions)
         self.metrics.durability = self.durability
         self.metrics.problems = self.problems
+        self.metrics.standby = self._standby_facts
         self.unclean_end: UncleanEnd | None = None  # of the server that was here before
         self._stopping = asyncio.Event()
         self._sockets: list[socket.socket] = []
         self._tasks: list[asyncio.Task[Any]] = []
         self._server: asyncio.Server | None = None
         self._http: HttpServer | None = None
+        self._standby: asyncio.Task[None] | None = None
         self._failure: MillraceError | None = None
         self._disorder: StartError | None = None  # a part of the end has failed
+
+    def _role(self, folder: Path | None) -> tuple[Role | None, Standby | None]:
+        """What the data directory is, and the standby that this server is."""
+        role, follows = role_at_start(self.settings)
+        follow = self.settings.standby.follow
+        if folder is None or follow is None or not follows:
+            return role, None
+        return role, Standby(self, folder, parse_where(follow), role)
+
+    @property
+    def promoted_epoch(self) -> int:
+        """The epoch that a promotion of this directory has decided; 0: it was not promoted."""
+        return 0 if self.role is None or self.role.promoted_us is None else self.role.epoch
+
+    @property
+    def follows(self) -> bool:
+        """Whether this server only takes the steps of another one."""
+        return self.state in FOLLOWING
+
+    @property
+    def leads(self) -> bool:
+        """Whether standbys can follow."""
+        return self.durability is not None and self.durability.leads
+
+    def refused(self) -> MillraceError | None:
+        """Why no client of streams is served."""
+        if not self.follows or self.standby is None:
+            return None
+        return Refuse(f"this server follows {self.standby.where}: connect to that one; {PROMOTE}", code="standby")
 
     @property
     def admin_url(self) -> str:
@@ -383,7 +425,7 @@ class Daemon:
         return RestartedView(at_us=at_us, text=f"restarted without operator state: {meaning}")
 
     def describe(self) -> ServerView:
-        server = self.settings.server
+        server, facts = self.settings.server, self._standby_facts()
         return ServerView(
             version=version(),
             state=self.state,
@@ -405,15 +447,33 @@ class Daemon:
             listen_guard=guard_of(server.listen, listen_security(server)),
             admin_guard=guard_of(server.admin, admin_security(server)),
             process=process(),
+            follows=facts.follows,
+            standbys=facts.standbys,
         )
+
+    def _standby_facts(self) -> Facts:
+        recorder = None if self.durability is None else self.durability.recorder
+        newest = 0 if recorder is None else recorder.recorded
+        return Facts(
+            follows=self.standby.view() if self.standby is not None and self.follows else None,
+            standbys=[] if self.standbys is None else self.standbys.views(newest),
+            epoch=self.epoch or 1,
+        )
+
+    def tuples_taken(self) -> int:
+        """Tuples that the engine's streams have taken in."""
+        return sum(stream.source.counts.input_tuples for stream in self.engine.streams_by_name.values())
 
     # -- epochs ------------------------------------------------------------------------------------
 
     @property
     def epoch(self) -> int | None:
         """The number of the server's epoch; None without a data directory."""
-        fence = None if self.durability is None else self.durability.fence
-        return None if fence is None else fence.epoch.number
+        if self.durability is None:
+            return None
+        if self.follows and self.durability.recovery is not None:
+            return self.durability.recovery.epochs.newest.number
+        return self.durability.epochs.newest.number
 
     def epoch_text(self) -> str | None:
         """The server's epoch, for those who may meet an older server."""
@@ -447,6 +507,10 @@ class Daemon:
     def progress(self) -> tuple[str, int]:
         """The state in words, for a start with how far it is; and a number that grows while it advances."""
         recovery = None if self.durability is None else self.durability.recovery
+        if self.follows and self.standby is not None:
+            return self.standby.sentence, 0
+        if self.state == "starting" and recovery is None and self.standby is not None and self.standby.copied_bytes:
+            return f"copying, {self.standby.copied_bytes >> 20} MB", self.standby.copied_bytes
         if self.state != "starting" or recovery is None:
             return self.state, 0
         return f"replaying {recovery.percent} %", recovery.replayed
@@ -459,7 +523,7 @@ class Daemon:
     def mark_of(self, stream: str) -> int:
         """No tuple that the archive does not have yet is on time below it: the engine stamps tuples with at least its
         clock. While steps wait to be durable, the engine is ahead of the archive."""
-        if self.runner.settles:
+        if self.runner.settles or self.follows:
             return self.archive.mark(stream)
         source = self.engine.source(stream)
         return source.mark if source.clocking.timestamps == "external" else max(source.mark, self.runner.now_us())
@@ -499,25 +563,30 @@ class Daemon:
 
     async def _start(self) -> None:
         server = self.settings.server
-        self._look_for_unclean_end()
+        if self.standby is None:
+            self._hold_folder()
         for setting, address in (("server.listen", server.listen), ("server.admin", server.admin)):
             self._sockets.append(_bind(setting, address))
         tcp, http = self._sockets
         self.listen, self.admin = _bound(tcp), _bound(http)
         if self.durability is None:
-            self._run_engine()
+            self.run_engine()
             await self.catalog.load()
         else:
             self._serve_http(http)  # first: its clients see the progress
+            if self.standby is not None:
+                await self.standby.prepare()
+                self._hold_folder()
             await self.durability.open()
             with self._in_the_folder():
                 self._remove_addresses()  # of a server that was killed
-            await self.durability.start(self._run_engine)
-        self.results.forget_unknown([outlet.history for outlet in self.runner.outlets.values()])
+            await self.durability.start(self.run_engine, follows=self.standby is not None)
         self._report_unclean_end()
         self.seams.load()
         loop = asyncio.get_running_loop()
         tls = _tls(listen_security(server))
+        if self.standby is not None:
+            self.state = "following"
         self._server = await loop.create_server(
             lambda: Connection(self.context), sock=tcp, ssl=tls, backlog=BACKLOG, ssl_handshake_timeout=_handshake(tls)
         )
@@ -527,20 +596,42 @@ class Daemon:
             self._watch(asyncio.create_task(self._sweep(self.settings.limits.idle_seconds), name="sweep"))
         self._watch(asyncio.create_task(self._measure(), name="rates"))
         self._watch(asyncio.create_task(self.archive.run(), name="history"))
-        self._watch(asyncio.create_task(self._watch_ages(), name="freshness"))
         if self.durability is not None:
             self._watch(asyncio.create_task(self.durability.run(), name="checkpoints"))
-            self._watch(asyncio.create_task(self.durability.watch(), name="follower"))
         with self._in_the_folder():
             self._write_addresses()
             if self._marker is not None:
                 self._marker.write(self.runner.now_us())
+        if self.standby is None:
+            self.become_ready()
+        else:
+            self._standby = asyncio.create_task(self.standby.run(), name="standby")
+            self._watch(self._standby)
+            log.info("following", server=str(self.standby.where), listen=str(self.listen), admin=self.admin_url)
+
+    def _hold_folder(self) -> None:
+        """Keep other servers out of the data directory, and see how the last one ended."""
+        self.catalog.keeper.open()
+        self._look_for_unclean_end()
+
+    def become_ready(self) -> None:
+        """Serve clients: at the end of a start, or of a promotion."""
+        self.results.forget_unknown([outlet.history for outlet in self.runner.outlets.values()])
+        self._watch(asyncio.create_task(self._watch_ages(), name="freshness"))
+        if self.durability is not None:
+            self._watch(asyncio.create_task(self.durability.watch(), name="follower"))
         self.state = "ready"
         log.info("ready", listen=str(self.listen), admin=self.admin_url)
-        if server.data_dir is None:
+        if self.settings.server.data_dir is None:
             log.info("no data_dir: streams and queries are lost when the server ends")
 
-    def _run_engine(self) -> None:
+    async def promote(self, *, force: bool) -> PromotionView:
+        """Make a standby the primary."""
+        if self.standby is None or not self.follows:
+            raise Refuse("this server follows none: it is a primary already", code="not_standby")
+        return await self.standby.promote(force=force)
+
+    def run_engine(self) -> None:
         self._watch(asyncio.create_task(self.runner.run(), name="engine"))
 
     async def make_durable(self) -> dict[str, Any]:
@@ -574,6 +665,14 @@ class Daemon:
     def stopping(self) -> bool:
         return self._stopping.is_set()
 
+    def fail(self, error: Exception) -> None:
+        """An error that ends the server."""
+        if self.follows:
+            self._failure = error
+            self.stop()
+        else:
+            self.runner.fail(error)
+
     def stop(self) -> None:
         """Start the orderly end."""
         self._stopping.set()
@@ -584,7 +683,8 @@ class Daemon:
 
     async def _end(self) -> None:
         """Stop accepting, process queued tuples within the time limit, flush the sinks, close the connections."""
-        self.state = "draining"
+        await self._whatever_happens(self._end_following)
+        followed, self.state = self.follows, "draining"
         log.info("draining", at_most_seconds=self.settings.server.drain_seconds)
         for part in (
             self._withdraw_addresses,
@@ -592,9 +692,10 @@ class Daemon:
             self._end_trials,
             self._end_changes,
             self._stop_reading,
-            self._drain,
+            *(() if followed else (self._drain,)),
             self._say_goodbye,
             self._make_last_checkpoint,
+            self._end_standbys,
             self._close_sinks,
             self._close_results,
             self._close_archive,
@@ -681,6 +782,15 @@ class Daemon:
         if self.durability is not None and self._failure is None:
             await self.durability.make_last()
 
+    async def _end_following(self) -> None:
+        if self._standby is not None and self.standby is not None:
+            self.standby.end()
+            await asyncio.wait([self._standby])
+
+    async def _end_standbys(self) -> None:
+        if self.standbys is not None:
+            await self.standbys.close()
+
     async def _close_journal(self) -> None:
         if self.durability is not None:
             await self.durability.close()
@@ -730,7 +840,7 @@ class Daemon:
 
     def _task_ended(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            if isinstance(error, JournalError | ResultsBroken | Superseded):  # logged when it happened
+            if isinstance(error, JournalError | RecoveryError | ResultsBroken | Superseded):  # logged when it happened
                 self._failure = error
             else:
                 log.error("internal error: the server is stopping", task=task.get_name(), exc_info=error)

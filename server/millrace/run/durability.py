@@ -45,6 +45,7 @@ from millrace.run.marks import Marks
 from millrace.run.recorder import Recorder
 from millrace.run.recovery import Recovery, RecoveryError, RecoveryStopped
 from millrace.standby.epoch import Epoch, Epochs, Fence
+from millrace.standby.lease import PrimaryLease
 from millrace.standby.superseded import check_superseded, write_superseded
 from millrace.values.retention import parse_keep
 
@@ -102,15 +103,16 @@ class Durability:
         self._marked = 0  # the newest record when there was a mark last
         self._marked_at = 0.0
         self._ending = False
+        self._follows = False
         self._contact = asyncio.Event()
         self.epochs = Epochs()
         self.fence: Fence | None = None  # once the server records
 
     # -- the start ---------------------------------------------------------------------------------
 
-    async def start(self, run: Callable[[], None]) -> None:
+    async def start(self, run: Callable[[], None], *, follows: bool = False) -> None:
         """Recover what `open` has found, or load the catalog of a data directory that has no journal yet. `run` starts
-        the engine's driver."""
+        the engine's driver. A server that `follows` another one only recovers."""
         checkpoint = self._found
         if checkpoint is None:  # first, because a catalog that cannot be read must leave the directory as it is
             run()
@@ -130,11 +132,35 @@ class Durability:
         self.epochs = recovery.epochs
         if recovery.difference is not None:
             self.following.differed(recovery.difference)
+        if follows:
+            self._follows = True
+            self.recorder = self._recorder(_nothing)
+            self._made_at = time.monotonic()
+        else:
+            await self._go_on(run)
+
+    async def take_over(self, run: Callable[[], None]) -> None:
+        """All that was copied from another server's journal is replayed: go on in its place."""
+        assert self.recorder is not None
+        async with self._one_at_a_time:
+            await self.recorder.end()
+            self._follows = False
+            self._bytes = 0
+            await self._go_on(run)
+
+    async def _go_on(self, run: Callable[[], None]) -> None:
+        """After the replay: work as a server."""
+        assert self._journal is not None
+        assert self.recovery is not None
+        self.epochs = self.recovery.epochs
+        if self._daemon.promoted_epoch > self.epochs.newest.number:
+            self.raise_epoch()
         self._record(self._journal)
         run()
+        self._daemon.catalog.temporaries.rest = False
         self._daemon.catalog.keeper.recovered()
         await self._wait_for_standby()
-        await recovery.tidy()
+        await self.recovery.tidy()
 
     def raise_epoch(self) -> None:
         """This server takes over: between the end of its replay and its first record."""
@@ -218,14 +244,17 @@ class Durability:
         runner, engine = self._daemon.runner, self._daemon.engine
         for name, value in self._daemon.limits.items():
             setattr(engine, name, value)
-        self.recorder = Recorder(
-            journal, self._settings.sync, runner.durable, runner.fail, self._make_room, self._daemon.lease
-        )
+        self.recorder = self._recorder(runner.durable, self._daemon.lease)
         self.recorder.start(version(), {name: getattr(engine, name) for name in LIMITS}, self.epochs.to_data())
         self.fence = Fence(journal.server_id, self.epochs.newest)
         runner.record_in(self.recorder)
         self._made_at = self._marked_at = time.monotonic()
         self._marked = self.recorder.recorded
+
+    @property
+    def leads(self) -> bool:
+        """Whether this server records steps that it takes itself."""
+        return self.recorder is not None and not self._follows
 
     def heard(self, ping: int, lsn: int) -> None:
         """The standby has answered a ping, and has the records up to `lsn` on its disk."""
@@ -248,6 +277,10 @@ class Durability:
                 wait.cancel()
             if daemon.stopping:
                 raise RecoveryStopped("stopped while it waited for the standby")
+
+    def _recorder(self, durable: Callable[[int], None], lease: PrimaryLease | None = None) -> Recorder:
+        assert self._journal is not None
+        return Recorder(self._journal, self._settings.sync, durable, self._daemon.fail, self._make_room, lease)
 
     # -- digests -----------------------------------------------------------------------------------
 
@@ -293,6 +326,15 @@ class Durability:
             return True
         return more >= self._settings.checkpoint_bytes or (more > 0 and age >= self._settings.checkpoint_seconds)
 
+    @property
+    def _taken(self) -> int:
+        """The newest record that the engine has taken: a server's newest one, unless it copies those of another."""
+        assert self.recorder is not None
+        if self._follows:
+            assert self.recovery is not None
+            return self.recovery.lsn
+        return self.recorder.recorded
+
     def _failed(self, error: Exception) -> None:
         text = error.text if isinstance(error, MillraceError) else str(error)
         if self.error != text:
@@ -320,7 +362,10 @@ class Durability:
         assert recorder is not None
         now_us = self._daemon.runner.now_us()
         async with self._one_at_a_time:
-            recorder.trim(await asyncio.get_running_loop().run_in_executor(None, self._look_at_past, now_us))
+            before = await asyncio.get_running_loop().run_in_executor(None, self._look_at_past, now_us)
+            if self._daemon.standbys is not None:
+                before = self._daemon.standbys.needed(before, recorder.recorded, journal.segments)
+            recorder.trim(before)
 
     def _look_at_past(self, now_us: int) -> int:
         """Outside the loop: the record before which others may go. While the next checkpoint and the next segment would
@@ -373,10 +418,8 @@ class Durability:
         async with daemon.catalog.at_rest():
             await daemon.runner.at_rest()
             began = time.perf_counter()
-            recorder = self.recorder
             if lsn is None:
-                assert recorder is not None
-                lsn = recorder.recorded
+                lsn = self._taken
             if lsn == self.checkpoint:
                 return
             assert self._journal is not None
@@ -528,7 +571,9 @@ class Durability:
             follower=self.following.view(last),
             recovery=None
             if recovery is None
-            else RecoveryView(steps=recovery.steps, replayed=recovery.replayed, seconds=recovery.seconds),
+            else RecoveryView(
+                steps=recovery.steps, replayed=min(recovery.replayed, recovery.steps), seconds=recovery.seconds
+            ),
         )
 
     @property
@@ -555,6 +600,10 @@ class Durability:
         found = [] if self.recorder is None else self.recorder.problems()
         found += self.following.problems()
         return found if self.error is None else [*found, f"no checkpoint can be made: {self.error}"]
+
+
+def _nothing(_: int) -> None:
+    """Nobody waits for the records of another server."""
 
 
 def _has_records(disk: RealDisk, first_lsn: int) -> bool:

@@ -70,7 +70,8 @@ class Keeper:
         self.loaded = False
         self.error: str | None = None
         self.took = Pause()  # of the change whose turn it is
-        self.store = None if folder is None else CatalogFile(folder / CATALOG)
+        self.store: CatalogFile | None = None
+        self._folder = folder
         self._engine = engine
         self._runner = runner
         self._sinks = sinks
@@ -151,6 +152,11 @@ class Keeper:
         return {name: query.plan for name, query in self._engine.queries_by_name.items()}
 
     # -- the file ----------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Lock the file for this server; StoreError if that is not possible."""
+        if self._folder is not None:
+            self.store = CatalogFile(self._folder / CATALOG)
 
     def read(self) -> tuple[Stored, Decisions]:
         """The file's contents, of which the ledger gets its part."""

@@ -35,7 +35,8 @@ class Recorder:
     durable   is called on the loop with the newest step that may have effects, and `fail` with the error that ends
               recording
     recorded  the number of the newest recorded step, and `bytes` all that was recorded since the server started
-    settled   the newest step that is durable here, and `passed` the newest one that may have effects
+    settled   the newest step that is durable here, and `passed` the newest one that may have effects; each of the
+              `watchers` is set when `settled` grows
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Recorder:
         self._synced = self.recorded
         self._syncing: deque[tuple[int, Callable[[], None]]] = deque()
         self._wanted: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self.watchers: set[asyncio.Event] = set()
         self._writer = JournalWriter(
             journal,
             sync=sync,
@@ -98,8 +100,12 @@ class Recorder:
         """Record what the state is between two steps; the number of the record."""
         return self._append(encode_mark(Mark(digests, checkpoint)))
 
-    def _append(self, record: bytes | list[Buffer]) -> int:
-        number = self.recorded = self._writer.append(record)
+    def copy(self, record: bytes, time_us: int) -> int:
+        """Record what another server has recorded at that time."""
+        return self._append(record, time_us)
+
+    def _append(self, record: bytes | list[Buffer], time_us: int | None = None) -> int:
+        number = self.recorded = self._writer.append(record, time_us)
         size = size_of(record)
         self.bytes += size
         self._waiting.append((number, size))
@@ -143,6 +149,8 @@ class Recorder:
 
     def _settle(self, number: int) -> None:
         self.settled = number
+        for watcher in self.watchers:
+            watcher.set()
         self._pass(self.lease.passes(number, self._clock()) if self.lease.matters else number)
 
     def _pass(self, number: int) -> None:
@@ -240,10 +248,14 @@ class Recorder:
             found.append(f"nothing leaves the server: {self.awaits_standby}; {CONTACT}")
         return found
 
+    async def end(self) -> None:
+        """Write and sync the rest. The journal stays open for another recorder."""
+        await self._loop.run_in_executor(None, self._writer.close)
+
     async def close(self) -> None:
-        """Write and sync the rest."""
+        """The same, and close the journal."""
         try:
-            await self._loop.run_in_executor(None, self._writer.close)
+            await self.end()
         finally:
             self.journal.close()
 

@@ -36,7 +36,6 @@ from millrace.net.sink import Count
 from millrace.protocol import MillraceError, Refuse
 from millrace.run.catalog import new_streams
 from millrace.run.control import changed, from_data
-from millrace.run.worker import Worker
 from millrace.standby.epoch import Epochs
 from millrace.values.expression import functions_in
 from millrace.values.functions import LIBRARY
@@ -67,7 +66,7 @@ class RecoveryStopped(MillraceError):  # noqa: N818 - named after the event
 
 
 class Recovery:
-    """One recovery. `replayed` of `steps` steps are done."""
+    """One recovery. `replayed` of `steps` steps are done; `lsn` is the newest record whose effects are carried out."""
 
     def __init__(self, daemon: Daemon, journal: Journal, checkpoint: Checkpoint) -> None:
         self.steps = journal.next_lsn - 1 - checkpoint.lsn
@@ -76,6 +75,7 @@ class Recovery:
         self._daemon = daemon
         self._journal = journal
         self._checkpoint = checkpoint
+        self.lsn = self._newest = checkpoint.lsn
         self._records = Replay(daemon.engine)
         self._began = time.monotonic()
         self._done = False
@@ -100,22 +100,19 @@ class Recovery:
         return 100 * self.replayed // self.steps if self.steps else 0
 
     async def run(self) -> None:
-        worker = Worker("recovery")
-        try:
-            await self._restore(worker)
-            await self._replay(worker)
-        finally:
-            worker.close()
+        self._daemon.runner.replays = self._daemon.catalog.temporaries.rest = True
+        await self._restore()
+        await self._replay()
         self._check_functions()
         self._took, self._done = time.monotonic() - self._began, True
         log.info("recovered", checkpoint=self._checkpoint.lsn, steps=self.steps, seconds=round(self.seconds, 3))
 
     # -- the checkpoint ----------------------------------------------------------------------------
 
-    async def _restore(self, worker: Worker) -> None:
+    async def _restore(self) -> None:
         daemon, control = self._daemon, self._checkpoint.control
         try:
-            await worker.run_whole(self._become)
+            await daemon.runner.between_steps(self._become)
         except Exception as error:
             reason = error.text if isinstance(error, MillraceError) else repr(error)
             raise RecoveryError(
@@ -161,14 +158,12 @@ class Recovery:
 
     # -- the journal -------------------------------------------------------------------------------
 
-    async def _replay(self, worker: Worker) -> None:
+    async def _replay(self) -> None:
         daemon = self._daemon
         records = self._journal.read(self._checkpoint.lsn + 1) if self.steps else iter(())
         told = time.monotonic()
         try:
-            while done := await worker.run_whole(lambda: self._replay_some(records)):
-                for step, effects in done:
-                    await self._follow(step, effects)
+            while await self.advance(records):
                 if daemon.stopping:
                     raise RecoveryStopped(f"stopped after {self.replayed} of {self.steps} steps were replayed")
                 if time.monotonic() - told > LOG_SECONDS:
@@ -179,9 +174,14 @@ class Recovery:
         for outlet in daemon.runner.outlets.values():
             if outlet.log is not None:  # a power cut may have left rows of steps that are lost
                 outlet.log.cut(outlet.next_sequence)
-        for name, stream in daemon.engine.streams_by_name.items():
-            if name in daemon.catalog.known.streams:
-                daemon.feeds.continue_from(name, stream.producers.positions())
+
+    async def advance(self, records: Iterator[tuple[int, bytes]]) -> bool:
+        """Replay some of these records; False: there were none. No change and no checkpoint is made meanwhile."""
+        async with self._daemon.catalog.at_rest():
+            for step, effects in await self._daemon.runner.between_steps(lambda: self._replay_some(records)):
+                await self._follow(step, effects)
+            before, self.lsn = self.lsn, self._newest
+        return self.lsn > before
 
     def _check_functions(self) -> None:
         """The replay went without functions that have gone, but the queries of now cannot."""
@@ -199,7 +199,7 @@ class Recovery:
         for lsn, record in records:
             try:
                 taken = self._records.take(lsn, record)
-                self.replayed += 1
+                self.replayed, self._newest = self.replayed + 1, lsn
             except Exception as error:
                 reason = error.text if isinstance(error, MillraceError) else repr(error)
                 text = f"record {lsn} of the journal cannot be replayed: {reason}"
@@ -218,7 +218,7 @@ class Recovery:
             answer = next(one for one in effects.orders if isinstance(one, Answer) and one.id == number)
             if answer.refused is None:
                 await self._change(note)
-        self._daemon.runner.replayed(effects)
+        self._daemon.runner.replayed(step.now_us, effects)
 
     async def _change(self, note: Mapping[str, Any]) -> None:
         catalog, keeper = self._daemon.catalog, self._daemon.catalog.keeper
@@ -237,6 +237,9 @@ class Recovery:
         """End what belonged to connections, and to work that a restart ends: trials, and queries that read history."""
         daemon = self._daemon
         engine, runner, catalog = daemon.engine, daemon.runner, daemon.catalog
+        for name, stream in engine.streams_by_name.items():
+            if name in catalog.known.streams:
+                daemon.feeds.continue_from(name, stream.producers.positions())
         for name in catalog.known.streams:
             for feed in list(engine.source(name).feeds.by_name):
                 runner.submit(FeedHeld(name, feed, False))
@@ -269,6 +272,7 @@ class Recovery:
                 log.warning("a query could not be dropped and emits no rows", query=name, reason=refused.text)
         catalog.keeper.catching_up.clear()
         await catalog.note_undecided()
+        runner.press_again()
 
 
 def _counts(data: Mapping[str, Any]) -> dict[str, Count]:

@@ -197,6 +197,7 @@ class Runner:
         self._progress: dict[str, int] = {}
         self.late: dict[str, int] = {}
         self.far: dict[str, int] = {}
+        self.replays = False  # whether recorded steps are taken again, so that nothing is asked of the engine
         self.guessing = False  # whether some stream's time may be guessed by the clock
         self.on_delivery: Callable[[str, int, Batch], None] = _ignore
         self.on_history: Callable[[Archived], None] = _ignore
@@ -521,8 +522,8 @@ class Runner:
     # -- backpressure from slow consumers ----------------------------------------------------------------
 
     def _press(self, outlet: Outlet, backpressure: Backpressure) -> None:
-        if self.outlets.get(outlet.query) is not outlet:
-            return  # the query is gone
+        if self.replays or self.outlets.get(outlet.query) is not outlet:
+            return  # no feed is connected, or the query is gone
         query, slowest, now_us = outlet.query, outlet.slowest, self.now_us()
         if outlet.waiting_since_us is None and slowest is not None:
             outlet.waiting_since_us = now_us
@@ -535,6 +536,13 @@ class Runner:
             sparing.info("feeds continue: every reader has caught up", query, query=query)
         strict = backpressure is Backpressure.STRICT
         self.command(WithholdCredit(query, bool(backpressure), strict)).add_done_callback(_look_at)
+
+    def press_again(self) -> None:
+        """The replay has ended: feeds wait for readers that are slow now."""
+        self.replays = False
+        for outlet in self.outlets.values():
+            if outlet.backpressure:
+                self._press(outlet, outlet.backpressure)
 
     def _release(self, outlet: Outlet) -> None:
         """Let feeds continue when an outlet is removed with its consumers."""
@@ -768,10 +776,12 @@ class Runner:
 
     # -- recovery ----------------------------------------------------------------------------------
 
-    def replayed(self, effects: Effects) -> None:
+    def replayed(self, now_us: int, effects: Effects) -> None:
         """Bring what reads the engine to the state after a replayed step. Nobody is connected, and what was counted or
         logged then is not counted or logged again."""
         self._more = effects.more
+        while self._wakes and self._wakes[0] <= now_us:
+            heapq.heappop(self._wakes)
         for order in effects.orders:
             match order:
                 case Deliver(query=query):

@@ -23,10 +23,12 @@ GRACE_SECONDS: Final = 10.0
 
 
 class Temporaries:
-    """The temporary queries of a server. `drop` ends a query by its name."""
+    """The temporary queries of a server. `drop` ends a query by its name. None ends while they `rest`: the steps that
+    are replayed say when."""
 
     def __init__(self, runner: Runner, timers: Timers, drop: Callable[[str], Awaitable[Any]]) -> None:
         self.names: dict[str, Handle] = {}
+        self.rest = False
         self._runner = runner
         self._timers = timers
         self._drop = drop
@@ -58,7 +60,7 @@ class Temporaries:
             self._end(name)
 
     def _end(self, name: str) -> None:
-        if name in self.names:
+        if name in self.names and not self.rest:
             task = asyncio.get_running_loop().create_task(self._dropped(name), name=f"drop {name}")
             self._dropping.add(task)
             task.add_done_callback(self._dropping.discard)

@@ -113,3 +113,21 @@ class TrialRequest:
     )
     revert_if: str | None = given(f"When to revert: {FORMS}.", default=None, max_length=NAME_LENGTH)
     revert: bool = given("Revert in any case.", default=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeardRequest:
+    """What a standby has on its disk: its answer to a ping."""
+
+    __pydantic_config__: ClassVar[Mapping[str, Any]] = STRICT
+    standby: str = given("The name that the standby has invented for itself.", min_length=1, max_length=64)
+    ping: int = given("The number of the ping.", ge=0, le=2**63 - 1)
+    lsn: int = given("The newest record on its disk.", ge=0, le=2**63 - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromotionRequest:
+    """Make a standby the primary."""
+
+    __pydantic_config__: ClassVar[Mapping[str, Any]] = STRICT
+    force: bool = given("Also while the other server still works: there are two primaries then.", default=False)

@@ -139,6 +139,57 @@ class JournalView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StandbyView:
+    """A standby of this server: its address, the newest record on its disk, how many it lacks, and when it answered
+    last. `left`: it lacks more than is kept for it, so it must copy the data directory again."""
+
+    peer: str
+    connected: bool
+    copying: bool
+    lsn: int
+    lag_steps: int
+    sent_bytes: int
+    since_us: int
+    heard_us: int | None
+    left: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowedView:
+    """The server that this one follows: whether it is connected, or why not; the newest record on the disk here; the
+    newest one that the other server has announced, and by its clock when; how far behind that this server is, in steps,
+    tuples and seconds; the records that are on the disk and not replayed; and for how long the other was silent."""
+
+    server: str
+    connected: bool
+    error: str | None
+    lsn: int
+    announced_lsn: int | None
+    announced_us: int | None
+    lag_steps: int
+    lag_tuples: int
+    lag_seconds: float
+    to_replay: int
+    silent_seconds: float | None
+    received_bytes: int
+    connections: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromotionView:
+    """A promotion: the last record of the server before, the newest one that it had announced and at which time of its
+    clock, and what of that is missing here. It was silent for so long: what it did meanwhile is missing, too."""
+
+    epoch: int
+    last_lsn: int
+    announced_lsn: int | None
+    announced_us: int | None
+    missing_steps: int
+    missing_tuples: int
+    silent_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerView:
     """The server. The fields with a default are those that older servers do not send."""
 
@@ -162,6 +213,8 @@ class ServerView:
     listen_guard: GuardView | None = None
     admin_guard: GuardView | None = None
     process: ProcessView | None = None
+    standbys: Sequence[StandbyView] = ()
+    follows: FollowedView | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
