@@ -4,6 +4,7 @@ import secrets
 
 import pytest
 
+from tests.torture.pair import Pair
 from tests.torture.world import World
 
 
@@ -15,3 +16,11 @@ def test_killed_servers_lose_and_double_nothing(tmp_path, sync, follower):
         world.play(3)
     finally:
         world.end()
+
+
+def test_a_killed_standby_that_takes_over_from_a_killed_primary_loses_and_doubles_nothing(tmp_path):
+    pair = Pair(tmp_path / "data", secrets.randbits(32), "[journal]\ncheckpoint_seconds = 1\n")
+    try:
+        pair.play_pair(kills=1, changes=1)
+    finally:
+        pair.end()

@@ -96,6 +96,7 @@ class Feeder(Worker):
                 feed = client.open(self.stream, producer=self.producer)
                 self.world.opened.wait()  # a feed that opens after tuples of another could only be late
                 while not self.world.stopping.is_set():
+                    self.world.rest(feed)
                     count = self.random.choice((1, 3, 20, 200))
                     feed.send([self.row(number) for number in range(self.sent, self.sent + count)])
                     self.sent += count
@@ -137,6 +138,10 @@ class World:
         self.random = random.Random(seed)
         self.listen, self.admin = (f"127.0.0.1:{free_port()}" for _ in range(2))
         self.stopping, self.finish = threading.Event(), threading.Event()
+        self.going = threading.Event()  # cleared: feeders rest when everything that they sent is accepted
+        self.going.set()
+        self.resting = 0
+        self._counting = threading.Lock()
         self.server: subprocess.Popen[bytes] | None = None
         self.opened = threading.Barrier(len(FEEDS))
         self.kills = 0
@@ -148,6 +153,17 @@ class World:
 
     def client(self) -> Client:
         return Client(self.listen, reconnect=Backoff(first=0.05, factor=1.5, most=0.5, attempts=1_000))
+
+    def rest(self, feed: Any) -> None:
+        """A feeder rests while it should."""
+        if self.going.is_set():
+            return
+        feed.flush()
+        with self._counting:
+            self.resting += 1
+        self.going.wait()
+        with self._counting:
+            self.resting -= 1
 
     # -- servers -----------------------------------------------------------------------------------
 
