@@ -315,6 +315,18 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
             ((f"millrace_journal_follower_lag_seconds{{{SERVER}}}", "{{instance}}"),),
         ),
         Panel(
+            "Lag of the standby",
+            "s",
+            "At a standby: the time since it had everything that its primary had announced. A promotion loses that.",
+            ((f"millrace_standby_lag_seconds{{{SERVER}}}", "{{instance}}"),),
+        ),
+        Panel(
+            "Steps that standbys lack",
+            "short",
+            "At a primary: the steps that its last standby lacks; it grows while none is connected.",
+            ((f"millrace_standby_lacking_steps{{{SERVER}}}", "{{instance}}"),),
+        ),
+        Panel(
             "Last recovery",
             "s",
             "How long the last start took to recover the state.",

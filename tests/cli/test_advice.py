@@ -30,6 +30,32 @@ SERVER = {
     "admin_guard": {"loopback": True, "tls": False, "token": False},
     "process": {"open_files": 20, "open_files_limit": 20_000},
 }
+STANDBY = {
+    "peer": "10.0.0.2",
+    "connected": False,
+    "copying": False,
+    "lsn": 3,
+    "lag_steps": 7,
+    "sent_bytes": 100,
+    "since_us": 0,
+    "heard_us": NOW - 60 * SECOND,
+    "left": False,
+}
+FOLLOWS = {
+    "server": "https://10.0.0.1:7421",
+    "connected": False,
+    "error": "it does not answer",
+    "lsn": 3,
+    "announced_lsn": None,
+    "announced_us": None,
+    "lag_steps": 0,
+    "lag_tuples": 0,
+    "lag_seconds": 0.0,
+    "to_replay": 0,
+    "silent_seconds": None,
+    "received_bytes": 0,
+    "connections": 0,
+}
 CONFIGURATION = {"limits": {"connections": 10_000}}
 STREAM = {
     "name": "s",
@@ -324,6 +350,27 @@ def test_nothing_is_advised_where_all_is_well() -> None:
                     "journal": {"checkpoint": {"error": "no space left on device", "steps_since": 7}},
                 }
             },
+        ),
+        (
+            "standby_gone",
+            "server",
+            "at 10.0.0.2 has not been heard for 60.0 s and lacks 7 steps",
+            "millrace standby",
+            {"server": {"standbys": [STANDBY]}},
+        ),
+        (
+            "standby_gone",
+            "server",
+            "at 10.0.0.2 lacks 7 steps, more than standby.keep keeps for it",
+            "millrace standby",
+            {"server": {"standbys": [{**STANDBY, "left": True}]}},
+        ),
+        (
+            "standby_gone",
+            "server",
+            "not connected to https://10.0.0.1:7421: it does not answer.",
+            "millrace standby",
+            {"server": {"follows": FOLLOWS}},
         ),
         (
             "follower_differs",

@@ -138,6 +138,31 @@ def outside_sinks(seen: Snapshot) -> Iterator[Advice]:
             yield Advice("sink_outside", name, text, "millrace config check --config FILE")
 
 
+def standby_gone(seen: Snapshot) -> Iterator[Advice]:
+    """A primary whose standby could not take over, and a standby that could not."""
+    for one in seen.server.standbys:
+        if one.left:
+            text = (
+                f"The standby at {one.peer} lacks {counted(one.lag_steps, 'step')}, more than standby.keep keeps for "
+                "it. It has to copy the data directory again: start it with an empty one."
+            )
+            yield Advice("standby_gone", "server", text, "millrace standby")
+        elif not (one.connected or one.copying):
+            silent = "" if one.heard_us is None else f" for {_seconds(seen.server.now_us - one.heard_us)}"
+            text = (
+                f"The standby at {one.peer} has not been heard{silent} and lacks {counted(one.lag_steps, 'step')}: if "
+                "this machine fails now, they are lost. Its records are kept up to standby.keep."
+            )
+            yield Advice("standby_gone", "server", text, "millrace standby")
+    follows = seen.server.follows
+    if follows is not None and not follows.connected:
+        text = (
+            f"This standby is not connected to {follows.server}: {_sentence(follows.error or 'it connects')} What that "
+            "server does meanwhile is missing here if this one is promoted."
+        )
+        yield Advice("standby_gone", "server", text, "millrace standby")
+
+
 def catalog_unwritten(seen: Snapshot) -> Iterator[Advice]:
     """A copy of the definitions that is out of date."""
     error = seen.server.catalog_error
@@ -600,6 +625,7 @@ RULES: Final[tuple[Rule, ...]] = (
     checkpoint_failed,
     follower_differs,
     follower_behind,
+    standby_gone,
     catalog_unwritten,
     unclean_end,
     restarted_queries,
