@@ -222,7 +222,8 @@ class Shell:
             try:
                 connection = http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)
                 connection.request("GET", "/-/ready")
-                ready = connection.getresponse().status == 200
+                answer = connection.getresponse()
+                ready = answer.status == 200 or b"seconds behind" in answer.read()
             except ConnectionRefusedError:
                 ready = False
             except (OSError, http.client.HTTPException):
