@@ -140,6 +140,9 @@ EVENTS: Final[dict[str, LogEvent]] = {
         "error", ("reason",), "The versions differ, or a user function is missing here."
     ),
     "being promoted: replaying what was received": LogEvent("warning", ("records",), "Clients are refused until then."),
+    "being promoted: waiting until the lease of the other server has expired": LogEvent(
+        "warning", ("seconds",), "The other server could still emit until then."
+    ),
     "promoted: this server is the primary": LogEvent(
         "warning", ("epoch", "after", "missing_steps"), "Steps that the other server had announced may be missing."
     ),
