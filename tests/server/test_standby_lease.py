@@ -56,7 +56,7 @@ async def test_a_promotion_waits_for_the_end_of_the_lease(tmp_path):
     server = {"data_dir": str(tmp_path / "one"), "admin": admin}
     starting = running(server=server, standby={"lease": "1 second"})
     start = asyncio.create_task(starting.__aenter__())
-    async with following(tmp_path / "two", daemon) as other:
+    async with following(tmp_path / "two", daemon, lease="1 second", confirm=True) as other:
         primary = await start
         await feed(primary, 3, 5)
         await level(primary, other)
@@ -69,4 +69,5 @@ async def test_a_promotion_waits_for_the_end_of_the_lease(tmp_path):
         assert not primary.lease.valid(primary.durability.recorder._clock())
         assert other.state == "ready"
         assert state(other)["sequences"] == state(primary)["sequences"]
+        await feed(other, 8, 2)  # it works alone until it has a standby
         await starting.__aexit__(None, None, None)

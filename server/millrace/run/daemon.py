@@ -668,7 +668,8 @@ class Daemon:
     def fail(self, error: Exception) -> None:
         """An error that ends the server."""
         if self.follows:
-            self._failure = error
+            told = StartError("internal error; see the server's log", code="internal")
+            self._failure = error if isinstance(error, MillraceError) else told
             self.stop()
         else:
             self.runner.fail(error)

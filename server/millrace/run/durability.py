@@ -146,6 +146,7 @@ class Durability:
             await self.recorder.end()
             self._follows = False
             self._bytes = 0
+            self._daemon.lease.alone = True  # until it has a standby
             await self._go_on(run)
 
     async def _go_on(self, run: Callable[[], None]) -> None:
