@@ -145,7 +145,9 @@ class Upstream:
         except ssl.SSLError as error:
             raise Rejected(f"no TLS with {self.where} ({_reason(error)}): does its HTTP port use it?") from None
         except (OSError, http.client.HTTPException) as error:
-            raise Unreachable(f"{self.where} does not answer ({_reason(error)})") from None
+            mute = self.where.scheme == "http" and isinstance(error, ConnectionResetError)
+            hint = "; if its HTTP port uses TLS, follow https://" if mute else ""
+            raise Unreachable(f"{self.where} does not answer ({_reason(error)}){hint}") from None
         raise self._rejection(response.status, content)
 
     def _rejection(self, status: int, content: bytes) -> MillraceError:
