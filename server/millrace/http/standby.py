@@ -60,7 +60,7 @@ def add_standby(app: FastAPI, daemon: Daemon) -> None:
 
     @app.post(f"{ROOT}heard", responses=refusals(400, 409), summary="A standby's answer to a ping")
     async def heard(request: HeardRequest) -> Response:
-        _standbys(daemon).heard(request.standby, request.ping, request.lsn)
+        _standbys(daemon).heard(request.standby, request.ping, request.lsn, request.epoch)
         return answer({})
 
     @app.post(

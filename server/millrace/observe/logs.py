@@ -79,6 +79,9 @@ EVENTS: Final[dict[str, LogEvent]] = {
         ("file", "bytes"),
         "A kill or a power cut has torn the last records; nothing in them was acknowledged.",
     ),
+    "the other server has stopped": LogEvent(
+        "info", ("server",), "The server that this one has replaced has seen the higher epoch."
+    ),
     "another server has taken over: this one stops": LogEvent(
         "error",
         ("epoch", "higher"),

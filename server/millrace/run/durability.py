@@ -146,7 +146,6 @@ class Durability:
             await self.recorder.end()
             self._follows = False
             self._bytes = 0
-            self._daemon.lease.alone = True  # until it has a standby
             await self._go_on(run)
 
     async def _go_on(self, run: Callable[[], None]) -> None:
@@ -154,10 +153,15 @@ class Durability:
         assert self._journal is not None
         assert self.recovery is not None
         self.epochs = self.recovery.epochs
-        if self._daemon.promoted_epoch > self.epochs.newest.number:
+        promoted = self._daemon.promoted_epoch > self.epochs.newest.number
+        if promoted:
             self.raise_epoch()
+            self._daemon.lease.alone = True  # until it has a standby
         self._record(self._journal)
         run()
+        if promoted:  # no client may learn of an epoch that a power cut takes back
+            assert self.recorder is not None
+            await self.recorder.wait_synced(self.recorder.recorded)
         self._daemon.catalog.temporaries.rest = False
         self._daemon.catalog.keeper.recovered()
         await self._wait_for_standby()

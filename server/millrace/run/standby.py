@@ -37,6 +37,7 @@ from millrace.run.recovery import Recovery, RecoveryError, RecoveryStopped
 from millrace.run.standbys import END, PING, RECORD, digest_at, mark_of
 from millrace.run.upstream import Rejected, Stream, Unreachable, Upstream
 from millrace.standby.lease import StandbyLease, steady_us
+from millrace.standby.superseded import forget_superseded
 from millrace.store.backups import BackupError
 from millrace.store.copies import receive
 
@@ -49,6 +50,8 @@ FILE: Final = "standby.json"
 # The pause before the next try to connect: at first and at most.
 LEAST_PAUSE_SECONDS: Final = 0.1
 MOST_PAUSE_SECONDS: Final = 5.0
+# How often a promoted server shows its epoch to the one that it has replaced.
+DEPOSE_SECONDS: Final = 5.0
 # How often it is looked whether rows that wait for the disk have become fewer.
 ROOM_SECONDS: Final = 0.01
 # A server whose newest ping is older than this does not answer.
@@ -171,6 +174,7 @@ class Standby:
         self._closing = self._ends = False
         self._wanted: asyncio.Future[PromotionView] | None = None  # the promotion
         self._receiving: asyncio.Task[None] | None = None
+        self._deposing: asyncio.Task[None] | None = None
         self._reader: JournalReader | None = None
         self._last_digest, self._last_us = "", 0  # of the newest record
         self._differs = False
@@ -222,6 +226,7 @@ class Standby:
         try:
             if self._role is None:
                 self._ask_whether_alike(disk, role)
+                forget_superseded(self._folder)  # its records are those of the server that has taken over
             write_role(self._folder, role)
         finally:
             disk.unlock()
@@ -289,6 +294,8 @@ class Standby:
     def end(self) -> None:
         """The server ends: follow no more."""
         self._ends = True
+        if self._deposing is not None:
+            self._deposing.cancel()
         self._news.set()
 
     async def _newest_digest(self, journal: Journal) -> str:
@@ -503,6 +510,22 @@ class Standby:
         if self._wanted is not None and not self._wanted.done():
             self._wanted.set_exception(error)
 
+    async def _depose(self) -> None:
+        """Show the other server that it was replaced, until it has understood. Clients may reach it earlier."""
+        upstream = Upstream(self.where, self._upstream.token_file, self._upstream.ca_file)
+        body = {"standby": self.role.name, "ping": 0, "lsn": 0, "epoch": self._daemon.epoch_text()}
+        while True:
+            try:
+                await asyncio.get_running_loop().run_in_executor(None, upstream.post, "heard", body)
+                return  # its epoch is not lower: it is this server's standby now
+            except MillraceError as error:
+                if error.code == "superseded":
+                    log.info("the other server has stopped", server=str(self.where))
+                    return
+            finally:
+                upstream.close()
+            await asyncio.sleep(DEPOSE_SECONDS)
+
     async def _take_over(self, recorder: Recorder) -> None:
         daemon = self._daemon
         assert daemon.durability is not None
@@ -516,6 +539,7 @@ class Standby:
         daemon.role = role
         await daemon.durability.take_over(daemon.run_engine)
         daemon.become_ready()
+        self._deposing = asyncio.create_task(self._depose(), name="deposing")
         view = PromotionView(
             epoch=epoch,
             last_lsn=last,

@@ -90,6 +90,7 @@ class Standbys:
         self._most_bytes = parse_bytes(daemon.settings.standby.keep)
         self._draining = False
         self._ending: str | None = None
+        self._leased: str | None = None  # the standby that the lease depends on
         self._news = asyncio.Event()  # whenever something ends, or is heard
 
     # -- copies ------------------------------------------------------------------------------------
@@ -114,7 +115,8 @@ class Standbys:
     # -- the journal -------------------------------------------------------------------------------
 
     async def admit(self, name: str, last: int, digest: str, server: str) -> None:
-        """Refuse a standby whose newest record is not one of this server's."""
+        """Refuse a standby whose newest record is not one of this server's, and a second one under a lease: either
+        could be promoted while the other answers."""
         recorder = self._recorder()
         journal = recorder.journal
         if server != mark_of(journal.server_id):
@@ -123,10 +125,10 @@ class Standbys:
                 "data directory",
                 code="another_server",
             )
-        if recorder.lease.matters and any(one.streams for one_name, one in self.known.items() if one_name != name):
+        if recorder.lease.matters and self._leased not in (None, name):
             raise Refuse(
-                "this server depends on another standby (standby.lease, standby.confirm), which is connected: stop "
-                "that one first",
+                "this server depends on another standby (standby.lease, standby.confirm): make sure that one is gone "
+                "for good, and restart this server",
                 code="too_many_standbys",
             )
         if last > recorder.settled:
@@ -154,6 +156,7 @@ class Standbys:
         recorder = self._recorder()
         known = self._known(name, peer, last)
         known.lsn, known.sent, known.left = max(known.lsn, last), last, False
+        self._leased = name
         reader = JournalReader(RealDisk(self._folder / JOURNAL_FOLDER), server_id=recorder.journal.server_id)
         worker, news = Worker("standby"), asyncio.Event()
         recorder.watchers.add(news)
@@ -216,15 +219,20 @@ class Standbys:
             "confirm": standby.confirm,
         }
 
-    def heard(self, name: str, ping: int, lsn: int) -> None:
-        """A standby has answered a ping, and has the records up to this one on its disk."""
+    def heard(self, name: str, ping: int, lsn: int, epoch: str | None = None) -> None:
+        """A standby has answered a ping, and has the records up to this one on its disk; or it has been promoted, and
+        shows its epoch."""
+        if epoch is not None:
+            if self._daemon.shown_epoch(epoch):
+                raise Refuse("a higher epoch has taken over: this server stops", code="superseded")
+            return
         known = self.known.get(name)
         if known is None:
             raise Refuse("this server does not know the standby: it has to connect again", code="unknown_standby")
         known.lsn = max(known.lsn, min(lsn, self._recorder().recorded))
         known.heard_us = self._daemon.runner.now_us()
-        assert self._daemon.durability is not None
-        self._daemon.durability.heard(ping, known.lsn)
+        if name == self._leased and self._daemon.durability is not None:
+            self._daemon.durability.heard(ping, known.lsn)
         self._news.set()
 
     # -- what is kept for them -----------------------------------------------------------------------

@@ -89,8 +89,8 @@ class Upstream:
 
     def __init__(self, where: Where, token_file: Path | None, ca_file: Path | None) -> None:
         self.where = where
-        self._token_file = token_file
-        self._ca_file = ca_file
+        self.token_file = token_file
+        self.ca_file = ca_file
         self._kept: http.client.HTTPConnection | None = None
 
     def open(self, path: str, **query: str | int) -> Stream:
@@ -123,17 +123,17 @@ class Upstream:
         if self.where.scheme == "http":
             return http.client.HTTPConnection(host, port, timeout=TIMEOUT_SECONDS)
         try:
-            context = ssl.create_default_context(cafile=None if self._ca_file is None else str(self._ca_file))
+            context = ssl.create_default_context(cafile=None if self.ca_file is None else str(self.ca_file))
         except (OSError, ssl.SSLError) as error:
-            raise Rejected(f"standby.ca_file: {self._ca_file}: {_reason(error)}") from None
+            raise Rejected(f"standby.ca_file: {self.ca_file}: {_reason(error)}") from None
         return http.client.HTTPSConnection(host, port, timeout=TIMEOUT_SECONDS, context=context)
 
     def _say(
         self, connection: http.client.HTTPConnection, method: str, path: str, body: bytes | None = None
     ) -> http.client.HTTPResponse:
         headers = {"user-agent": "millrace standby", "content-type": "application/json"}
-        if self._token_file is not None:
-            headers["authorization"] = f"Bearer {read_token(self._token_file)}"
+        if self.token_file is not None:
+            headers["authorization"] = f"Bearer {read_token(self.token_file)}"
         try:
             connection.request(method, path, body, headers)
             response = connection.getresponse()
@@ -152,7 +152,7 @@ class Upstream:
 
     def _rejection(self, status: int, content: bytes) -> MillraceError:
         if status == 401:
-            reply = "requires a token" if self._token_file is None else f"refuses the token in {self._token_file}"
+            reply = "requires a token" if self.token_file is None else f"refuses the token in {self.token_file}"
             return Rejected(f"{self.where} {reply}: set standby.token_file to the one of its HTTP port", code="token")
         try:
             answer = json.loads(content)

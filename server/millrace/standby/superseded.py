@@ -49,6 +49,11 @@ def check_superseded(folder: Path) -> None:
     )
 
 
+def forget_superseded(folder: Path) -> None:
+    """The server of this directory follows the one that has taken over."""
+    (folder / SUPERSEDED).unlink(missing_ok=True)
+
+
 def _sync(folder: Path) -> None:
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

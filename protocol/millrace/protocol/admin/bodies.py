@@ -123,6 +123,7 @@ class HeardRequest:
     standby: str = given("The name that the standby has invented for itself.", min_length=1, max_length=64)
     ping: int = given("The number of the ping.", ge=0, le=2**63 - 1)
     lsn: int = given("The newest record on its disk.", ge=0, le=2**63 - 1)
+    epoch: str | None = given("The epoch of a standby that was promoted.", None, max_length=64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
