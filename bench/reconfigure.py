@@ -1,9 +1,11 @@
 """Reconfigurations of a loaded daemon: untouched queries return the same bytes; the benchmark measures the delay.
 
-A separate process (`python -m bench.reconfigure ADDRESS SECONDS FILE`) feeds streams at 50,000 tuples a second and
-reads the untouched queries. In one run nothing else happens. In the other run queries are created, dropped, replaced
-and paused; strategies, weights, break points, queues and join orders change. Invalid changes are requested as well,
-and must change nothing.
+A separate process (`python -m bench.reconfigure SECONDS ROUNDS FILE CALM BUSY`) feeds two daemons in turns, at 50,000
+tuples a second, and reads their untouched queries. One daemon is left alone. On the other, queries are created,
+dropped, replaced, renamed, paused and unshared; operators are inserted, removed and exchanged; strategies, weights,
+break points, queues and join orders change; several changes are made as one, and changes are undone. Both get the same
+tuples, and the load of the machine is much the same for both, because each round is short. Invalid changes are
+requested as well, and must change nothing.
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,7 +31,8 @@ import httpx
 from bench.figure import Figure
 from bench.wire import Daemon, daemon
 from millrace.client import AsyncClient
-from millrace.client.subscription import RowBatch
+from millrace.client.feed import AsyncFeed
+from millrace.client.subscription import AsyncSubscription, RowBatch
 
 RATE: Final = 50_000
 FRAME: Final = 500
@@ -37,8 +41,11 @@ SHARE: Final = 10
 APART_US: Final = 1_000_000 // RATE
 BASE_US: Final = 1_767_225_600_000_000
 KEYS: Final = 50
-# The latency that a reconfiguration may add at the 99th percentile.
-ALLOWED_MS: Final = 50.0
+# How many times as long as without reconfigurations a row may take, at the 99th percentile.
+ALLOWED: Final = 2.0
+# How long no row may arrive before the rest of a part is taken to be idle, and the same at the end.
+QUIET_SECONDS: Final = 0.2
+END_SECONDS: Final = 1.0
 
 STREAMS: Final = """
 CREATE STREAM events (ts TIMESTAMP, k BIGINT, v BIGINT) WITH (time = 'ts');
@@ -73,8 +80,9 @@ TEMPLATES: Final = (
     "WITH (emit = 'every') AS SELECT k, sum(n) AS n FROM counts GROUP BY k",
     "AS SELECT e.k, m.w FROM events e FOLLOWED BY marks m CHRONICLE ON e.k = m.k WITHIN '{n} ms'",
 )
-# Changes that may not apply to the drawn operator: join order, queue of an update edge, insertion, removal.
-MAY_BE_REFUSED: Final = ("order", "queue", "insert", "remove")
+# Changes that may not apply to the drawn operator: join order, queue of an update edge, insertion, removal, another
+# condition; or to what the server is by now: undo.
+MAY_BE_REFUSED: Final = ("order", "queue", "insert", "remove", "exchange", "undo")
 # The server may merge equal operators between two looks at it: a refused change is then repeated, at most so often.
 MERGES: Final = 5
 STRATEGIES: Final = ("dfs", "bfs", "rr", "dfs(500)", "bfs(1000)", "rr(700)", "chain", "chain(600)")
@@ -91,6 +99,26 @@ class Output:
     late_ms: list[float] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class Side:
+    """A daemon under load: its streams, and the outputs of its untouched queries.
+
+    first  the number of the first tuple of the present part; tuple n is due at `zero` + n * APART_US
+    """
+
+    streams: Sequence[AsyncFeed]
+    reads: Mapping[str, Output] = field(default_factory=lambda: {query: Output() for query in UNTOUCHED})
+    first: int = 0
+    zero: float = 0.0
+
+    def late_ms(self, time_us: int) -> float | None:
+        """How late a row of this time is now; None if its tuple belongs to an earlier part."""
+        number_us = time_us - BASE_US
+        if number_us < self.first * APART_US:
+            return None
+        return (time.perf_counter() - self.zero) * 1e3 - number_us / 1e3
+
+
 def tuples(first: int, count: int) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]]:
     """Events and marks with these numbers."""
     events: list[tuple[int, int, int]] = []
@@ -101,53 +129,77 @@ def tuples(first: int, count: int) -> tuple[list[tuple[int, int, int]], list[tup
     return events, marks
 
 
-async def _read(client: AsyncClient, query: str, began: float, read: Output) -> None:
-    subscription = await client.subscribe(query)
+async def _open(open_: AsyncExitStack, address: str) -> Side:
+    """A daemon whose streams are fed and whose untouched queries are read from now on."""
+    reader, client = [await open_.enter_async_context(AsyncClient(address)) for _ in range(2)]
+    side = Side([await client.open(stream, producer=stream) for stream in ("events", "marks", "prices")])
+    for query in side.reads:
+        reading = asyncio.create_task(_read(side, query, await reader.subscribe(query)))
+        open_.callback(reading.cancel)
+    return side
+
+
+async def _read(side: Side, query: str, subscription: AsyncSubscription) -> None:
+    output = side.reads[query]
     async for batch in subscription.batches():
         assert isinstance(batch, RowBatch)
         if query == "plain":
-            newest = max(int(str(row[0])) for row in batch.rows)
-            read.late_ms.append((time.perf_counter() - began) * 1e3 - (newest - BASE_US) / 1e3)
-        read.rows += enumerate(batch.rows, batch.sequence)
+            late_ms = side.late_ms(max(int(str(row[0])) for row in batch.rows))
+            if late_ms is not None:
+                output.late_ms.append(late_ms)
+        output.rows += enumerate(batch.rows, batch.sequence)
 
 
-async def feed(address: str, seconds: float, reads: Mapping[str, Output]) -> None:
-    """Feed at the rate, each frame at its time, and read until no more rows arrive."""
-    async with AsyncClient(address) as reader, AsyncClient(address) as client:
-        events, marks, prices = [await client.open(stream, producer=stream) for stream in ("events", "marks", "prices")]
-        began = time.perf_counter() + 0.5
-        readers = [asyncio.create_task(_read(reader, query, began, read)) for query, read in reads.items()]
-        await asyncio.sleep(0.5)
-        print("fed", flush=True)
-        total = int(seconds * RATE)
-        for first in range(0, total, FRAME):
-            rows, others = tuples(first, min(FRAME, total - first))
-            due = began + (first + FRAME) * APART_US / 1e6
-            if (wait := due - time.perf_counter()) > 0:
-                await asyncio.sleep(wait)
-            await events.send(rows)
-            await marks.send(others)
-            await prices.send(others)
-        for stream in (events, marks, prices):
-            await stream.punctuate(BASE_US + total * APART_US + 1_000_000)
-            await stream.flush()
-        await _settled(reads)
-        for task in readers:
-            task.cancel()
+async def feed(addresses: Sequence[str], seconds: float, rounds: int) -> list[Side]:
+    """Feed the daemons in turns, a part in each round, and read until no more rows arrive. Each part waits for a line
+    of input, and is announced and ended with a line of output; the second one has the time."""
+    count = int(seconds * RATE / rounds)
+    async with AsyncExitStack() as open_:
+        sides = [await _open(open_, address) for address in addresses]
+        for number in range(rounds):
+            for side in sides:
+                await asyncio.to_thread(sys.stdin.readline)
+                await _feed_part(side, number * count, count)
+                print(time.perf_counter(), flush=True)
+                await _settled(side, QUIET_SECONDS)
+        for side in sides:
+            for stream in side.streams:
+                await stream.punctuate(BASE_US + rounds * count * APART_US + 1_000_000)
+                await stream.flush()
+            await _settled(side, END_SECONDS)
+    return sides
 
 
-async def _settled(reads: Mapping[str, Output]) -> None:
-    """Wait until no row has arrived for a second."""
+async def _feed_part(side: Side, first: int, count: int) -> None:
+    """Feed these tuples at the rate, each frame at its time."""
+    events, marks, prices = side.streams
+    side.first, side.zero = first, time.perf_counter() - first * APART_US / 1e6
+    print("fed", flush=True)
+    for start in range(first, first + count, FRAME):
+        size = min(FRAME, first + count - start)
+        rows, others = tuples(start, size)
+        wait = side.zero + (start + size) * APART_US / 1e6 - time.perf_counter()
+        if wait > 0:
+            await asyncio.sleep(wait)
+        await events.send(rows)
+        await marks.send(others)
+        await prices.send(others)
+    for stream in side.streams:
+        await stream.flush()
+
+
+async def _settled(side: Side, seconds: float) -> None:
+    """Wait until no row has arrived for so long."""
     before = -1
-    while (now := sum(len(read.rows) for read in reads.values())) != before:
+    while (now := sum(len(read.rows) for read in side.reads.values())) != before:
         before = now
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(seconds)
 
 
-def main(address: str, seconds: str, file: str) -> None:
-    reads = {query: Output() for query in UNTOUCHED}
-    asyncio.run(feed(address, float(seconds), reads))
-    Path(file).write_bytes(pickle.dumps({query: (read.rows, read.late_ms) for query, read in reads.items()}))
+def main(seconds: str, rounds: str, file: str, *addresses: str) -> None:
+    sides = asyncio.run(feed(addresses, float(seconds), int(rounds)))
+    outputs = [{query: (read.rows, read.late_ms) for query, read in side.reads.items()} for side in sides]
+    Path(file).write_bytes(pickle.dumps(outputs))
 
 
 # -- valid and invalid changes -----------------------------------------------------------------------------------------
@@ -162,6 +214,7 @@ class Admin:
 
     def __init__(self, server: Daemon, seed: int) -> None:
         self._http = httpx.Client(base_url=f"{server.admin}/api/v1", timeout=60)
+        self._metrics = f"{server.admin}/metrics"
         self._draw = random.Random(seed)
         self._queries: dict[str, str] = {}
         self._paused: set[str] = set()
@@ -169,9 +222,20 @@ class Admin:
         self.done: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self.slowest_ms = 0.0
+        self.ended: list[float] = []
 
     def close(self) -> None:
         self._http.close()
+
+    def pause_ms(self) -> float:
+        """For how long a change has kept tuples waiting, on average."""
+        lines = self._http.get(self._metrics).text.splitlines()
+        name = "millrace_reconfiguration_pause_seconds"
+        total, count = (
+            next(float(line.split()[-1]) for line in lines if line.startswith(f"{name}_{part}"))
+            for part in ("sum", "count")
+        )
+        return total / max(count, 1) * 1e3
 
     def change(self) -> None:
         """Make one random valid change."""
@@ -180,14 +244,18 @@ class Admin:
             self._strategy,
             self._break,
             self._weight,
+            self._several,
+            self._undo,
         ]
         if self._queries:
             makers += [self._drop, self._replace, self._rename, self._pause, self._order, self._queue, self._edit]
+            makers += [self._unshare]
         if len(self._queries) > 20:
             makers += [self._drop] * 5
         began = time.perf_counter()
         kind, answer = self._draw.choice(makers)()
-        self.slowest_ms = max(self.slowest_ms, (time.perf_counter() - began) * 1e3)
+        self.ended.append(time.perf_counter())
+        self.slowest_ms = max(self.slowest_ms, (self.ended[-1] - began) * 1e3)
         if answer.status_code >= 500 or (answer.status_code >= 400 and kind not in MAY_BE_REFUSED):
             raise AssertionError(f"{kind}: {answer.status_code} {answer.text}")
         (self.done if answer.is_success else self.refused)[kind] += 1
@@ -212,7 +280,9 @@ class Admin:
         """The catalog, the states of queries, and the components with the rows of their state tables."""
         components = [(entry["strategy"], self._rows(entry)) for entry in self._http.get("/components").json()]
         queries = [(entry["name"], entry["state"]) for entry in self._http.get("/queries").json()]
-        return self._http.get("/catalog").json(), queries, components
+        catalog = self._http.get("/catalog").json()
+        del catalog["decisions"]["apart"]  # a merge by the server changes it; the tables show the operators
+        return catalog, queries, components
 
     def _rows(self, component: dict[str, Any]) -> list[tuple[str, Any]]:
         """By state. `chain` breaks paths by itself as costs drift, so only the states in its table are compared."""
@@ -262,7 +332,35 @@ class Admin:
         if self._draw.random() < 0.3:
             return "remove", self._http.delete(f"/operators/{self._draw.choice(own)}")
         body = self._draw.choice([{"sample": 0.5, "seed": 7}, {"where": "k > 3"}])
+        if self._draw.random() < 0.3:
+            return "exchange", self._http.put(f"/operators/{self._draw.choice(own)}", json=body)
         return "insert", self._http.post(f"/operators/{self._draw.choice(own)}/insert", json=body)
+
+    def _unshare(self) -> tuple[str, httpx.Response]:
+        return "unshare", self._http.post(f"/queries/{self._some()}/unshare", json={})
+
+    def _several(self) -> tuple[str, httpx.Response]:
+        """Two new queries as one change, of which the second gets another name."""
+        first, second, last = (f"q{self._made + number}" for number in (1, 2, 3))
+        self._made += 3
+        texts = [self._text(), self._text()]
+        changes: list[dict[str, Any]] = [
+            {"change": "create_query", "sql": f"CREATE QUERY {name} {text}"}
+            for name, text in zip((first, second), texts, strict=True)
+        ]
+        changes.append({"change": "rename_query", "name": second, "to": last})
+        self._queries |= dict(zip((first, last), texts, strict=True))
+        return "several", self._http.post("/changes", json={"changes": changes})
+
+    def _undo(self) -> tuple[str, httpx.Response]:
+        """Undo the newest change; which queries there are then, the server says."""
+        answer = self._http.post("/changes/undo", json={})
+        views: list[dict[str, Any]] = [
+            view for view in self._http.get("/queries").json() if view["name"] not in UNTOUCHED
+        ]
+        self._queries = {view["name"]: view["sql"] for view in views}
+        self._paused = {view["name"] for view in views if view["state"] == "paused"}
+        return "undo", answer
 
     def _pause(self) -> tuple[str, httpx.Response]:
         name = self._some()
@@ -345,51 +443,84 @@ def only_merged(before: Everything, after: Everything) -> bool:
     return before[:2] == after[:2] and strategies == strategies_now and are < were
 
 
-# -- the two runs ------------------------------------------------------------------------------------------------------
+# -- the run -----------------------------------------------------------------------------------------------------------
 
 Outputs = Mapping[str, tuple[list[tuple[int, Sequence[object]]], list[float]]]
 
 
-def run(seconds: float, changes: int, invalid: int, seed: int = 1) -> tuple[Outputs, Admin, Mapping[str, Any]]:
-    """The output of the untouched queries, with changes spread over the time; and the changes made."""
-    with daemon() as server, tempfile.TemporaryDirectory() as folder:
-        server.sql(STREAMS + "".join(f"CREATE QUERY {name} {text};" for name, text in UNTOUCHED.items()))
-        file = Path(folder) / "rows"
-        command = [sys.executable, "-m", "bench.reconfigure", server.listen, str(seconds), str(file)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as feeding:
-            assert feeding.stdout is not None
-            feeding.stdout.readline()
-            with closing(Admin(server, seed)) as admin:
-                began = time.perf_counter()
-                kinds = ["change"] * changes + ["invalid"] * invalid
-                random.Random(seed).shuffle(kinds)
-                for number, kind in enumerate(kinds):
-                    wait = began + seconds * number / len(kinds) - time.perf_counter()
-                    time.sleep(max(wait, 0))
-                    admin.change() if kind == "change" else admin.invalid()
+def run(
+    seconds: float, changes: int, invalid: int, rounds: int, seed: int = 1
+) -> tuple[Outputs, Outputs, Admin, int, float]:
+    """The output of the untouched queries of a daemon that is left alone, and of one with changes spread over the time;
+    the changes, how many ended while tuples were sent, and for how long each kept tuples waiting on average."""
+    kinds = ["change"] * changes + ["invalid"] * invalid
+    random.Random(seed).shuffle(kinds)
+    with daemon() as calm, daemon() as busy, tempfile.TemporaryDirectory() as folder:
+        for server in (calm, busy):
+            server.sql(STREAMS + "".join(f"CREATE QUERY {name} {text};" for name, text in UNTOUCHED.items()))
+        file = Path(folder) / "outputs"
+        command = [sys.executable, "-m", "bench.reconfigure", str(seconds), str(rounds), str(file)]
+        command += [calm.listen, busy.listen]
+        under_way = 0
+        with (
+            closing(Admin(busy, seed)) as admin,
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as feeding,
+        ):
+            for number in range(rounds):
+                part = kinds[len(kinds) * number // rounds : len(kinds) * (number + 1) // rounds]
+                _feed(feeding, lambda: None)
+                before = len(admin.ended)
+                end = _feed(feeding, partial(_make, admin, part, seconds / rounds))
+                under_way += sum(ended <= end for ended in admin.ended[before:])
             if feeding.wait(600):
                 raise RuntimeError("the feeding process failed")
-        return pickle.loads(file.read_bytes()), admin, server.get("/api/v1/server")
+            pause_ms = admin.pause_ms()
+        outputs = pickle.loads(file.read_bytes())
+    return *outputs, admin, under_way, pause_ms
 
 
-def under_load(seconds: float, changes: int, invalid: int) -> list[Figure]:
+def _feed(feeding: subprocess.Popen[str], meanwhile: Callable[[], None]) -> float:
+    """Have a part fed; the time when its last tuple had been taken."""
+    assert feeding.stdin is not None
+    assert feeding.stdout is not None
+    print(file=feeding.stdin, flush=True)
+    if not feeding.stdout.readline():
+        raise RuntimeError("the feeding process failed")
+    meanwhile()
+    return float(feeding.stdout.readline())
+
+
+def _make(admin: Admin, kinds: Sequence[str], seconds: float) -> None:
+    """Make changes of these kinds, spread over the time."""
+    began = time.perf_counter()
+    for number, kind in enumerate(kinds):
+        time.sleep(max(began + seconds * number / len(kinds) - time.perf_counter(), 0))
+        admin.change() if kind == "change" else admin.invalid()
+
+
+def under_load(seconds: float, changes: int, invalid: int, rounds: int = 10) -> list[Figure]:
     """Fail if the changes affect the rows of an untouched query; return the cost of the changes."""
-    calm, _, _ = run(seconds, 0, 0)
-    busy, admin, _ = run(seconds, changes, invalid)
+    calm, busy, admin, under_way, pause_ms = run(seconds, changes, invalid, rounds)
     for name in UNTOUCHED:
         assert calm[name][0], f"{name} has no rows"
         _same(name, calm[name][0], busy[name][0])
     rows = sum(len(output[0]) for output in calm.values())
-    least = {name: percentile(output["plain"][1], 0.99) for name, output in (("calm", calm), ("busy", busy))}
+    calm_ms, busy_ms = (percentile(output["plain"][1], 0.99) for output in (calm, busy))
     title = f"{changes} reconfigurations, {RATE:,} tuples/s"
-    return [
+    figures = [
         Figure(f"{title}: rows that are the same", rows, "rows", note=json.dumps(admin.done)),
-        Figure(f"{title}: refused without a trace", sum(admin.refused.values()), "changes", invalid, most=False),
-        Figure(f"{title}: latency p99 without", least["calm"], "ms"),
-        Figure(f"{title}: latency p99 above it", least["busy"] - least["calm"], "ms", ALLOWED_MS),
+        Figure(f"{title}: made under load", under_way, "changes", note=f"of {changes}"),
+        Figure(f"{title}: latency p99 without", calm_ms, "ms"),
+        Figure(f"{title}: latency p99 with", busy_ms, "ms"),
+        Figure(f"{title}: times as long", busy_ms / calm_ms, "times", ALLOWED),
         Figure(f"{title}: latency max", max(busy["plain"][1]), "ms", note=f"without: {max(calm['plain'][1]):.1f}"),
+        Figure(f"{title}: a change kept tuples waiting", pause_ms, "ms"),
         Figure(f"{title}: slowest answer", admin.slowest_ms, "ms"),
     ]
+    if invalid:
+        refused = sum(count for kind, count in admin.refused.items() if kind.startswith("invalid"))
+        figures.append(Figure(f"{title}: refused without a trace", refused, "changes", invalid, most=False))
+    return figures
 
 
 def _same(name: str, calm: list[tuple[int, Any]], busy: list[tuple[int, Any]]) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from bench import (
     aggregate,
+    changing,
     durability,
     engine,
     ets,
@@ -238,8 +239,16 @@ def test_a_plain_join_is_counted_in_rows() -> None:
 
 def test_changes_leave_the_rest_as_it_is() -> None:
     """`under_load` itself compares the rows of untouched queries, and the catalog around refused changes."""
-    figures = reconfigure.under_load(2, 60, 40)
-    assert figures[0].value > 10_000
+    same, made, *_, refused = reconfigure.under_load(2, 60, 40, rounds=2)
+    assert same.value > 10_000
+    assert made.value > 0
+    assert refused.holds
+
+
+def test_each_kind_of_change() -> None:
+    figures = changing.one_change(5, repeats=1)
+    assert len(figures) > 40
+    assert all(figure.value > 0 for figure in figures)
 
 
 ROW = {"pred": ["s.source"], "transition": "DFS-NOS"}
