@@ -24,6 +24,7 @@ from millrace.engine.events import (
     PauseQuery,
     RemoveOperator,
     RenameQuery,
+    ReplaceOperator,
     ReplaceQuery,
     ResumeQuery,
     SetBreak,
@@ -51,7 +52,7 @@ QUERIES = [
 ]
 KINDS = [
     *("stream", "drop stream", "query", "drop", "rename", "replace", "pause", "resume", "break", "strategy", "weight"),
-    *("watch", "insert", "remove", "unshare", "queue", "several"),
+    *("watch", "insert", "remove", "exchange", "unshare", "queue", "several"),
 ]
 CHOICES = st.tuples(
     st.sampled_from([*KINDS, *["query"] * 6, "drop", "pause"]),
@@ -138,6 +139,8 @@ class World:
                 return InsertOperator(operator, SampleSpec(0.5, 7), 0, None, None, 0)
             case "remove":
                 return RemoveOperator(operator)
+            case "exchange":
+                return ReplaceOperator(operator, SampleSpec(0.25, other))
             case "queue":
                 return SetQueue(operator, "append" if other % 3 == 0 else "fifo", 0)
             case _ if not queries:
@@ -255,4 +258,15 @@ def test_an_operator_whose_input_drops_tuples_is_not_shared():
     world.obey(SetQueue("first.filter1", "fifo", 0))
     world.obey(world.planned("CREATE QUERY second AS SELECT a, b FROM s1 WHERE a = 3"))
     assert "second.filter1" in world.engine.graph.operators
+    assert picture(world.engine) == picture(Engine.restore(world.engine.save()))
+
+
+def test_a_replaced_query_that_reads_a_younger_one_comes_after_it():
+    world = World(share=False)
+    for number in (1, 2):
+        world.obey(world.planned(f"CREATE QUERY p{number} AS SELECT a FROM s1 WHERE a = {number}"))
+    body = world.planned("CREATE QUERY new AS SELECT a FROM p2 WHERE a > 0")
+    assert isinstance(body, AddQuery)
+    world.obey(ReplaceQuery(body.plan.renamed("new", "p1")))
+    assert [*world.engine.queries_by_name] == ["p2", "p1"]
     assert picture(world.engine) == picture(Engine.restore(world.engine.save()))

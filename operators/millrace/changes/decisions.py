@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from operator import itemgetter
 from shlex import quote
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -32,7 +33,7 @@ from millrace.engine.events import (
 )
 from millrace.engine.graph import edges
 from millrace.engine.graph.rewire import editing, sharing
-from millrace.engine.plan import QueryPlan, current_name
+from millrace.engine.plan import Edit, QueryPlan, current_name
 from millrace.operators.frame.spec import Spec
 from millrace.operators.join.join import Order as JoinOrder
 from millrace.operators.queues.edge import QueueKind
@@ -296,8 +297,14 @@ def _renamed(value: Any, name: Callable[[str], str]) -> Any:
 
 
 def decided(engine: Engine) -> tuple[ComponentDecisions, ...]:
-    """The present decisions of this engine."""
-    return tuple(ComponentDecisions.model_validate(found) for found in views.decisions(engine))
+    """The present decisions about all components of this engine."""
+    return tuple(map(ComponentDecisions.model_validate, views.decisions(engine, engine.graph.components)))
+
+
+def decided_of(engine: Engine, component: str) -> ComponentDecisions | None:
+    """The same about the component of this name; None if there is none."""
+    found = [one for one in engine.graph.components if one.name == component]
+    return ComponentDecisions.model_validate(views.decisions(engine, found)[0]) if found else None
 
 
 def apart(engine: Engine) -> tuple[ApartDecision, ...]:
@@ -307,63 +314,68 @@ def apart(engine: Engine) -> tuple[ApartDecision, ...]:
     )
 
 
-def separate(engine: Engine) -> tuple[ApartDecision, ...]:
-    """The operators that an admin has separated."""
-    return tuple(
-        ApartDecision(query=name, operators=tuple(query.separate))
-        for name, query in engine.queries_by_name.items()
-        if query.separate
-    )
+class QueryDecisions(NamedTuple):
+    """The decisions about queries.
 
-
-def paused(engine: Engine) -> tuple[PausedQuery, ...]:
-    """The paused and failed queries, except those that still lack their past.
-
-    A failed query starts again on command, not with the server.
+    separate   operators that an admin has separated
+    paused     the paused and failed queries, except those that still lack their past. A failed query starts again on
+               command, not with the server
+    joins      orders that differ from the statements, and `queues` the queues that do
+    operators  those put in, taken out or exchanged, query by query, in the order in which that was
     """
-    return tuple(
-        PausedQuery(
-            query=name,
-            reason=f"failed before the server was started again: {query.paused}" if query.failed else query.paused,
-        )
-        for name, query in sorted(engine.queries_by_name.items())
-        if query.paused is not None and not query.catching_up
+
+    separate: tuple[ApartDecision, ...]
+    paused: tuple[PausedQuery, ...]
+    joins: tuple[JoinDecision, ...]
+    queues: tuple[QueueDecision, ...]
+    operators: tuple[OperatorEdit, ...]
+
+
+def about_queries(engine: Engine, planned: Mapping[str, QueryPlan]) -> QueryDecisions:
+    """The present decisions about these queries. Most queries have none, and a server may have thousands."""
+    differing = [
+        (name, query) for name, query in engine.queries_by_name.items() if query.may_differ and name in planned
+    ]
+    decided = sorted(differing, key=itemgetter(0))
+    return QueryDecisions(
+        tuple(
+            ApartDecision(query=name, operators=tuple(query.separate)) for name, query in differing if query.separate
+        ),
+        tuple(
+            PausedQuery(
+                query=name,
+                reason=f"failed before the server was started again: {query.paused}" if query.failed else query.paused,
+            )
+            for name, query in decided
+            if query.paused is not None and not query.catching_up
+        ),
+        tuple(
+            JoinDecision(query=name, order=join.order, alpha=join.pacing.alpha)
+            for name, query in decided
+            if (join := query.switches) is not None and not join.as_planned
+        ),
+        tuple(
+            QueueDecision(operator=operator, input=position, kind=kind)
+            for name, query in decided
+            if query.requeued
+            for (operator, position), kind in edges.kinds(query.plan).items()
+            if edges.kinds(planned[name]).get((operator, position), "append") != kind
+        ),
+        tuple(_edit(edit) for _, query in decided for edit in query.plan.edits),
     )
 
 
-def exchanged(engine: Engine, planned: Mapping[str, QueryPlan]) -> tuple[QueueDecision, ...]:
-    """The queues that differ from the statements."""
-    return tuple(
-        QueueDecision(operator=operator, input=position, kind=kind)
-        for name, query in sorted(engine.queries_by_name.items())
-        if name in planned and (query.requeued or _has_edges(planned[name]))
-        for (operator, position), kind in edges.kinds(query.plan).items()
-        if edges.kinds(planned[name]).get((operator, position), "append") != kind
-    )
-
-
-def _has_edges(plan: QueryPlan) -> bool:
-    for node in plan.nodes:  # noqa: SIM110 - of a thousand queries, at each change
-        if node.edges:
-            return True
-    return False
-
-
-def edits(engine: Engine) -> tuple[OperatorEdit, ...]:
-    """The operators that have been put in, taken out or exchanged, query by query, in the order in which that was."""
-    return tuple(
-        OperatorEdit(
-            change=edit.change,
-            operator=edit.operator,
-            where=edit.where,
-            sample=edit.spec.share if isinstance(edit.spec, SampleSpec) else None,
-            seed=edit.spec.seed if isinstance(edit.spec, SampleSpec) else None,
-            before=edit.before,
-            input=edit.input,
-            id=edit.id,
-        )
-        for _, query in sorted(engine.queries_by_name.items())
-        for edit in query.plan.edits
+def _edit(edit: Edit) -> OperatorEdit:
+    sample = edit.spec if isinstance(edit.spec, SampleSpec) else None
+    return OperatorEdit(
+        change=edit.change,
+        operator=edit.operator,
+        where=edit.where,
+        sample=None if sample is None else sample.share,
+        seed=None if sample is None else sample.seed,
+        before=edit.before,
+        input=edit.input,
+        id=edit.id,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from millrace.changes.change import Change, ChangeLabel, Planned, Route, Verb
-from millrace.changes.decisions import ComponentDecisions, decided
+from millrace.changes.decisions import ComponentDecisions, decided_of
 from millrace.changes.fields import ComponentName, StrategyText
 from millrace.changes.state import ControlState
 from millrace.engine import events
@@ -47,7 +47,7 @@ class SetStrategy(Change):
 
     def facts(self, engine: Engine) -> Any:
         """The strategies of the component and of its operators."""
-        return next((found for found in decided(engine) if found.component == self.name), None)
+        return decided_of(engine, self.name)
 
     def planned(self, state: ControlState, step: Step | None, facts: Any) -> Planned:
         return Planned(

@@ -65,6 +65,9 @@ CREDIT_BYTES: Final = 64 * 2**20
 MOST_QUEUED_BYTES: Final = 256 * 2**20
 MANY: Final = 1 << 62
 
+# By query, its plan and operators before a change.
+Former = Mapping[Query, tuple[QueryPlan, list[Operator]]]
+
 
 class Engine:
     """Streams, queries and the components that run them.
@@ -307,23 +310,38 @@ class Engine:
                     self._nodes.pop(node.name, None)
                     self._owners.pop(operator, None)
                 self._owners.pop(query.sink, None)
-            if self._alike is not None and not self._alike.remove(query):
+            if self._alike is not None and not self._alike.remove(query, query.operators):
                 self._alike = None
         self.merge_wait = 0
 
-    def queries_renamed(self, queries: Sequence[Query]) -> None:
-        """Plans of these have other names for the same operators, or other edges between them."""
-        if not queries:
+    def queries_exchanged(self, former: Former) -> None:
+        """Queries have another plan than their former one, with other names, edges or operators. No other query has any
+        of the operators that are not in both."""
+        if not former:
             return
         self.remembering = {name: query for name, query in self.queries_by_name.items() if query.remembers}
-        renamed = dict.fromkeys(operator for query in queries for operator in query.operators)
-        self._nodes = {name: operator for name, operator in self._nodes.items() if operator not in renamed}
-        for query in dict.fromkeys(owner for operator in renamed for owner in self.owners(operator)):
-            self._nodes.update(zip((node.name for node in query.plan.nodes), query.operators, strict=True))
-        for query in queries:
-            if self._alike is not None and not self._alike.rename(self, query):
-                self._alike = None
         self.merge_wait = 0
+        if self._owners is None:
+            return
+        for query, (plan, operators) in former.items():
+            for operator in operators:
+                if operator not in query.operators:
+                    del self._owners[operator]
+            for operator in query.operators:
+                self._owners.setdefault(operator, [query])
+            for node in plan.nodes:
+                self._nodes.pop(node.name, None)
+        for query in former:
+            self._nodes.update(zip((node.name for node in query.plan.nodes), query.operators, strict=True))
+
+    def list_alike(self, former: Former) -> None:
+        """The same for the index of equal operators, once the graph is what the plans say."""
+        for query, (_, operators) in former.items():
+            if self._alike is None:
+                return
+            renamed = operators == query.operators and self._alike.rename(self, query)
+            if not renamed and not self._alike.exchange(self, query, operators):
+                self._alike = None
 
     def owners(self, operator: Operator) -> list[Query]:
         """The queries that an operator belongs to, in the order of their creation; a source has none."""

@@ -46,6 +46,13 @@ class Query:
         self.remembers = any(type(operator).state_tuples is not Operator.state_tuples for operator in operators)
 
     @property
+    def may_differ(self) -> bool:
+        """Whether anything may be decided of it beyond its statement."""
+        return bool(
+            self.requeued or self.switches is not None or self.paused is not None or self.separate or self.plan.edits
+        )
+
+    @property
     def gates(self) -> list[Gate]:
         return [operator for operator in self.operators if isinstance(operator, Gate)]
 

@@ -3,7 +3,7 @@ command line and metrics."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -175,7 +175,8 @@ def groups(found: Stream) -> list[GroupView]:
     ]
 
 
-def query(engine: Engine, query: Query) -> QueryView:
+def query(engine: Engine, query: Query, **served: Any) -> QueryView:
+    """A query; `served` has the fields that a server knows of it."""
     engine.graph.settle()
     plan = query.plan
     return QueryView(
@@ -211,6 +212,7 @@ def query(engine: Engine, query: Query) -> QueryView:
         reads_streams=list(plan.reads_streams),
         reads_queries=list(plan.reads_queries),
         sql=plan.sql,
+        **served,
     )
 
 
@@ -283,8 +285,8 @@ def _chain(component: Component) -> ChainView | None:
     return ChainView(decisions=component.decisions, operators=operators)
 
 
-def decisions(engine: Engine) -> list[dict[str, Any]]:
-    """What an admin has decided of each component's scheduling, in terms that outlive the process.
+def decisions(engine: Engine, components: Iterable[Component]) -> list[dict[str, Any]]:
+    """What an admin has decided of the scheduling of components, in terms that outlive the process.
 
     Components and forks have names that depend on the order in which things were made, so each is also named by an
     operator: `first`, the component's oldest, and `fork_of`, the one whose output a fork shares.
@@ -314,7 +316,7 @@ def decisions(engine: Engine) -> list[dict[str, Any]]:
             ],
             "breaks": [operator.name for operator in component.table if operator.name in graph.breaks],
         }
-        for component in graph.components
+        for component in components
     ]
 
 
@@ -480,12 +482,3 @@ def idle_us(operator: Operator, position: int, now_us: int) -> int:
     assert isinstance(operator, IdleWaiting)
     since = operator.idle_since[position]
     return operator.idle_us[position] + (0 if since is None else now_us - since)
-
-
-def join_orders(engine: Engine) -> list[dict[str, Any]]:
-    """The queries whose joins do not go by the order or the alpha of their statement any more."""
-    return [
-        {"query": name, "order": join.order, "alpha": join.pacing.alpha}
-        for name, query in sorted(engine.queries_by_name.items())
-        if (join := query.switches) is not None and not join.as_planned
-    ]

@@ -59,7 +59,7 @@ def _add_route(app: FastAPI, daemon: Daemon, look: ResourceLookup, change: type[
         reply = to_data(await daemon.catalog.change(wanted, check))
         tag = None
         if not goes:
-            _, tag = await look.now(kind, name if route.after is None else getattr(wanted, route.after))
+            tag = await look.tag(kind, name if route.after is None else getattr(wanted, route.after))
         return answer({"dry_run": False, **reply} if change.previews else reply, etag=tag)
 
     name = _parameter("name", Name)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fastapi import Response
 
 from millrace.changes.names import nearest
+from millrace.engine import views
+from millrace.engine.scheduler.component import Component
 from millrace.http.answers import answer
 from millrace.http.etags import Changed, etag, matches
 from millrace.protocol import Refuse
@@ -42,6 +44,7 @@ class ResourceLookup:
             "component": daemon.component,
             "operator": daemon.operator,
         }
+        self._engine = daemon.engine
         self._catalog = daemon.catalog
         self._runner = daemon.runner
 
@@ -61,6 +64,28 @@ class ResourceLookup:
         """The catalog's tag, without the catalog."""
         return await self._runner.between_steps(lambda: etag("catalog", self._catalog.keeper.decided()))
 
+    async def tag(self, kind: str, name: str) -> str:
+        """The tag of a thing, without what it does not cover: the inputs of a component's operators."""
+        await self._runner.at_rest()
+        component = self._component(name) if kind == "component" else None
+        found = self.at(kind, name) if component is None else views.component(self._engine, component)
+        return etag(kind, to_data(found))
+
+    def _component(self, name: str) -> Component | None:
+        return next((one for one in self._engine.graph.components if one.name == name), None)
+
+    def _exists(self, kind: str, name: str) -> bool:
+        """Whether there is such a thing, if that can be said without its view."""
+        match kind:
+            case "query":
+                return name in self._engine.queries_by_name
+            case "component":
+                return self._component(name) is not None
+            case "operator":
+                return self._engine.knows(name)
+            case _:
+                return False
+
     async def now(self, kind: str, name: str) -> tuple[dict[str, Any], str]:
         """The thing and its tag. The catalog may be large, so a thread reads it."""
         if kind == "catalog":
@@ -76,7 +101,8 @@ class ResourceLookup:
             if if_match is None:
                 if kind in self._ones:  # of others the catalog knows better
                     await self._runner.at_rest()
-                    self.at(kind, name)
+                    if not self._exists(kind, name):
+                        self.at(kind, name)
                 return
             now, tag = await self.now(kind, name)
             if not matches(if_match, tag):

@@ -17,15 +17,7 @@ from typing import Any, Final, TypeVar
 import structlog
 
 from millrace.changes.change import Change, ChangeLabel, Planned
-from millrace.changes.decisions import (
-    ComponentDecisions,
-    Decisions,
-    JoinDecision,
-    decided,
-    edits,
-    exchanged,
-    named,
-)
+from millrace.changes.decisions import ComponentDecisions, Decisions, about_queries, decided_of, named
 from millrace.changes.drop_query import DropQuery
 from millrace.changes.edits import RowChoice
 from millrace.changes.effects import AddOutlet, AlterFeeds, Effect, FollowStream, ForgetStream
@@ -535,12 +527,8 @@ class Catalog:
         shared = sharing.told(self._engine, self._engine.query(name))
         indexed = [f"indexed: {line}" for line in views.indexed(self._engine, self._engine.query(name))]
         text = "\n".join([plan, *map(_shared_words, shared), *indexed])
-        joins = tuple(JoinDecision.model_validate(found) for found in views.join_orders(self._engine))
-        changed = Decisions(
-            operators=tuple(edit for edit in edits(self._engine) if edit.query == name),
-            joins=tuple(join for join in joins if join.query == name),
-            queues=exchanged(self._engine, {name: self.known.queries[name]}),
-        ).shell()
+        found = about_queries(self._engine, {name: self.known.queries[name]})
+        changed = Decisions(operators=found.operators, joins=found.joins, queues=found.queues).shell()
         if changed:
             text = "\n".join(
                 [text, "", "edited while it runs, until it is replaced:", *(f"  {line}" for line in changed)]
@@ -554,7 +542,9 @@ class Catalog:
         async with self._one_at_a_time:
             await check()
             await self._runner.at_rest()
-            found = self._refuse_in_trial(component)
+            self._refuse_in_trial(component)
+            found = decided_of(self._engine, component)
+            assert found is not None
             self.keeper.held[found.first] = found
             await self.note_undecided()
             return found
@@ -593,18 +583,17 @@ class Catalog:
             case _:
                 pass
 
-    def _refuse_in_trial(self, name: str) -> ComponentDecisions:
-        """The decisions about the component; refused while a trial of it runs."""
-        found = next((one for one in decided(self._engine) if one.component == name), None)
-        if found is None:
+    def _refuse_in_trial(self, name: str) -> None:
+        """Refuse a change of a component while a trial of it runs."""
+        table = next((one.table for one in self._engine.graph.components if one.name == name), None)
+        if table is None:
             raise Refuse(f"component {name} does not exist", code="unknown_component")
-        if found.first in self.keeper.held:
+        if next(iter(table)).name in self.keeper.held:
             raise Refuse(
                 f"a trial of component {name} is running: wait for its end, or cancel it with "
                 f"`millrace strategy trial {name} --cancel`",
                 code="trial_running",
             )
-        return found
 
     # -- life --------------------------------------------------------------------------------------
 

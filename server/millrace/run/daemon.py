@@ -401,8 +401,9 @@ class Daemon:
         if outlet is None or name not in self.engine.queries_by_name:
             return None
         reader = slow_reader(outlet, self.engine.withheld()) if outlet.backpressure else None
-        return replace(
-            views.query(self.engine, self.engine.query(name)),
+        return views.query(
+            self.engine,
+            self.engine.query(name),
             history=outlet.history,
             next_sequence=outlet.next_sequence,
             oldest_sequence=outlet.oldest_retained,

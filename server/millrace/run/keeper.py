@@ -19,18 +19,13 @@ from pydantic import ValidationError
 from millrace.changes.decisions import (
     ComponentDecisions,
     Decisions,
-    JoinDecision,
     KeptPlace,
+    about_queries,
     apart,
     decided,
-    edits,
-    exchanged,
-    paused,
-    separate,
     written,
 )
 from millrace.changes.ledger import Applied, Ledger
-from millrace.engine import views
 from millrace.engine.engine import Engine
 from millrace.engine.plan import QueryPlan
 from millrace.protocol import MillraceError
@@ -87,22 +82,17 @@ class Keeper:
         """The admins' decisions beyond statements, about the present definitions or those given."""
         known = self.definitions if definitions is None else definitions
         temporary = self.temporary
-        queries = {name: plan for name, plan in known.queries.items() if name not in temporary}
-        joins = tuple(JoinDecision.model_validate(found) for found in views.join_orders(self._engine))
+        lasting = {name: plan for name, plan in known.queries.items() if name not in temporary}
         return Decisions(
             apart=apart(self._engine),
-            separate=tuple(one for one in separate(self._engine) if one.query not in temporary),
             # By name: the order of the graph is another one after a restart.
             components=tuple(
                 self._settled(found)
                 for found in sorted(decided(self._engine), key=attrgetter("component"))
                 if _outlasts(found, known)
             ),
-            paused=tuple(decision for decision in paused(self._engine) if decision.query not in temporary),
-            joins=tuple(join for join in joins if join.query not in temporary),
-            queues=exchanged(self._engine, queries),
-            operators=tuple(edit for edit in edits(self._engine) if edit.query not in temporary),
             places=tuple(KeptPlace(sink=name, path=path) for name, path in self._sinks.kept_places()),
+            **about_queries(self._engine, lasting)._asdict(),
         )
 
     def _settled(self, component: ComponentDecisions) -> ComponentDecisions:

@@ -59,9 +59,19 @@ class Alike:
                     self._groups[key] = None
             self._operators.add(operator)
 
-    def remove(self, query: Query) -> bool:
-        """Forget a query. Returns whether that was possible: not if one of its operators has equals, which are listed
-        in an order that depends on it."""
+    def exchange(self, engine: Engine, query: Query, former: Sequence[Operator]) -> bool:
+        """A query has other operators than before, or the same over other inputs. Returns whether that was possible:
+        not if one has equals, before or now."""
+        if not self.remove(query, former):
+            return False
+        if any(_key_of(engine, node, operator) in self._members for node, operator in _sharable(query)):
+            return False
+        self.add(engine, query)
+        return True
+
+    def remove(self, query: Query, operators: Sequence[Operator]) -> bool:
+        """Forget a query with these operators. Returns whether that was possible: not if one of them has equals, which
+        are listed in an order that depends on it."""
         for key in self._keys.pop(query, ()):
             members = self._members[key]
             if any(member.operator is not members[0].operator for member in members):
@@ -69,7 +79,7 @@ class Alike:
             members[:] = [member for member in members if member.query is not query]
             if not members:
                 del self._members[key]
-        self._operators.difference_update(query.operators)
+        self._operators.difference_update(operators)
         return True
 
     def rename(self, engine: Engine, query: Query) -> bool:

@@ -181,12 +181,16 @@ class Graph:
         if before == list(operators):
             return
         earlier = [one for one in before if one in stays]
-        if instead or earlier != ([one for one in operators if one in known] if new else list(operators)):
+        if earlier != ([one for one in operators if one in known] if new else list(operators)):
             self.rewire()
         else:
             touched = [self._producers[id(arc)] for arc in arcs if id(arc) in self._producers]
             self._touch(
-                [*touched, *(one for one in above if one in stays)], new, gone, readers, sorts=bool(new or readers)
+                [*touched, *(one for one in above if one in stays)],
+                new,
+                [*gone, *instead],
+                readers,
+                sorts=bool(new or readers),
             )
 
     def _stand_in(self, old: Operator, new: Operator) -> None:

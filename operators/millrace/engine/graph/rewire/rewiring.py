@@ -49,7 +49,8 @@ def carry_out(engine: Engine, change: Rewiring) -> None:
     """Make the graph what the description says."""
     graph = engine.graph
     before = dict.fromkeys(graph.operators.values())
-    keeps = _keeps_places(engine, change)
+    former = {query: (query.plan, query.operators) for query, _, _ in change.after}
+    alone = _concerns_them_alone(engine, change)
     readers = [one for query, _, operators in change.after for one in (*operators, query.sink)]
     arcs = [arc for old, new, _ in change.handed for arc in (old, new)]
     arcs += [arc for both in change.joined for arc in both]
@@ -66,21 +67,23 @@ def carry_out(engine: Engine, change: Rewiring) -> None:
         query.sink.output = query.sink.inputs[0].arc
     kept = [query for query in engine.queries_by_name.values() if query not in change.gone]
     engine.queries_by_name = {query.plan.name: query for query in kept}
-    if keeps:
-        engine.queries_left(change.gone)
-        engine.queries_renamed([query for query, _, _ in change.after])
-        left = {one for query in change.gone for one in (*query.operators, query.sink)}
-        after = [one for one in before if one not in left]
-    else:
+    after = _in_place(before, change, former) if alone else None
+    in_place = after is not None
+    if after is None:
         engine.queries_changed()
         after = _arranged(engine)
+    else:
+        engine.queries_left(change.gone)
+        engine.queries_exchanged(former)
     stays = dict.fromkeys(after)
     gone = [one for one in before if one not in stays and one not in change.instead]
     _leave(gone)
-    names = _names(engine, [query for query, _, _ in change.after] if keeps else kept)
+    names = _names(engine, [query for query, _, _ in change.after] if in_place else kept)
     _move_costs(engine, {one.name: None for one in gone} | {one.name: name for one, name in names.items()})
     graph.become(after, {**names, **change.forks}, change.instead, readers, arcs)
-    if not keeps:
+    if in_place:
+        engine.list_alike(former)
+    else:
         place = {operator: position for position, operator in enumerate(after)}
         kept.sort(key=lambda query: place[query.sink])
         engine.queries_by_name = {query.plan.name: query for query in kept}
@@ -88,16 +91,40 @@ def carry_out(engine: Engine, change: Rewiring) -> None:
     assert _is_whole(engine, [query for query, _, _ in change.after])
 
 
-def _keeps_places(engine: Engine, change: Rewiring) -> bool:
-    """Whether every operator stays that another query has, in its place and with its first query."""
-    return (
-        bool(change.gone or change.after)
-        and not change.handed
-        and not change.joined
-        and not change.instead
-        and all(operators == query.operators for query, _, operators in change.after)
-        and all(len(engine.owners(one)) == 1 for query in change.gone for one in query.operators)
+def _concerns_them_alone(engine: Engine, change: Rewiring) -> bool:
+    """Whether no other query has an operator that goes, and these queries get only new ones."""
+    if not (change.gone or change.after) or change.joined:
+        return False
+    different = [(query, operators) for query, _, operators in change.after if operators != query.operators]
+    former = [*change.gone, *(query for query, _ in different)]
+    return all(len(engine.owners(one)) == 1 for query in former for one in query.operators) and all(
+        one in query.operators or not engine.owners(one) for query, operators in different for one in operators
     )
+
+
+def _in_place(
+    before: Iterable[Operator], change: Rewiring, former: Mapping[Query, tuple[QueryPlan, list[Operator]]]
+) -> list[Operator] | None:
+    """The same as `_arranged`, for queries that stay in their places; None if one reads what comes after it."""
+    different = {query.sink: query for query in former if query.operators != former[query][1]}
+    left = {one for query in change.gone for one in (*query.operators, query.sink)}
+    left |= {one for query in different.values() for one in former[query][1]}
+    after: list[Operator] = []
+    arcs: set[int] = set()
+    for operator in before:
+        if operator in different:
+            operators = different[operator].operators
+            own = {id(one.output) for one in operators}
+            if any(id(inlet.arc) not in arcs and id(inlet.arc) not in own for one in operators for inlet in one.inputs):
+                return None
+            after += operators
+            arcs |= own
+        elif operator in left:
+            continue
+        after.append(operator)
+        if different and not isinstance(operator, Sink):
+            arcs.add(id(operator.output))
+    return after
 
 
 def connect(operators: Iterable[Operator]) -> None:
