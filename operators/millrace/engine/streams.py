@@ -244,7 +244,11 @@ def alter(engine: Engine, command: AlterStream) -> AlterReply:
         after = after.with_renamed(*command.renamed)
     if after != stream.definition:
         widening.widen(engine, stream, after, dict(command.texts))
-        engine.queries_changed()
+        if any(
+            {name, f"{name}.late"}.intersection(query.plan.reads_streams) for query in engine.queries_by_name.values()
+        ):
+            engine.queries_changed()
+            engine.graph.rewire()
     before_us = stream.definition.disorder_us
     stream.definition = definition = replace(stream.definition, **changes, sql=text)
     stream.source.clocking = clocking_of(definition)
@@ -252,11 +256,13 @@ def alter(engine: Engine, command: AlterStream) -> AlterReply:
         # The lateness under another disorder does not show which one is needed now.
         stream.source.late_by_max_us = 0
         stream.source.reopen_ledger(engine.clock.now_us)
-    engine.graph.punctuating.pop(stream.source, None)
-    if definition.propagation == "punctuation":
-        engine.graph.punctuating[stream.source] = None
+    if (definition.propagation == "punctuation") != (stream.source in engine.graph.punctuating):
+        engine.graph.punctuating.pop(stream.source, None)
+        if definition.propagation == "punctuation":
+            engine.graph.punctuating[stream.source] = None
+        engine.graph.rewire()
     engine.time.timers.unset("beat", name)
-    engine.graph.rewire()
+    engine.graph.rule_again([stream.source])
     return AlterReply(stream=name, changed=sorted(changes), added=[field.name for field in command.fields])
 
 
@@ -271,11 +277,13 @@ def drop(engine: Engine, command: DropStream) -> StreamDropReply:
     ]
     if readers:
         raise Refuse(f"stream {name} is read by {names(readers)}: drop them first", code="in_use")
+    sources = []
     for stream in both:
         gone = engine.streams_by_name.pop(stream, None)
         engine.slow.pop(stream, None)
         if gone is not None:
             engine.history_held.pop(stream, None)
             engine.time.timers.forget(stream)
-    carry_out(engine, Rewiring())
+            sources.append(gone.source)
+    carry_out(engine, Rewiring(sources=sources))
     return StreamDropReply(stream=name, dropped=True)

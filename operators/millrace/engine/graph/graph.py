@@ -26,6 +26,7 @@ from millrace.operators.frame.ets_arcs import Arc
 from millrace.operators.frame.idle_waiting import IdleWaiting
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import Operator
+from millrace.operators.frame.order_switching import OrderSwitching
 from millrace.operators.frame.punctuation_grain import EVERY, PunctuationGrain, union_of
 from millrace.operators.sink.sink import Sink
 from millrace.operators.source.source import Source
@@ -33,6 +34,8 @@ from millrace.protocol import Refuse
 from millrace.values.eventtime import MIN_TIME
 
 DEFAULT: Final = Strategy()
+# The operators that a component lists by their kind, in their order.
+LISTED: Final = (Source, IdleWaiting, OrderSwitching, Sink)
 
 
 class GraphDecisions(NamedTuple):
@@ -58,6 +61,7 @@ class Touched:
         self.new: dict[Operator, None] = {}
         self.gone: dict[Operator, None] = {}
         self.readers: dict[Operator, None] = {}
+        self.away: list[Inlet] | None = None  # all readers that are away, if that has been looked up
         self.reorders = False  # whether the forks are others
         self.sorts = False  # whether readers may stand in another order
 
@@ -83,6 +87,18 @@ class Touched:
         for one in gone:
             for known in (self.new, self.operators, self.readers):
                 known.pop(one, None)
+
+
+class Exchanged(NamedTuple):
+    """What becomes of operators: some are new, some are gone, and some stand in the place of others. `readers` may have
+    other inputs than before, and `arcs` other readers. `in_place` says that all others keep their order."""
+
+    new: Sequence[Operator]
+    gone: Sequence[Operator]
+    instead: Mapping[Operator, Operator]
+    readers: Sequence[Operator]
+    arcs: Sequence[Buffer]
+    in_place: bool
 
 
 class Graph:
@@ -137,37 +153,23 @@ class Graph:
         self._unlinked.extend(operators)
         self._connected = self._derived = False
 
-    def become(
-        self,
-        operators: Sequence[Operator],
-        names: Mapping[Operator, str],
-        instead: Mapping[Operator, Operator],
-        readers: Sequence[Operator],
-        arcs: Iterable[Buffer],
-    ) -> None:
-        """Consist of these operators, in this order; some have other names, and some stand in the place of others.
-
-        `readers` may have other inputs than before, and `arcs` other readers. What was decided of an operator follows
-        its name, and goes with it: one that gets the name later is another.
-        """
-        before, self.operators = list(self.operators.values()), {}
-        stays = dict.fromkeys(operators)
-        gone = [one for one in before if one not in stays and one not in instead]
+    def become(self, operators: Sequence[Operator], names: Mapping[Operator, str], change: Exchanged) -> None:
+        """Consist of these operators, in this order; some have other names. What was decided of an operator follows
+        its name, and goes with it: one that gets the name later is another."""
+        before, new, gone = self.operators, change.new, dict.fromkeys(change.gone)
         above = {self.producer(inlet): None for one in gone for inlet in one.inputs}
         moved: dict[str, str | None] = {one.name: None for one in gone}
         moved |= {operator.name: name for operator, name in names.items()}
         for operator, name in names.items():
             operator.name = name
         self.operators = {operator.name: operator for operator in operators}
-        known = dict.fromkeys(before)
-        new = [one for one in operators if one not in known]
         for one in gone:
             if not isinstance(one, Sink):
                 del self._producers[id(one.output)]
-        for one in (*new, *instead.values()):
+        for one in (*new, *change.instead.values()):
             if not isinstance(one, Sink):
                 self._producers[id(one.output)] = one
-        for old, one in instead.items():
+        for old, one in change.instead.items():
             self._stand_in(old, one)
         self._move_decisions(moved)
         for operator in gone:
@@ -178,20 +180,24 @@ class Graph:
         for operator in above:
             if (operator in self._forks or operator in self.resting) and not self._is_shared(operator):
                 self._forget_fork(operator)
-        if before == list(operators):
+        if not change.in_place:
+            known, added = list(before.values()), dict.fromkeys(new)
+            if known == list(operators):
+                return
+            stays = dict.fromkeys(operators)
+            if [one for one in known if one in stays] != [one for one in operators if one not in added]:
+                self.rewire()
+                return
+        elif not (new or gone or change.instead):
             return
-        earlier = [one for one in before if one in stays]
-        if earlier != ([one for one in operators if one in known] if new else list(operators)):
-            self.rewire()
-        else:
-            touched = [self._producers[id(arc)] for arc in arcs if id(arc) in self._producers]
-            self._touch(
-                [*touched, *(one for one in above if one in stays)],
-                new,
-                [*gone, *instead],
-                readers,
-                sorts=bool(new or readers),
-            )
+        touched = [self._producers[id(arc)] for arc in change.arcs if id(arc) in self._producers]
+        self._touch(
+            [*touched, *(one for one in above if one not in gone)],
+            new,
+            [*gone, *change.instead],
+            change.readers,
+            sorts=bool(new or change.readers),
+        )
 
     def _stand_in(self, old: Operator, new: Operator) -> None:
         for forks in (self._forks, self.resting):
@@ -732,6 +738,8 @@ class Graph:
         Streams, and promises through operators, concern too much for that.
         """
         touched = self._touched
+        if self._only_streams_left(touched):
+            return True
         if self.punctuating or any(isinstance(one, Source) for one in (*touched.new, *touched.gone)):
             return False
         for operator in touched.gone:
@@ -745,6 +753,7 @@ class Graph:
         for operator in (*touched.readers, *touched.new):
             self._consumers |= dict.fromkeys(operator.inputs, operator)
             touched.operators |= {self.producer(reader): None for reader in operator.inputs}
+        touched.away = None
         homes = dict.fromkeys(self._component_of[one] for one in touched.operators if one in self._component_of)
         if len(homes) != 1 or not (touched.keeps_inputs or self._is_connected([*touched.operators, *touched.new])):
             return False
@@ -762,6 +771,16 @@ class Graph:
         self._refork([one for one in touched.operators if not isinstance(one, Sink)], home)
         return True
 
+    def _only_streams_left(self, touched: Touched) -> bool:
+        """Take out streams that nothing has read, if that is all; returns whether it is."""
+        alone = all(isinstance(one, Source) and not one.output.readers for one in touched.gone)
+        if not alone or touched.new or touched.operators or touched.readers:
+            return False
+        for source in touched.gone:
+            self._components.remove(self._component_of.pop(source))
+            self._broken.pop(source, None)
+        return True
+
     def _place_of(self, reader: Inlet, place: Mapping[Operator, int]) -> tuple[int, int]:
         consumer = self._consumers[reader]
         return place[consumer], consumer.inputs.index(reader) if len(consumer.inputs) > 1 else 0
@@ -771,9 +790,8 @@ class Graph:
         missing, todo = set(operators), [operators[0]]
         seen = set(todo)
         away: dict[Operator, list[Operator]] = {}
-        for reader, consumer in self._consumers.items():
-            if reader.away:
-                away.setdefault(self.producer(reader), []).append(consumer)
+        for reader in self._away(self._touched):
+            away.setdefault(self.producer(reader), []).append(self._consumers[reader])
         while todo:
             operator = todo.pop()
             missing.discard(operator)
@@ -791,7 +809,7 @@ class Graph:
     def _refork(self, operators: Sequence[Operator], home: Component) -> None:
         """The same as `_fork`, for these outputs."""
         readers = dict.fromkeys(operators, 0)
-        for operator, consumer, _ in self._reads_of(operators):
+        for operator, consumer, _ in self._reads_of(operators, self._touched):
             if not isinstance(consumer, Sink):
                 readers[operator] += 1
         before = [*self._forks], [*self.resting]
@@ -818,13 +836,21 @@ class Graph:
             self._forks = {one: forks[one] for one in self.operators.values() if one in forks}
             self.resting = {one: resting[one] for one in self.operators.values() if one in resting}
 
-    def _reads_of(self, operators: Iterable[Operator]) -> Iterator[tuple[Operator, Operator, Inlet]]:
+    def _away(self, touched: Touched) -> list[Inlet]:
+        """The readers that are away, looked up once for a change."""
+        if touched.away is None:
+            touched.away = [reader for reader in self._consumers if reader.away]
+        return touched.away
+
+    def _reads_of(self, operators: Iterable[Operator], touched: Touched) -> Iterator[tuple[Operator, Operator, Inlet]]:
         """Who reads these, with those that are away: the operator, its reader, and the reader's inlet."""
         arcs = {id(operator.output): operator for operator in operators}
-        for reader, consumer in self._consumers.items():
-            operator = arcs.get(id(reader.arc))
-            if operator is not None:
-                yield operator, consumer, reader
+        for operator in arcs.values():
+            for reader in operator.output.readers:
+                yield operator, self._consumers[reader], reader
+        for reader in self._away(touched):
+            if id(reader.arc) in arcs:
+                yield arcs[id(reader.arc)], self._consumers[reader], reader
 
     def _rederive(self, touched: Touched, ruled: Sequence[Operator]) -> None:
         """Derive what follows from these alone, for them and for those above and below them."""
@@ -853,9 +879,9 @@ class Graph:
         if (
             not touched.sorts and not touched.reorders
         ):  # readers have left at the most, and the others lead back as before
-            stale = self._stale([one for one in changed if self.broken(one) != self._broken.get(one)])
+            stale = self._stale([one for one in changed if self.broken(one) != self._broken.get(one)], touched)
         else:
-            stale = self._stale(changed)
+            stale = self._stale(changed, touched)
         for operator in (*changed, *stale):
             self._component_of[operator].table[operator] = self._row(operator)
         for operator in dict.fromkeys((*changed, *placed)):
@@ -883,11 +909,13 @@ class Graph:
                 if operator in forks:
                     listed.append(forks[operator])
         home.table = {operator: rows[operator] for operator in listed}
-        if touched.new or touched.gone:
+        if any(isinstance(one, LISTED) for one in touched.new):
             sinks = [
                 one for one in self.operators.values() if isinstance(one, Sink) and self._component_of[one] is home
             ]
             home.members(listed, sinks, self.stopped)
+        elif touched.gone:
+            home.leave(touched.gone)
         for operator in (*touched.new, *touched.operators):
             operator.output.ready = home.ready.queue
 
@@ -897,11 +925,11 @@ class Graph:
         moves = RULES[strategy.kind][row.role]
         row.follow(strategy, moves, encore not in moves, link)
 
-    def _stale(self, changed: Sequence[Operator]) -> dict[Operator, None]:
+    def _stale(self, changed: Sequence[Operator], touched: Touched) -> dict[Operator, None]:
         """The readers whose rows lead back to something else than they should."""
         stale: dict[Operator, None] = {}
         above = {operator: self._back_to(operator) for operator in changed}
-        for operator, consumer, reader in self._reads_of(changed):
+        for operator, consumer, reader in self._reads_of(changed, touched):
             if consumer in above or isinstance(consumer, Sink):
                 continue
             row = self._component_of[operator].table[consumer]

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from millrace.engine.graph.graph import Exchanged
 from millrace.engine.plan import QueryPlan
 from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.idle_waiting import IdleWaiting
@@ -21,7 +22,7 @@ from millrace.operators.sink.sink import Sink
 from millrace.operators.source.source import Source
 
 if TYPE_CHECKING:
-    from millrace.engine.engine import Engine
+    from millrace.engine.engine import Engine, Former
     from millrace.engine.queries import Query
 
 
@@ -30,7 +31,7 @@ class Rewiring:
     """A change of the graph, described.
 
     after    the queries that differ after it: their plans, and their operators in plan order
-    gone     the queries that leave
+    gone     the queries that leave, and `sources` those of streams that leave
     handed   (from, to, inlets): inlets that continue at another arc, with all that they have not taken
     joined   (from, to): arcs whose readers, which have taken all, continue at the end of another one
     instead  by operator: the one that takes its place on the same arcs
@@ -39,6 +40,7 @@ class Rewiring:
 
     after: list[tuple[Query, QueryPlan, list[Operator]]] = field(default_factory=list)
     gone: Sequence[Query] = ()
+    sources: Sequence[Source] = ()
     handed: list[tuple[Buffer, Buffer, Sequence[Inlet]]] = field(default_factory=list)
     joined: Sequence[tuple[Buffer, Buffer]] = ()
     instead: Mapping[Operator, Operator] = field(default_factory=dict)
@@ -48,52 +50,54 @@ class Rewiring:
 def carry_out(engine: Engine, change: Rewiring) -> None:
     """Make the graph what the description says."""
     graph = engine.graph
-    before = dict.fromkeys(graph.operators.values())
     former = {query: (query.plan, query.operators) for query, _, _ in change.after}
     alone = _concerns_them_alone(engine, change)
     readers = [one for query, _, operators in change.after for one in (*operators, query.sink)]
     arcs = [arc for old, new, _ in change.handed for arc in (old, new)]
     arcs += [arc for both in change.joined for arc in both]
+    new = list(dict.fromkeys(one for one in readers if graph.operators.get(one.name) is not one))
     placed = dict.fromkeys(change.instead.values())
-    for _, _, operators in change.after:
-        connect(one for one in operators if one not in before and one not in placed)
-    for old, new, inlets in change.handed:
-        new.succeed(old, inlets)
-    for old, new in change.joined:
+    connect(one for one in new if one not in placed)
+    for old, after, inlets in change.handed:
+        after.succeed(old, inlets)
+    for old, after in change.joined:
         for inlet in list(old.readers):
-            inlet.change_arc(new)
+            inlet.change_arc(after)
     for query, plan, operators in change.after:
         query.become(plan, operators)
         query.sink.output = query.sink.inputs[0].arc
     kept = [query for query in engine.queries_by_name.values() if query not in change.gone]
     engine.queries_by_name = {query.plan.name: query for query in kept}
-    after = _in_place(before, change, former) if alone else None
-    in_place = after is not None
-    if after is None:
+    left = _left(change, former)
+    operators = _in_place(engine, change, former, left) if alone else None
+    in_place = operators is not None
+    if operators is None:
         engine.queries_changed()
-        after = _arranged(engine)
+        operators = _arranged(engine)
+        stays = dict.fromkeys(operators)
+        left = {one: None for one in graph.operators.values() if one not in stays}
     else:
         engine.queries_left(change.gone)
         engine.queries_exchanged(former)
-    stays = dict.fromkeys(after)
-    gone = [one for one in before if one not in stays and one not in change.instead]
+    gone = [one for one in left if one not in change.instead]
     _leave(gone)
-    names = _names(engine, [query for query, _, _ in change.after] if in_place else kept)
+    names = _names(engine, list(former) if in_place else kept)
     _move_costs(engine, {one.name: None for one in gone} | {one.name: name for one, name in names.items()})
-    graph.become(after, {**names, **change.forks}, change.instead, readers, arcs)
+    exchanged = Exchanged(new, gone, change.instead, readers, arcs, in_place=in_place)
+    graph.become(operators, {**names, **change.forks}, exchanged)
     if in_place:
         engine.list_alike(former)
     else:
-        place = {operator: position for position, operator in enumerate(after)}
+        place = {operator: position for position, operator in enumerate(operators)}
         kept.sort(key=lambda query: place[query.sink])
         engine.queries_by_name = {query.plan.name: query for query in kept}
         engine.queries_changed()
-    assert _is_whole(engine, [query for query, _, _ in change.after])
+    assert _is_whole(engine, list(former))
 
 
 def _concerns_them_alone(engine: Engine, change: Rewiring) -> bool:
     """Whether no other query has an operator that goes, and these queries get only new ones."""
-    if not (change.gone or change.after) or change.joined:
+    if not (change.gone or change.after or change.sources) or change.joined:
         return False
     different = [(query, operators) for query, _, operators in change.after if operators != query.operators]
     former = [*change.gone, *(query for query, _ in different)]
@@ -102,28 +106,28 @@ def _concerns_them_alone(engine: Engine, change: Rewiring) -> bool:
     )
 
 
-def _in_place(
-    before: Iterable[Operator], change: Rewiring, former: Mapping[Query, tuple[QueryPlan, list[Operator]]]
-) -> list[Operator] | None:
+def _left(change: Rewiring, former: Former) -> dict[Operator, None]:
+    """The operators that no plan has any more, if no query shares any of them."""
+    stays = {one for query in former for one in query.operators}
+    left: list[Operator] = [*change.sources]
+    left += [one for query in change.gone for one in (*query.operators, query.sink)]
+    left += [one for _, operators in former.values() for one in operators if one not in stays]
+    return dict.fromkeys(left)
+
+
+def _in_place(engine: Engine, change: Rewiring, former: Former, left: Mapping[Operator, None]) -> list[Operator] | None:
     """The same as `_arranged`, for queries that stay in their places; None if one reads what comes after it."""
-    different = {query.sink: query for query in former if query.operators != former[query][1]}
-    left = {one for query in change.gone for one in (*query.operators, query.sink)}
-    left |= {one for query in different.values() for one in former[query][1]}
-    after: list[Operator] = []
-    arcs: set[int] = set()
-    for operator in before:
-        if operator in different:
-            operators = different[operator].operators
-            own = {id(one.output) for one in operators}
-            if any(id(inlet.arc) not in arcs and id(inlet.arc) not in own for one in operators for inlet in one.inputs):
-                return None
-            after += operators
-            arcs |= own
-        elif operator in left:
-            continue
-        after.append(operator)
-        if different and not isinstance(operator, Sink):
-            arcs.add(id(operator.output))
+    different = [query for query in former if query.operators != former[query][1]]
+    away = left | dict.fromkeys(one for query in different for one in query.operators)
+    after = [one for one in engine.graph.operators.values() if one not in away]
+    for query in different:
+        place = after.index(query.sink)
+        own = {id(one.output) for one in query.operators}
+        read = {engine.graph.producer(inlet): None
+                for one in query.operators for inlet in one.inputs if id(inlet.arc) not in own}  # fmt: skip
+        if any(one not in after[:place] for one in read):
+            return None
+        after[place:place] = query.operators
     return after
 
 
