@@ -270,3 +270,13 @@ def test_a_replaced_query_that_reads_a_younger_one_comes_after_it():
     world.obey(ReplaceQuery(body.plan.renamed("new", "p1")))
     assert [*world.engine.queries_by_name] == ["p2", "p1"]
     assert picture(world.engine) == picture(Engine.restore(world.engine.save()))
+
+
+def test_a_query_reads_an_operator_in_the_place_of_another():
+    world = World(share=True)
+    world.obey(world.planned("CREATE QUERY below AS SELECT a, b FROM s1 WHERE a = 3"))
+    world.obey(world.planned("CREATE QUERY above AS SELECT a + b AS a FROM below"))
+    world.obey(PauseQuery("above"))
+    assert world.engine.alike.unique
+    world.obey(ReplaceOperator("below.filter1", SampleSpec(0.25, 7)))
+    assert picture(world.engine) == picture(Engine.restore(world.engine.save()))

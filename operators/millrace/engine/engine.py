@@ -66,7 +66,7 @@ MOST_QUEUED_BYTES: Final = 256 * 2**20
 MANY: Final = 1 << 62
 
 # By query, its plan and operators before a change.
-Former = Mapping[Query, tuple[QueryPlan, list[Operator]]]
+Former = dict[Query, tuple[QueryPlan, list[Operator]]]
 
 
 class Engine:

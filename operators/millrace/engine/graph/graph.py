@@ -491,9 +491,10 @@ class Graph:
         self._unconnected = self._underived = True
         self._connected = self._derived = False
 
-    def touch(self, operators: Iterable[Operator], *, sorts: bool = True) -> None:
-        """These have other readers than before, or ones that declare something else. Without `sorts` some have left."""
-        self._touch(operators, (), (), (), sorts=sorts)
+    def touch(self, operators: Iterable[Operator], readers: Iterable[Operator] = (), *, sorts: bool = True) -> None:
+        """These have other readers than before, or ones that declare something else. Without `sorts` some have left.
+        The `readers` have other inlets, or declare something else themselves."""
+        self._touch(operators, (), (), readers, sorts=sorts)
 
     def _touch(
         self,

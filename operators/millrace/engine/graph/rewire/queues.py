@@ -47,7 +47,7 @@ def exchange(engine: Engine, command: SetQueue) -> QueueReply:
         other.output.disorder()
     nodes = tuple(one.with_edge(position, edge) if one is node else one for one in query.plan.nodes)
     carry_out(engine, Rewiring([(query, replace(query.plan, nodes=nodes), query.operators)]))
-    engine.graph.rewire()
+    engine.graph.touch([operator, *disordered], [operator, *disordered])
     now_superseded, now_shed = _losses(operator.inputs[position])
     return QueueReply(
         operator=name,

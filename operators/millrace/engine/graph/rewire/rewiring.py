@@ -86,7 +86,7 @@ def carry_out(engine: Engine, change: Rewiring) -> None:
     exchanged = Exchanged(new, gone, change.instead, readers, arcs, in_place=in_place)
     graph.become(operators, {**names, **change.forks}, exchanged)
     if in_place:
-        engine.list_alike(former)
+        engine.list_alike(former | _readers_of(engine, change))
     else:
         place = {operator: position for position, operator in enumerate(operators)}
         kept.sort(key=lambda query: place[query.sink])
@@ -104,6 +104,16 @@ def _concerns_them_alone(engine: Engine, change: Rewiring) -> bool:
     return all(len(engine.owners(one)) == 1 for query in former for one in query.operators) and all(
         one in query.operators or not engine.owners(one) for query, operators in different for one in operators
     )
+
+
+def _readers_of(engine: Engine, change: Rewiring) -> Former:
+    """The queries that read an operator which stands in the place of another: as they are."""
+    names = {query.plan.name for query, _, _ in change.after} if change.instead else set()
+    return {
+        query: (query.plan, query.operators)
+        for query in engine.queries_by_name.values()
+        if names and not names.isdisjoint(query.plan.reads_queries)
+    }
 
 
 def _left(change: Rewiring, former: Former) -> dict[Operator, None]:
