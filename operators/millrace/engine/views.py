@@ -186,18 +186,9 @@ def query(engine: Engine, query: Query, **served: Any) -> QueryView:
         operators=[operator.name for operator in query.operators],
         shared=sharing.told(engine, query),
         order=plan.options.order,
-        joins={
-            operator.name: JoinOrderView(order=operator.order, alpha=operator.pacing.alpha)
-            for operator in query.operators
-            if isinstance(operator, OrderSwitching)
-        },
+        joins={} if query.switches is None else _joins(query),
         update_key=None if plan.update_key is None else list(plan.update_key),
-        auto={
-            operator.name: auto.mode
-            for operator in query.operators
-            for reader in operator.inputs
-            if (auto := auto_of(reader)) is not None
-        },
+        auto=_auto(query) if query.requeued else {},
         reads=reads.shown(engine, plan.name),
         state=state(query),
         reason=query.paused,
@@ -214,6 +205,25 @@ def query(engine: Engine, query: Query, **served: Any) -> QueryView:
         sql=plan.sql,
         **served,
     )
+
+
+def _joins(query: Query) -> dict[str, JoinOrderView]:
+    """By join, how it takes and emits rows."""
+    return {
+        operator.name: JoinOrderView(order=operator.order, alpha=operator.pacing.alpha)
+        for operator in query.operators
+        if isinstance(operator, OrderSwitching)
+    }
+
+
+def _auto(query: Query) -> dict[str, str]:
+    """By operator with a queue that chooses, what it does at present."""
+    return {
+        operator.name: auto.mode
+        for operator in query.operators
+        for reader in operator.inputs
+        if (auto := auto_of(reader)) is not None
+    }
 
 
 def indexed(engine: Engine, query: Query) -> list[str]:

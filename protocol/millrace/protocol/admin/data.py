@@ -128,7 +128,8 @@ def to_data(view: Any) -> dict[str, Any]:
     shape = _shape(type(view))
     data = dict(zip(shape.keys, shape.values(view), strict=True))
     for name, inner in shape.inner.items():
-        data[name] = _each(inner, data[name], to_data)
+        if value := data[name]:  # mostly there is none
+            data[name] = _each(inner, value, to_data)
     for name, absent in shape.sparse:
         if data[name] is absent:
             del data[name]

@@ -137,7 +137,7 @@ def _inlets(engine: Engine, query: Query) -> dict[Inlet, Query]:
     return {
         reader: other
         for other in engine.queries_by_name.values()
-        if other is not query
+        if query.plan.name in other.plan.reads_queries
         for operator in other.operators
         for reader in operator.inputs
         if reader.arc is output
