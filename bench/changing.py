@@ -109,7 +109,8 @@ async def _run(queries: int, repeats: int, folder: str) -> dict[str, tuple[float
     for path in (data, sinks):
         path.mkdir()
     server = {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "data_dir": data, "allow_paths": [sinks]}
-    daemon = Daemon(Settings(server=server))
+    sections: dict[str, Any] = {"server": server}
+    daemon = Daemon(Settings(**sections))
     await daemon.start()
     least: dict[str, tuple[float, float]] = {}
     try:

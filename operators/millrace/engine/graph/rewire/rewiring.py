@@ -56,8 +56,8 @@ def carry_out(engine: Engine, change: Rewiring) -> None:
     arcs = [arc for old, new, _ in change.handed for arc in (old, new)]
     arcs += [arc for both in change.joined for arc in both]
     new = list(dict.fromkeys(one for one in readers if graph.operators.get(one.name) is not one))
-    placed = dict.fromkeys(change.instead.values())
-    connect(one for one in new if one not in placed)
+    instead = dict.fromkeys(change.instead.values())
+    connect(one for one in new if one not in instead)
     for old, after, inlets in change.handed:
         after.succeed(old, inlets)
     for old, after in change.joined:
@@ -69,12 +69,12 @@ def carry_out(engine: Engine, change: Rewiring) -> None:
     kept = [query for query in engine.queries_by_name.values() if query not in change.gone]
     engine.queries_by_name = {query.plan.name: query for query in kept}
     left = _left(change, former)
-    operators = _in_place(engine, change, former, left) if alone else None
-    in_place = operators is not None
-    if operators is None:
+    placed = _in_place(engine, change, former, left) if alone else None
+    in_place = placed is not None
+    if placed is None:
         engine.queries_changed()
-        operators = _arranged(engine)
-        stays = dict.fromkeys(operators)
+        placed = _arranged(engine)
+        stays = dict.fromkeys(placed)
         left = {one: None for one in graph.operators.values() if one not in stays}
     else:
         engine.queries_left(change.gone)
@@ -84,11 +84,11 @@ def carry_out(engine: Engine, change: Rewiring) -> None:
     names = _names(engine, list(former) if in_place else kept)
     _move_costs(engine, {one.name: None for one in gone} | {one.name: name for one, name in names.items()})
     exchanged = Exchanged(new, gone, change.instead, readers, arcs, in_place=in_place)
-    graph.become(operators, {**names, **change.forks}, exchanged)
+    graph.become(placed, {**names, **change.forks}, exchanged)
     if in_place:
         engine.list_alike(former | _readers_of(engine, change))
     else:
-        place = {operator: position for position, operator in enumerate(operators)}
+        place = {operator: position for position, operator in enumerate(placed)}
         kept.sort(key=lambda query: place[query.sink])
         engine.queries_by_name = {query.plan.name: query for query in kept}
         engine.queries_changed()
@@ -125,7 +125,7 @@ def _left(change: Rewiring, former: Former) -> dict[Operator, None]:
     return dict.fromkeys(left)
 
 
-def _in_place(engine: Engine, change: Rewiring, former: Former, left: Mapping[Operator, None]) -> list[Operator] | None:
+def _in_place(engine: Engine, change: Rewiring, former: Former, left: dict[Operator, None]) -> list[Operator] | None:
     """The same as `_arranged`, for queries that stay in their places; None if one reads what comes after it."""
     different = [query for query in former if query.operators != former[query][1]]
     away = left | dict.fromkeys(one for query in different for one in query.operators)
