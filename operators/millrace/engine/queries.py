@@ -19,8 +19,8 @@ class Query:
     `paused` says why it reads nothing at present, `failed` that it could not continue, and `lost` how many tuples
     that cost. `apart` says which operators it could have shared, and why it does not;
     `separate` has the nodes whose operators an admin has separated. `remembers` says whether any of its operators has
-    state that can grow, `switches` which of them is a join whose order can change, and `requeued` whether any of its
-    inputs has an edge that is not the default.
+    state that can grow, `gates` which of them hold rows back until its history is there, `switches` which of them is a
+    join whose order can change, and `requeued` whether any of its inputs has an edge that is not the default.
     """
 
     plan: QueryPlan
@@ -32,6 +32,7 @@ class Query:
     apart: dict[str, str] = field(default_factory=dict)
     separate: dict[str, None] = field(default_factory=dict)
     remembers: bool = field(init=False)
+    gates: list[Gate] = field(init=False)
     switches: OrderSwitching | None = field(init=False)
     requeued: bool = field(init=False)
 
@@ -43,6 +44,7 @@ class Query:
         self.separate = {node.name: None for node in plan.nodes if node.name in self.separate}
         self.switches = next((operator for operator in operators if isinstance(operator, OrderSwitching)), None)
         self.requeued = any(node.edges for node in plan.nodes)
+        self.gates = [operator for operator in operators if isinstance(operator, Gate)]
         self.remembers = any(type(operator).state_tuples is not Operator.state_tuples for operator in operators)
 
     @property
@@ -51,10 +53,6 @@ class Query:
         return bool(
             self.requeued or self.switches is not None or self.paused is not None or self.separate or self.plan.edits
         )
-
-    @property
-    def gates(self) -> list[Gate]:
-        return [operator for operator in self.operators if isinstance(operator, Gate)]
 
     @property
     def catching_up(self) -> bool:

@@ -16,6 +16,7 @@ from millrace.engine.graph.rewire.failing import state_tuples
 from millrace.engine.queries import Query
 from millrace.operators.fork.fork import Fork
 from millrace.operators.frame.idle_waiting import IdleWaiting
+from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import Operator
 from millrace.operators.frame.order_switching import OrderSwitching
 from millrace.operators.queues.inlet import QueueInlet
@@ -31,7 +32,6 @@ from millrace.protocol.admin.operators import (
     ComponentView,
     InputView,
     JoinView,
-    LinkView,
     OperatorView,
     SwitchView,
 )
@@ -178,7 +178,7 @@ def groups(found: Stream) -> list[GroupView]:
 def query(engine: Engine, query: Query, **served: Any) -> QueryView:
     """A query; `served` has the fields that a server knows of it."""
     engine.graph.settle()
-    plan = query.plan
+    plan, entries = query.plan, engine.entries(query)
     return QueryView(
         name=plan.name,
         fields=plan.schema.to_data(),
@@ -193,15 +193,15 @@ def query(engine: Engine, query: Query, **served: Any) -> QueryView:
         state=state(query),
         reason=query.paused,
         rows=query.sink.sequence,
-        skipped=sum(reader.missed for reader in engine.entries(query)),
+        skipped=sum([reader.missed for reader in entries]),
         start=plan.options.start,
-        ignored=ignored(engine, query),
+        ignored=ignored(engine, entries),
         lost=query.lost,
-        state_tuples=ask_quietly(partial(state_tuples, query), 0),
+        state_tuples=ask_quietly(partial(state_tuples, query), 0) if query.remembers else 0,
         max_state=plan.options.max_state,
         progress_us=time_or_none(query.sink.progress_us),
-        reads_streams=list(plan.reads_streams),
-        reads_queries=list(plan.reads_queries),
+        reads_streams=plan.reads_streams,
+        reads_queries=plan.reads_queries,
         sql=plan.sql,
         **served,
     )
@@ -239,10 +239,10 @@ def indexed(engine: Engine, query: Query) -> list[str]:
     return lines
 
 
-def ignored(engine: Engine, query: Query) -> dict[str, int]:
-    """By stream, the tuples that have come since the query was made and are older than where it starts to read."""
+def ignored(engine: Engine, entries: Iterable[Inlet]) -> dict[str, int]:
+    """By stream, the tuples that have come since a query was made and are older than where its inlets start to read."""
     counts: dict[str, int] = {}
-    for reader in engine.entries(query):
+    for reader in entries:
         if reader.ignored:
             for source in engine.graph.sources(engine.graph.producer(reader)):
                 counts[source.stream] = max(counts.get(source.stream, 0), reader.ignored)
@@ -396,19 +396,20 @@ def _operator(engine: Engine, operator: Operator, queries: list[str], now_us: in
     waiting = isinstance(operator, IdleWaiting)
     registers = answers.registers() if waiting else None
     busy = engine.costs.get(operator.name, (0, 0.0))
-    plans = [query.plan for query in engine.owners(operator)]
+    plans = [query.plan for query in engine.owners(operator) if query.plan.edits]
     edit = next((edit for plan in plans if (edit := editing.edited(plan, operator.name)) is not None), None)
+    component = engine.graph.component_of(operator)
+    row = component.table.get(operator)
+    reads = [engine.graph.producer(reader).name for reader in operator.inputs]
     return OperatorView(
         name=operator.name,
         kind=operator.kind,
         queries=queries,
-        component=engine.graph.component_of(operator).name,
-        strategy=None
-        if isinstance(operator, Sink)
-        else str(engine.graph.component_of(operator).table[operator].strategy),
+        component=component.name,
+        strategy=None if row is None else str(row.strategy),
         break_=None if isinstance(operator, Fork | Sink) else engine.graph.broken(operator),
-        chain=_link(engine, operator),
-        reads=[engine.graph.producer(reader).name for reader in operator.inputs],
+        chain=None if row is None or row.link is None else row.link.view(),
+        reads=reads,
         queues=[reader.edge.kind if isinstance(reader, QueueInlet) else "append" for reader in operator.inputs],
         input_tuples=operator.counts.input_tuples,
         output_tuples=operator.counts.output_tuples,
@@ -424,7 +425,7 @@ def _operator(engine: Engine, operator: Operator, queries: list[str], now_us: in
         busy_us=busy[1],
         inputs=[
             InputView(
-                from_=engine.graph.producer(reader).name,
+                from_=reads[position],
                 queue_tuples=answers.queue_tuples(position),
                 peak_queue_tuples=reader.peak,
                 skipped=reader.missed,
@@ -449,11 +450,6 @@ def _join(numbers: Mapping[str, Any] | None) -> JoinView | None:
         return None
     switches = [SwitchView(**switch) for switch in numbers["last_switches"]]
     return JoinView(**{**numbers, "last_switches": switches})
-
-
-def _link(engine: Engine, operator: Operator) -> LinkView | None:
-    row = engine.graph.component_of(operator).table.get(operator)
-    return None if row is None or row.link is None else row.link.view()
 
 
 def counters(engine: Engine, now_us: int) -> dict[str, tuple[int, int, int, float, tuple[int, ...]]]:

@@ -113,7 +113,7 @@ def _drops(engine: Engine, query: Query, source: Source) -> Operator | None:
 
 def _ignored(engine: Engine, query: Query) -> str:
     """A sentence about tuples that arrived after the query was created and are older than where it starts to read."""
-    counts = ignored(engine, query)
+    counts = ignored(engine, engine.entries(query))
     if not counts:
         return ""
     starts = {
