@@ -200,8 +200,8 @@ def query(engine: Engine, query: Query, **served: Any) -> QueryView:
         state_tuples=ask_quietly(partial(state_tuples, query), 0) if query.remembers else 0,
         max_state=plan.options.max_state,
         progress_us=time_or_none(query.sink.progress_us),
-        reads_streams=plan.reads_streams,
-        reads_queries=plan.reads_queries,
+        reads_streams=list(plan.reads_streams),
+        reads_queries=list(plan.reads_queries),
         sql=plan.sql,
         **served,
     )
