@@ -140,6 +140,7 @@ async def test_a_promotion_waits_until_the_primary_is_silent_and_stops_it(tmp_pa
 async def test_with_confirm_a_promotion_loses_nothing(tmp_path, machines):
     primary = await machines.primary(tmp_path / "one", confirm=True)
     standby = await machines.start(tmp_path / "two", primary)
+    await until(lambda: not primary.lease.alone)
     async with AsyncClient([str(primary.listen), str(standby.listen)], reconnect=QUICK) as client:
         feed = await client.open("s", producer="p")
         for k in range(20):

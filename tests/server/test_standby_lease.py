@@ -8,7 +8,9 @@ from millrace.protocol import Refuse
 from millrace.protocol.messages import Open, Opened
 from tests.server.directories import SQL, feed, state
 from tests.server.harness import peer, running, settle, until
-from tests.server.test_standby import following, level, played, working
+from tests.server.test_standby import following, level, played, unheard, working
+
+__all__ = ["unheard"]
 
 
 @pytest.mark.parametrize("standby", [{"lease": "1 second"}, {"confirm": True}, {"lease": "1 second", "confirm": True}])

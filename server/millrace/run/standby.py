@@ -510,7 +510,7 @@ class Standby:
         if self._wanted is not None and not self._wanted.done():
             self._wanted.set_exception(error)
 
-    async def _depose(self) -> None:
+    async def depose(self) -> None:
         """Show the other server that it was replaced, until it has understood. Clients may reach it earlier."""
         upstream = Upstream(self.where, self._upstream.token_file, self._upstream.ca_file)
         body = {"standby": self.role.name, "ping": 0, "lsn": 0, "epoch": self._daemon.epoch_text()}
@@ -539,7 +539,7 @@ class Standby:
         daemon.role = role
         await daemon.durability.take_over(daemon.run_engine)
         daemon.become_ready()
-        self._deposing = asyncio.create_task(self._depose(), name="deposing")
+        self._deposing = asyncio.create_task(self.depose(), name="deposing")
         view = PromotionView(
             epoch=epoch,
             last_lsn=last,
