@@ -304,7 +304,16 @@ def test_all_that_came_was_late() -> None:
     other.query(plan("q", ("M", identity(TV), ["s.source"]), schema=TV))
     other.run(give_tv("s", NOON - 5, feed="x"), at=NOON)
     found = why(other, "q")
-    assert (found.reason, found.try_) == ("late", "millrace tail s.late")
+    assert (found.reason, found.try_) == ("late", "millrace late s")
+
+
+def test_all_that_came_was_too_far_in_the_future() -> None:
+    bench = Bench(external("s", ahead_us=60_000_000))
+    bench.query(plan("q", ("M", identity(TV), ["s.source"]), schema=TV))
+    bench.run(give_tv("s", NOON + 3_600_000_000), at=NOON)
+    found = why(bench, "q")
+    assert found.text == "No input: of 1 tuple of s, 0 were late and 1 too far in the future."
+    assert (found.reason, found.try_) == ("late", "millrace stream show s")
 
 
 def test_the_last_tuple_was_filtered() -> None:

@@ -250,7 +250,9 @@ def _nothing_came(engine: Engine, query: Query) -> Why | None:
             f"No input: of {counted(source.counts.input_tuples, 'tuple')} of {source.stream}, {source.late} "
             f"{'was' if source.late == 1 else 'were'} late and {source.far} too far in the future."
         )
-        return Why(text, "late", stream=source.stream, try_=f"millrace tail {source.stream}.late")
+        # The ledger of late tuples has none that were too far in the future.
+        advice = f"millrace late {source.stream}" if source.late else f"millrace stream show {source.stream}"
+        return Why(text, "late", stream=source.stream, try_=advice)
     feeds = len(source.feeds)
     origin = origin_of(source.stream)
     if origin is not None:
