@@ -71,6 +71,7 @@ BENCHMARKS: Mapping[str, Callable[[], list[Figure]]] = {
     "durability-arrow": lambda: durability.throughput("arrow", 10_000, 20_000_000, 70),
     "durability-latency": durability.latency,
     "durability-recovery": lambda: durability.recovery(20_000_000),
+    "durability-disk": lambda: durability.disk(5_000_000),
     "durability-groups": lambda: durability.groups(1_000_000),
     "durability-follower": lambda: durability.following(2_000_000, 60),
     "durability-pauses": lambda: durability.pauses(16_000_000, 5),

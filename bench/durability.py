@@ -133,6 +133,46 @@ def recovery(tuples: int) -> list[Figure]:
     ]
 
 
+def disk(tuples: int) -> list[Figure]:
+    """Bytes of records per byte received, and what the data directory takes of the disk, before anything is trimmed."""
+    ways: dict[str, Callable[[Daemon], object]] = {
+        "row frames of 100": lambda server: send(server, "rows", 100, tuples // 100),
+        "Arrow frames of 10,000": lambda server: send(server, "arrow", 10_000, max(1, tuples // 10_000)),
+        "single rows": lambda server: send(server, "rows", 1, tuples // 50),
+        "single rows, a step each": lambda server: _one_at_a_time(server, tuples // 5_000),
+    }
+    return [_disk(name, way) for name, way in ways.items()]
+
+
+def _disk(name: str, way: Callable[[Daemon], object]) -> Figure:
+    settings = {"MILLRACE_JOURNAL__CHECKPOINT_SECONDS": "86400", "MILLRACE_JOURNAL__CHECKPOINT_BYTES": str(1 << 40)}
+    with (
+        tempfile.TemporaryDirectory(dir=os.environ.get("MILLRACE_BENCH_DIR")) as folder,
+        daemon(settings, folder) as server,
+    ):
+        server.sql(STREAM + FILTER)
+        before = server.counted("millrace_journal_bytes_total")
+        way(server)
+        _settled(server)
+        received = server.counted("millrace_source_bytes_total")
+        records = server.counted("millrace_journal_bytes_total") - before
+        taken = [_disk_bytes(Path(folder) / part) for part in ("journal", "results")]
+    sizes = [f"{size / 2**20:.1f} MiB" for size in (received, *taken)]
+    note = f"{sizes[0]} received; on disk: journal {sizes[1]} with its reserve, retained rows {sizes[2]}"
+    return Figure(f"TCP, {name}: records per byte received", records / received, "times", 1.2, note=note)
+
+
+def _one_at_a_time(server: Daemon, tuples: int) -> None:
+    with Client(server.listen) as client, client.open("packets") as feed:
+        for number in range(tuples):
+            feed.send([(number, number % 7, number * 3, number * 0.5)])
+            feed.flush()
+
+
+def _disk_bytes(folder: Path) -> int:
+    return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
+
+
 def groups(count: int) -> list[Figure]:
     """How long a server with so many groups takes to start from its checkpoint, until it is ready."""
     with tempfile.TemporaryDirectory(dir=os.environ.get("MILLRACE_BENCH_DIR")) as folder:

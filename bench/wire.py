@@ -71,6 +71,14 @@ class Daemon:
         )
         urllib.request.urlopen(request, timeout=30).close()
 
+    def counted(self, metric: str) -> float:
+        """The sum of a metric over its labels."""
+        with urllib.request.urlopen(f"{self.admin}/metrics", timeout=30) as answer:
+            lines = answer.read().decode().splitlines()
+        return sum(
+            float(line.rpartition(" ")[2]) for line in lines if line.partition(" ")[0].partition("{")[0] == metric
+        )
+
     def processor_seconds(self) -> float:
         """The processor time that the process has used."""
         user, system = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[11:13]

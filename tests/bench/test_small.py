@@ -74,6 +74,10 @@ def test_a_killed_server_repeats_what_was_sent() -> None:
     assert replay.value > 0
 
 
+def test_records_take_little_more_than_what_was_received() -> None:
+    assert [figure.value > 0 for figure in durability.disk(20_000)] == [True] * 4
+
+
 def test_groups_are_there_after_a_start() -> None:
     state, ready = durability.groups(1_000)
     assert state.value > 0
