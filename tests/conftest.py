@@ -1,6 +1,9 @@
 """Settings that every test shares."""
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import settings
@@ -25,6 +28,19 @@ for name in ("COLUMNS", "LINES"):
 def pytest_configure() -> None:
     if outdated := kernels.outdated():
         pytest.exit(f"compiled before their sources were edited: {', '.join(outdated)}; run `make setup`", returncode=2)
+
+
+MEMORY = Path("/dev/shm")
+
+
+@pytest.fixture
+def memory_path(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory, for tests that sync it thousands of times."""
+    if not os.access(MEMORY, os.W_OK):
+        yield tmp_path
+        return
+    with TemporaryDirectory(dir=MEMORY) as found:
+        yield Path(found)
 
 
 # Files run on all cores at once (`make test`). Those that take longest start first, so that no core ends long before

@@ -23,7 +23,7 @@ from millrace.sql.errors import SqlError
 from millrace.store import resultlog, rowfiles
 from millrace.store import results as results_module
 from millrace.store.resultlog import ResultLog
-from millrace.store.results import ResultLimits, Results
+from millrace.store.results import ResultLimits, Results, ResultsBroken
 from millrace.store.rowfiles import DamagedRowsError
 from millrace.values.batch import Batch
 from millrace.values.retention import Retain, parse_retain
@@ -79,6 +79,19 @@ def opened(results, retain, next_sequence=0, history=HISTORY) -> ResultLog:
     log = results.open(history, SCHEMA, parse_retain(retain), next_sequence)
     assert log is not None
     return log
+
+
+def test_a_disk_that_fails_at_the_start_is_named(tmp_path, monkeypatch):
+    results, log = made(tmp_path)
+    log.append(0, rows_of(0, 5))
+    results.work(final=True)
+
+    def fails(_):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(resultlog, "settle", fails)
+    with pytest.raises(ResultsBroken, match=r"results/abab\w+ cannot be read and made durable: Input/output error; "):
+        made(tmp_path)
 
 
 def test_without_a_folder_nothing_is_on_disk():
@@ -152,19 +165,19 @@ def test_a_log_agrees_with_a_list(tmp_path_factory, data):
     )
 
 
-def test_a_tail_torn_at_any_byte_is_cut_and_comes_again(tmp_path):
-    results, log = made(tmp_path / "a")
+def test_a_tail_torn_at_any_byte_is_cut_and_comes_again(memory_path):
+    results, log = made(memory_path / "a")
     log.append(0, rows_of(0, 30))
     results.work(final=True)
     for first, count in ((30, 6), (36, 8), (44, 5)):
         log.append(first, rows_of(first, count))
         results.work()
     following = log.next
-    (path,) = (tmp_path / "a/results" / HISTORY).iterdir()
+    (path,) = (memory_path / "a/results" / HISTORY).iterdir()
     content = path.read_bytes()
     kept = set()
     for size in range(len(content) + 1):
-        folder = tmp_path / "b"
+        folder = memory_path / "b"
         (folder / "results" / HISTORY).mkdir(parents=True)
         (folder / "results" / HISTORY / path.name).write_bytes(content[:size])
         torn, log = made(folder)
@@ -178,11 +191,11 @@ def test_a_tail_torn_at_any_byte_is_cut_and_comes_again(tmp_path):
     assert kept == {0, 30, 36, 44, following}
 
 
-def test_a_flipped_bit_is_never_a_row(tmp_path):
+def test_a_flipped_bit_is_never_a_row(memory_path):
     """In the last file it ends the log there, before that it is reported; readers go on after the damage."""
     rng = random.Random(5)
     for _ in range(60):
-        folder = tmp_path / "x"
+        folder = memory_path / "x"
         results, log = made(folder)
         for first in range(0, 400, 20):
             log.append(first, rows_of(first, 20))

@@ -619,12 +619,15 @@ def open_files(folder: Path | None) -> list[Path]:
 def _open(folder: Path, stream: StreamDefinition, now_us: int, *, comes_again: bool) -> Reach:
     """Start to write where an earlier server may have written; repair and log its unfinished work. What that did not
     write is lost, unless it comes again from a journal."""
-    folder.mkdir(parents=True, exist_ok=True)
+    history.make_folder(folder)
     left = history.remove_leftovers(folder)
     if left:
         log.warning("removed unfinished files of history", stream=stream.name, files=[path.name for path in left])
     before = history.read_reach(folder)
-    reach = history.caught_up(folder, Reach.begun(stream) if before is None else before.of(stream))
+    reach = Reach.begun(stream) if before is None else before.of(stream)
+    if comes_again and (removed := history.remove_parts(folder, reach)):
+        log.warning("removed files of history that a killed server had not made all of", files=len(removed))
+    reach = history.caught_up(folder, reach)
     if reach.open and not comes_again:
         gap = Gap(reach.last_seq, reach.reach_us, "killed", now_us)
         reach = replace(reach, gaps=(*reach.gaps, gap))

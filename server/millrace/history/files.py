@@ -137,7 +137,7 @@ def stream_folder(history: Path, stream: str) -> Path:
 def hold(history: Path) -> int:
     """Hold a history folder against other servers, until the handle is closed or the process ends."""
     with suppress(FileExistsError):  # a file of that name: opening says so
-        history.mkdir(parents=True)
+        make_folder(history)
     handle = os.open(history / HOLD_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -213,7 +213,9 @@ def about_file(path: Path) -> dict[str, Any]:
 
 def caught_up(folder: Path, reach: Reach) -> Reach:
     """The reach including files that were completed after it was last saved (a server was killed in between)."""
-    new = [path for path in files(folder) if (name := Name.parse(path.name)) is not None and name.last > reach.last_seq]
+    new = _after(folder, reach)
+    for parent in dict.fromkeys(path.parent for path in new):  # their names may not be durable yet
+        _make_durable(parent)
     told = [about_file(path) for path in new]
     return replace(
         reach,
@@ -223,6 +225,39 @@ def caught_up(folder: Path, reach: Reach) -> Reach:
         files=reach.files + len(new),
         bytes=reach.bytes + sum(path.stat().st_size for path in new),
     )
+
+
+def remove_parts(folder: Path, reach: Reach) -> list[Path]:
+    """Remove the files after the reach if some of their rows are missing: a server was killed when it had written the
+    files of some days, and not those of the others. All of these rows arrive again."""
+    new = _after(folder, reach)
+    numbers = [number for path in new for number in _numbers(path)]
+    if sorted(numbers) == list(range(reach.last_seq + 1, reach.last_seq + 1 + len(numbers))):
+        return []
+    for path in new:
+        path.unlink()
+    for parent in dict.fromkeys(path.parent for path in new):  # else a power cut could bring them back
+        _make_durable(parent)
+    return new
+
+
+def _numbers(path: Path) -> list[int]:
+    """The numbers of a file's rows."""
+    import pyarrow.parquet as pq
+
+    about = about_file(path)
+    if about["rows"] == about["last_seq"] - about["first_seq"] + 1:
+        return list(range(about["first_seq"], about["last_seq"] + 1))
+    with pq.ParquetFile(path) as file:
+        found: list[int] = file.read([SEQUENCE])[SEQUENCE].to_pylist()
+    return found
+
+
+def _after(folder: Path, reach: Reach) -> list[Path]:
+    """The files with rows after the reach."""
+    return [
+        path for path in files(folder) if (name := Name.parse(path.name)) is not None and name.last > reach.last_seq
+    ]
 
 
 def leftovers(folder: Path) -> list[Path]:
@@ -404,7 +439,7 @@ def _write_file(folder: Path, stream: StreamDefinition, table: Any, ts: Int64s, 
         "late_rows": late_rows,
     }
     table = table.replace_schema_metadata({KEY: json.dumps(about).encode()})
-    _make_folder(folder)
+    make_folder(folder)
     path, aside = folder / str(name), folder / f"{ASIDE}{name}"
     try:
         # A number differs from row to row, and so do most times: a dictionary of them would only cost.
@@ -450,10 +485,16 @@ def write_whole(path: Path, data: bytes) -> None:
     _make_durable(path.parent)
 
 
-def _make_folder(folder: Path) -> None:
-    if not folder.is_dir():
-        folder.mkdir(parents=True, exist_ok=True)
-        _make_durable(folder.parent)
+def make_folder(folder: Path) -> None:
+    """The folder and its parents, each durable in its own parent. One that is there may not be: a server may have been
+    killed after it made it."""
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    for one in reversed(missing):
+        one.mkdir(exist_ok=True)
+        _make_durable(one.parent)
+    if not missing:
+        with suppress(PermissionError):  # another user has made it
+            _make_durable(folder.parent)
 
 
 def _make_durable(path: Path) -> None:

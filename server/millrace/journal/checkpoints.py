@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from millrace.journal.disk import make_folder, sync_folder
 from millrace.journal.steps import FORM, pack, unpack
 from millrace.protocol import MillraceError
 
@@ -53,8 +54,10 @@ class Checkpoints:
         self.folder = data_dir / FOLDER
 
     def prepare(self) -> None:
-        """Create the folder, and remove what a killed server has left unfinished."""
-        self.folder.mkdir(exist_ok=True)
+        """Create the folder, and remove what a killed server has left unfinished. What stays is durable then, which it
+        may not have been."""
+        make_folder(self.folder, 0o777)
+        sync_folder(self.folder)
         complete = set(self.complete())
         for path in self._files():
             lsn, _, part = _parsed(path)
@@ -140,11 +143,7 @@ def _write(path: Path, data: bytes | memoryview) -> None:
     finally:
         os.close(handle)
     aside.rename(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder(path.parent)
 
 
 def _write_all(handle: int, parts: Sequence[memoryview]) -> None:

@@ -13,6 +13,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -208,9 +209,7 @@ class RealDisk:
     def open(self, name: str, *, write: bool = False) -> RealFile:
         handle = os.open(self.folder / name, (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC)
         if write:
-            # After a failed sync the system may still show bytes that are not on the disk.
-            _sync(handle)
-            _read_from_disk(handle)
+            settle(handle)
         return RealFile(handle, _open_direct(self.folder / name) if write else None)
 
     def rename(self, name: str, new: str) -> None:
@@ -220,10 +219,10 @@ class RealDisk:
         os.unlink(self.folder / name)
 
     def sync_folder(self) -> None:
-        _sync_folder(self.folder)
+        sync_folder(self.folder)
 
     def lock(self) -> bool:
-        _make_folder(self.folder)
+        make_folder(self.folder)
         handle = os.open(self.folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -267,6 +266,13 @@ def _allocate(handle: int, size: int) -> None:
         os.posix_fallocate(handle, 0, size)
 
 
+def settle(handle: int) -> None:
+    """Have a file that another process may have written show what is durable: what it shows is on the disk then, and
+    not only in memory. After a failed sync the system may still show bytes that it has dropped."""
+    _sync(handle)
+    _read_from_disk(handle)
+
+
 def _read_from_disk(handle: int) -> None:
     """Drop the system's copy of a file, so that the next read asks the disk."""
     if sys.platform == "darwin":
@@ -275,15 +281,20 @@ def _read_from_disk(handle: int) -> None:
         os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def _make_folder(folder: Path) -> None:
-    """The folder and its parents, each durable in its own parent."""
+def make_folder(folder: Path, mode: int = 0o700) -> None:
+    """The folder and its parents, each durable in its own parent. One that is there may not be: a server may have been
+    killed after it made it."""
     missing = [one for one in (folder, *folder.parents) if not one.exists()]
     for one in reversed(missing):
-        one.mkdir(mode=0o700, exist_ok=True)
-        _sync_folder(one.parent)
+        one.mkdir(mode=mode, exist_ok=True)
+        sync_folder(one.parent)
+    if not missing:
+        with suppress(PermissionError):  # another user has made it
+            sync_folder(folder.parent)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Wait until every name in it is durable."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)

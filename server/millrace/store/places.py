@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from millrace.journal.disk import JOURNAL_FOLDER
+from millrace.journal.disk import JOURNAL_FOLDER, make_folder
 from millrace.protocol import Refuse
 from millrace.run.config import CATALOG, ServerSection, Settings, history_folder, sink_folder
 
@@ -200,7 +200,7 @@ class SinkFolders:
         """The folder that holds the place, opened name by name; `makes` creates those that are missing."""
         root = place.root
         if makes and root == _real(self.folder):
-            root.mkdir(parents=True, exist_ok=True)
+            make_folder(root, 0o777)
         handle = os.open(root, _ON_THE_WAY & ~os.O_NOFOLLOW)
         own = self._own_identities()
         so_far = root
@@ -210,6 +210,7 @@ class SinkFolders:
                 if makes and place.makes:
                     with suppress(FileExistsError):
                         os.mkdir(name, dir_fd=handle)
+                    _sync_names(handle)
                 following = _step(name, handle, so_far)
                 os.close(handle)
                 handle = following
@@ -283,12 +284,18 @@ class SinkFolders:
             raise
         return handle
 
+    def sync_name(self, place: Place) -> None:
+        """Make the name of a place durable."""
+        with self.parent(place) as folder:
+            _sync_names(folder)
+
     def open_folder(self, place: Place, *, makes: bool = False) -> int:
         """A handle of a folder, which is created if there is none."""
         name = place.names[-1]
         with self.parent(place, makes=makes) as parent:
             with suppress(FileExistsError):
                 os.mkdir(name, dir_fd=parent)
+            _sync_names(parent)
             handle = _step(name, parent, place.path, _FOLDER)
         try:
             self._check_own(os.fstat(handle), self._own_identities(), place.path)
@@ -342,6 +349,18 @@ def _step(name: str, folder: int, path: Path, flags: int = _ON_THE_WAY) -> int:
             raise
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
         raise refused(f"cannot write {path}: expected a folder, got {_kind(status)}") from None
+
+
+def _sync_names(folder: int) -> None:
+    """Make the names in a folder durable. One that this user may not list cannot be synced."""
+    try:
+        handle = os.open(".", _FOLDER, dir_fd=folder)
+    except PermissionError:
+        return
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _kind(status: os.stat_result) -> str:

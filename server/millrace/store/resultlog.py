@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from millrace.journal.disk import settle
 from millrace.protocol import Schema
 from millrace.protocol.words import counted
 from millrace.store.rowfiles import (
@@ -192,6 +193,7 @@ class ResultLog:
             while self._files and self._files[-1].first >= sequence:
                 self._results.doom([self._files.pop()])
             self._results.remove_doomed()
+            self._sync_folder(self._folder)  # else a power cut could bring back a file with rows of lost steps
             if self._files:
                 self._cut_file(self._files[-1], sequence)
 
@@ -410,9 +412,7 @@ class ResultLog:
             if last is not None and not self._is_full(last):
                 return last
         self.close_file()
-        if not self._folder.is_dir():
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._sync_folder(self._folder.parent)
+        self._make_folder()
         head = Head(self.history, self.schema, first, None if last is None else last.first, since_us)
         path = self._folder / name_of(first)
         data = write_head(head)
@@ -478,12 +478,14 @@ class ResultLog:
                 self._results.make_durable(self._handle)
             self._unsynced = False
 
+    def _make_folder(self) -> None:
+        if not self._folder.is_dir():
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._sync_folder(self._folder.parent)
+            self._sync_folder(self._folder.parent.parent)
+
     def _sync_folder(self, folder: Path) -> None:
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            self._results.make_durable(handle)
-        finally:
-            os.close(handle)
+        self._results.sync_folder(folder)
 
     def close_file(self) -> None:
         """Make the last file durable and close it; the next write opens it again."""
@@ -529,8 +531,16 @@ class ResultLog:
     # -- at a start --------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Find the rows of an earlier run: cut off the torn end, and use what precedes it without a gap."""
+        """Find the rows of an earlier run: cut off the torn end, and use what precedes it without a gap. Names and the
+        last file may not be durable yet if the server was killed."""
+        self._sync_folder(self._folder)
         names = sorted(name for name in os.listdir(self._folder) if number_of(name) is not None)
+        if names:
+            handle = os.open(self._folder / names[-1], os.O_RDWR | os.O_CLOEXEC)
+            try:
+                settle(handle)
+            finally:
+                os.close(handle)
         chain: list[RowFile] = []
         for name in names:
             file = self._load_head(self._folder / name)

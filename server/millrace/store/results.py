@@ -142,8 +142,17 @@ class Results:
             return None
         found = ResultLog(self, history, schema, retain, self._folder / history)
         with self.lock:
-            if (self._folder / history).is_dir():
-                found.load()
+            try:
+                if not self._logs and self._folder.is_dir():  # a killed server may have made folders just before
+                    self.sync_folder(self._folder)
+                    self.sync_folder(self._folder.parent)
+                if (self._folder / history).is_dir():
+                    found.load()
+            except OSError as error:
+                raise ResultsBroken(
+                    f"retained rows in {self._folder / history} cannot be read and made durable: {error_words(error)}; "
+                    "check the disk, and start the server again"
+                ) from None
             found.resume(next_sequence)
             self._logs[history] = found
         return found
@@ -351,6 +360,14 @@ class Results:
                 with suppress(RuntimeError):  # the loop has been closed
                     self._loop.call_soon_threadsafe(self.on_failure, ResultsBroken(f"{self._folder}: {reason}"))
             raise
+
+    def sync_folder(self, folder: Path) -> None:
+        """Make every name in it durable."""
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self.make_durable(handle)
+        finally:
+            os.close(handle)
 
     def _end_syncs(self, error: OSError | None) -> None:
         with self.lock:

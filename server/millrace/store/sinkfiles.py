@@ -26,6 +26,7 @@ import numpy as np
 import structlog
 
 from millrace.formats.writers import ROW_GROUP, csv_lines, csv_names, file_batch, file_schema, json_lines
+from millrace.journal.disk import settle
 from millrace.protocol import Refuse, Schema, Type
 from millrace.store.holds import hold, release
 from millrace.store.places import Identity, Place, SinkFolders, identity
@@ -49,6 +50,8 @@ MARK_BYTES: Final = 4_096
 LABEL: Final = "user.millrace"
 # A link that the file system does not offer; a plain renaming has to do.
 _NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)
+# More than a line of a manifest has: the name of a file, twice at most, and numbers.
+MOST_LINE_BYTES: Final = 4_096
 _JSON: Final = msgspec.json.Encoder()
 
 Encode = Callable[[Batch], bytes]
@@ -167,7 +170,10 @@ class Appended(Protocol):
         """Whether the file has no name any more."""
 
     def sync(self) -> None:
-        """Make it durable, with its label."""
+        """Make it durable, with its label and its name."""
+
+    def settle(self) -> None:
+        """Show what is durable: a server that was killed, or whose sync failed, may have left bytes in memory alone."""
 
     def label(self) -> str | None:
         """The text that was stored with the file; None if there is none, or the file system has no such thing."""
@@ -193,6 +199,7 @@ class Disk:
         self._places = places
         self._place = place
         self._handle = places.open_file(place, makes=makes)
+        self._named = False  # whether its name is known to be durable
         self.identity = held(self._handle, place.path)
 
     def size(self) -> int:
@@ -218,6 +225,12 @@ class Disk:
 
     def sync(self) -> None:
         os.fsync(self._handle)
+        if not self._named:
+            self._places.sync_name(self._place)
+            self._named = True
+
+    def settle(self) -> None:
+        settle(self._handle)
 
     def label(self) -> str | None:
         try:
@@ -313,7 +326,9 @@ class LineFile:
         return self._position
 
     def open(self, *, makes: bool = False) -> None:
-        self._ready(makes)
+        disk = self._ready(makes)
+        if makes:
+            disk.sync()
 
     def write(self, sequence: int, batch: Batch) -> None:
         self.taken = 0
@@ -393,6 +408,7 @@ class LineFile:
         if self._disk is None:
             disk = self._open_disk(makes)
             try:
+                self._drop_torn_header(disk)
                 self._encode, self._header = self._encoding_of(disk)
                 if self._known or not self._resume(disk, makes=makes):
                     self._end_last_row(disk, cut=not (makes or self._known))
@@ -438,9 +454,11 @@ class LineFile:
 
     def _resume(self, disk: Appended, *, makes: bool) -> bool:
         """Find out which rows the file has, after a restart; False if the file is not the one that the sink wrote."""
-        position, size = self._position, disk.size()
+        position = self._position
         if makes or position is None:
             return False
+        disk.settle()
+        size = disk.size()
         began = self._label_of(disk)
         if position.offset is not None and size >= position.offset and _mark(disk, position.offset) == position.mark:
             offset, first = position.offset, position.next
@@ -469,6 +487,14 @@ class LineFile:
         history, _, first = (disk.label() or "").partition(" ")
         mine = self._position is not None and history == self._position.history
         return int(first) if mine and first.isdecimal() else None
+
+    def _drop_torn_header(self, disk: Appended) -> None:
+        """A kill may have left a part of a new file's header, and a power cut its size alone: zeros."""
+        size = disk.size()
+        if 0 < size <= len(self._header):
+            data = disk.read(size, 0)
+            if data != self._header and (self._header.startswith(data) or not data.strip(b"\0")):
+                disk.truncate(0)
 
     def _encoding_of(self, disk: Appended) -> tuple[Encode, bytes]:
         if self._former is not None and disk.read(len(self._former[1]), 0) == self._former[1]:
@@ -537,11 +563,14 @@ def _mark(disk: Appended, offset: int) -> int:
 
 
 def _whole_rows(disk: Appended, begin: int, size: int, *, quoted: bool) -> tuple[int, int]:
-    """Where the last whole row ends of those that start at an offset, and how many they are."""
+    """Where the last whole row ends of those that start at an offset, and how many they are. Sectors that a power cut
+    has lost are zeros, which no row contains: the rows end before them."""
     whole = at = begin
     rows = quotes = 0
     while at < size:
         data = disk.read(min(CHUNK, size - at), at)
+        if (zeros := data.find(b"\0")) >= 0:
+            data, size = data[:zeros], at
         if not data:
             break
         inside = quotes % 2
@@ -739,6 +768,10 @@ class Folder:
                 view = view[file.write(view) :]
             os.fsync(file.fileno())
 
+    def sync(self) -> None:
+        """Make every name durable."""
+        os.fsync(self._handle)
+
     def rename(self, name: str, to: str) -> None:
         """Give a file its final name; FileExistsError if another has it."""
         try:
@@ -750,7 +783,7 @@ class Folder:
             if to in self.names():
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
             os.rename(name, to, src_dir_fd=self._handle, dst_dir_fd=self._handle)
-        os.fsync(self._handle)
+        self.sync()
 
     def has(self, name: str, data: bytes) -> bool:
         """Whether there is a file of this name with exactly this content."""
@@ -761,35 +794,38 @@ class Folder:
         return False
 
     def lines(self, name: str) -> bytes:
-        """The whole lines of a file; a torn one at its end is cut off."""
+        """The whole lines of a file. They are durable; a torn one at its end is cut off."""
         try:
             handle = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._handle)
         except FileNotFoundError:
             return b""
         with os.fdopen(handle, "r+b", buffering=0) as file:
+            settle(file.fileno())
             data = file.readall()
-            whole = data.rfind(b"\n") + 1
+            lines = data.partition(b"\0")[0]  # sectors that a power cut has lost are zeros
+            whole = lines.rfind(b"\n") + 1
             if whole < len(data):
                 os.ftruncate(file.fileno(), whole)
             return data[:whole]
 
     def add_line(self, name: str, line: bytes) -> None:
-        """Append a line, durable when this returns; after an error nothing of it is there, if possible."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        """Append a line, durable when this returns. It takes the place of what an earlier try has left of it."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         handle = os.open(name, flags, 0o666, dir_fd=self._handle)
         try:
             size = os.fstat(handle).st_size
-            try:
-                view = memoryview(line)
-                while view:
-                    view = view[os.write(handle, view) :]
-            except OSError:
-                with suppress(OSError):
-                    os.ftruncate(handle, size)
-                raise
+            begin = max(size - MOST_LINE_BYTES, 0)
+            end = os.pread(handle, size - begin, begin)
+            whole = end.rfind(b"\n") + 1
+            if end[:whole].endswith(line):
+                whole -= len(line)
+            if whole < len(end):
+                os.ftruncate(handle, begin + whole)
+            view = memoryview(line)
+            while view:
+                view = view[os.write(handle, view) :]
             os.fsync(handle)
-            if not size:
-                os.fsync(self._handle)
+            self.sync()
         finally:
             os.close(handle)
 
@@ -940,8 +976,14 @@ class WholeFiles:
         if self._folder is None:
             import pyarrow.parquet  # noqa: F401 - it takes a second, in which the first rows would wait
 
-            folder = self._folder = self._open_folder(makes)
-            self._remove_leftovers(folder)
+            folder = self._open_folder(makes)
+            try:
+                self._remove_leftovers(folder)
+                folder.sync()  # the names of whole files may not be durable yet
+            except BaseException:
+                folder.close()
+                raise
+            self._folder = folder
         return self._folder
 
     def _remove_leftovers(self, folder: Folder) -> None:
@@ -1001,7 +1043,8 @@ class WholeFiles:
         data, ending = self._data, f".{self._label.format}"
         while True:
             name = f"{self._stem_in(folder)}-{self._held.first:0{DIGITS}d}-{self._held.last:0{DIGITS}d}{ending}"
-            if folder.has(name, data):  # all but the last step was done when this failed before
+            if folder.has(name, data):  # all but the last steps were done when this failed before
+                folder.sync()
                 break
             aside = f".{name}{UNFINISHED}"
             try:
