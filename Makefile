@@ -5,7 +5,7 @@
 #   make check               lint, types and tests: what CI runs
 #   make fuzz [TIMES=20]     the tests that draw random examples, each time with new ones
 #   make check-api [QUESTIONS=500]   ask the admin API many strange questions, made from its OpenAPI
-#   make torture [KILLS=200] [SEED=1]   kill a server under load again and again: nothing lost, doubled or reordered
+#   make torture [KILLS=200] [MINUTES=20] [SEED=1]   kill a server under load again and again: nothing lost, doubled or reordered
 #   make check-deploy        everything below deploy/ with the real tools: Prometheus, systemd, buildah, ... (as root, Debian)
 #   make check-spark         backfills on a cluster of processes, killed programs, every conformance case: many minutes
 #   make lint                ruff and formatting           make types       mypy --strict
@@ -73,7 +73,7 @@ check-api: setup
 	@MILLRACE_API_QUESTIONS=$(or $(QUESTIONS),500) $(BIN)/python -m pytest tests/server/test_openapi.py
 
 torture: setup
-	@$(BIN)/python -m tests.torture.world --kills $(or $(KILLS),200) $(if $(SEED),--seed $(SEED))
+	@$(BIN)/python -m tests.torture.world --kills $(or $(KILLS),200) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 
 check-deploy: setup
 	@deploy/check.sh $(BIN)/python build/prove-image
@@ -132,6 +132,7 @@ simulate: setup
 	@$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),1000) --from $(or $(FROM),0) --styles 1 --updates
 	@$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),1000) --from $(or $(FROM),0) --styles 1 --sql
 	@$(BIN)/python -m tests.journal --seeds $(or $(SEEDS),1000) --from $(or $(FROM),0)
+	@$(BIN)/python -m tests.disk --seeds $(or $(SEEDS),1000) --from $(or $(FROM),0)
 
 # Settings of this machine (an index, a folder of wheels) must not reach the lock files: pip is told to forget them.
 COMPILE := env -u PIP_INDEX_URL -u PIP_EXTRA_INDEX_URL -u PIP_FIND_LINKS PIP_CONFIG_FILE=/dev/null \
