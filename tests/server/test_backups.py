@@ -64,6 +64,24 @@ def test_a_backup_changes_nothing_and_neither_does_restoring_it(made, tmp_path):
     assert contents(tmp_path / "again") == contents(backup)
 
 
+def test_a_saved_state_that_is_not_complete_is_left_out(made, tmp_path):
+    """The follower has saved the engine, and the server has not completed the checkpoint yet, or never will."""
+    image, _, before = made
+    data = tmp_path / "data"
+    shutil.copytree(image, data)
+    checkpoints = Checkpoints(data)
+    newest = checkpoints.complete()[-1]
+    checkpoints.write_state(newest + 1, b"saved by the follower")
+    (checkpoints.folder / f"{newest + 2:020}.state.part1").write_bytes(b"being saved")
+    made_of_it = make_backup(data, tmp_path / "backup", 1_000_000)
+    assert made_of_it.checkpoint == newest
+    assert {path.name for path in (tmp_path / "backup" / DATA / "checkpoints").iterdir()} == {
+        path.name for path in checkpoints.files(newest)
+    }
+    restore_backup(tmp_path / "backup", tmp_path / "restored")
+    assert restarted(tmp_path / "restored") == before
+
+
 def test_backups_of_a_server_that_works_are_moments_of_it(tmp_path):
     """Fed rows are numbers in order, so a backup is right if it has a beginning of them, and what it says fits."""
     data = tmp_path / "data"

@@ -1,7 +1,9 @@
 """A server that is killed again and again while programs feed it, read it and change it.
 
 What must hold in the end, whenever it was killed: every row that was sent is counted once, the rows of each query
-have the numbers 0, 1, 2, ... without a gap, and each sink has exactly the rows of its query, in their order.
+have the numbers 0, 1, 2, ... without a gap, each sink has exactly the rows of its query, in their order, and history
+has each row of its stream once, whose days alternate, so that each write makes several files. The follower is killed
+alone, too.
 
 `make torture KILLS=200` runs it for long; `--seed` draws the same kills again, though not at the same moments.
 """
@@ -41,6 +43,7 @@ KEYS = 7
 SQL = """
 CREATE STREAM a (ts TIMESTAMP, k BIGINT, v BIGINT) WITH (time = 'ts', grace = '1 hour');
 CREATE STREAM b (ts TIMESTAMP, k BIGINT, v BIGINT) WITH (time = 'ts', grace = '1 hour');
+CREATE STREAM d (ts TIMESTAMP, k BIGINT, v BIGINT) WITH (time = 'ts', disorder = '10 days', history = 'true');
 CREATE QUERY plain WITH (retain = '1 GB') AS SELECT k, v FROM a WHERE v % 3 = 0;
 CREATE QUERY windows WITH (retain = '1 GB') AS
   SELECT k, count(*) AS n, sum(v) AS total, window_start FROM TUMBLE(a, ts, INTERVAL '500 milliseconds')
@@ -56,9 +59,21 @@ CREATE SINK lines FROM plain WITH (type = 'file', path = 'plain.jsonl');
 CREATE SINK table FROM pairs WITH (type = 'file', path = 'pairs.csv', format = 'csv');
 CREATE SINK files FROM plain WITH (type = 'file', path = 'plain', format = 'parquet', rotate_rows = 700);
 """
+# The longest pauses before a kill, in seconds.
+PAUSES = (0.05, 0.5, 1.5)
+# Small files of history, so that a kill often finds one in the making. Readers may lag: this machine may be busy.
+SETTINGS = """
+[server]
+archive_file_age = "200 milliseconds"
+[limits]
+slow_limit = 100_000_000
+slow_bytes = 4_000_000_000
+"""
 QUERIES = ("plain", "windows", "pairs", "totals", "sessions")
 # The feeds, each with its stream; two feed one stream.
-FEEDS = {"a1": "a", "a2": "a", "b1": "b"}
+FEEDS = {"a1": "a", "a2": "a", "b1": "b", "d1": "d"}
+DAYS = 3
+DAY_US = 86_400_000_000
 
 
 def free_port() -> int:
@@ -88,7 +103,8 @@ class Feeder(Worker):
 
     def row(self, number: int) -> tuple[int, int, int]:
         v = 2 * number + (self.producer == "a2")
-        return START_US + number * STEP_US, key(v), v
+        day = number % DAYS if self.stream == "d" else 0
+        return START_US + number * STEP_US + day * DAY_US, key(v), v
 
     def run(self) -> None:
         try:
@@ -144,7 +160,7 @@ class World:
         self._counting = threading.Lock()
         self.server: subprocess.Popen[bytes] | None = None
         self.opened = threading.Barrier(len(FEEDS))
-        self.kills = 0
+        self.kills = self.follower_kills = self.checkpoints = 0
         self.followers: set[int] = set()  # the processes of followers that were seen
         self.log = (folder.parent / f"{folder.name}.log").open("wb")
         config = folder.parent / f"{folder.name}.toml"
@@ -224,6 +240,16 @@ class World:
         with suppress(OSError):  # it does not exist, or the server was killed
             self.sql(text)
 
+    def wait_checkpoint(self) -> None:
+        """Wait for the next checkpoint: a server that is always killed before it makes one replays more and more."""
+
+        def made() -> int:
+            return int(self.get("server")["journal"]["checkpoint"]["made"])
+
+        before = made()
+        wait_until(lambda: made() > before)
+        self.checkpoints += 1
+
     def meet_follower(self) -> None:
         """Note which process the follower is, and perhaps kill it."""
         with suppress(OSError):  # the server was killed
@@ -233,6 +259,7 @@ class World:
                 self.followers.add(follower["pid"])
                 if self.random.random() < 0.5:
                     os.kill(follower["pid"], signal.SIGKILL)
+                    self.follower_kills += 1
 
     # -- the play ----------------------------------------------------------------------------------
 
@@ -246,8 +273,9 @@ class World:
             self.server.wait()
         self.log.close()
 
-    def play(self, kills: int) -> str:
-        """Kill the server so often, and judge; what was survived, in a line."""
+    def play(self, kills: int, seconds: float = float("inf")) -> str:
+        """Kill the server so often, or as often as the time allows, and judge; what was survived, in a line."""
+        end = time.monotonic() + seconds
         self.start()
         self.wait_ready()
         self.sql(SQL)
@@ -255,13 +283,15 @@ class World:
         readers = [Reader(self, query) for query in QUERIES]
         for thread in (*feeders, *readers):
             thread.start()
-        for _ in range(kills):
+        while self.kills < kills and time.monotonic() < end:
             early = self.random.random() < 0.2
             if not early:
                 self.wait_ready()
                 changing = threading.Thread(target=self.change_something, daemon=True)
                 changing.start()
-            time.sleep(self.random.uniform(0, 1.5))
+                if self.random.random() < 0.2:
+                    self.wait_checkpoint()
+            time.sleep(self.random.uniform(0, self.random.choice(PAUSES)))
             if not early:
                 self.meet_follower()
             self.kill()
@@ -274,8 +304,16 @@ class World:
         assert self.server.wait(60) == 0, self.tail_of_log()
         rows = next(reader.rows for reader in readers if reader.query == "plain")
         in_order("files", parquet_rows(self.folder / "sinks" / "plain"), [row for _, row in rows])
+        self.judge_history(feeders[-1])
         wait_until(lambda: not any(map(lives, self.followers)))
         return verdict
+
+    def judge_history(self, feeder: Feeder) -> None:
+        """After the end, when every row is in a file."""
+        files = (self.folder / "history" / feeder.stream).glob("date=*/*.parquet")
+        tables = [pq.read_table(path, columns=["__seq", "v"], partitioning=None) for path in files]
+        found = sorted((row["__seq"], row["v"]) for table in tables for row in table.to_pylist())
+        in_order("history", found, [(at, feeder.row(at)[2]) for at in range(feeder.sent)])
 
     def judge(self, feeders: list[Feeder], readers: list[Reader]) -> str:
         """Wait until everything has arrived, and compare it with what was sent."""
@@ -310,7 +348,9 @@ class World:
         in_order("table", [tuple(map(int, line.split(","))) for line in table], rows["pairs"])
         self.finish.set()
         return (
-            f"seed {self.seed}: {self.kills} kills, {sum(len(one) for one in sent.values())} rows sent, "
+            f"seed {self.seed}: {self.kills} kills, {self.checkpoints} of them after a checkpoint, "
+            f"{self.follower_kills} more of the follower alone, "
+            f"{sum(len(one) for one in sent.values())} rows sent, "
             f"{sum(map(len, rows.values()))} received: 0 lost, 0 doubled, 0 reordered"
         )
 
@@ -391,18 +431,19 @@ def pairs(a: list[tuple[int, int, int]], b: list[tuple[int, int, int]]) -> list[
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="judge after so many, whatever is left")
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "big"))
     parser.add_argument("--sync", default="always")
-    parser.add_argument("--checkpoint-seconds", type=int, default=2)
+    parser.add_argument("--checkpoint-seconds", type=int, default=1)
     parser.add_argument("--follower", default="on")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="millrace-torture-")) / "data"
     sys.stdout.write(f"seed {options.seed}, data in {folder}\n")
     settings = f'[journal]\nsync = "{options.sync}"\ncheckpoint_seconds = {options.checkpoint_seconds}\n'
-    settings += f'follower = "{options.follower}"\n'
+    settings += f'follower = "{options.follower}"\n{SETTINGS}'
     world = World(folder, options.seed, settings)
     try:
-        sys.stdout.write(world.play(options.kills) + "\n")
+        sys.stdout.write(world.play(options.kills, options.minutes * 60) + "\n")
     finally:
         world.end()
 
