@@ -10,7 +10,8 @@ from structlog.testing import capture_logs
 
 from millrace.store.restarts import MARKER, Marker
 from tests.cli.conftest import Server, millrace
-from tests.server.harness import forget_journal, running, served
+from tests.server.directories import killed, restarted
+from tests.server.harness import forget_journal, peer, running, served, until
 from tests.warm.start import COLD
 
 EMPTY = "restarted without operator state"
@@ -114,6 +115,24 @@ def test_a_marker_that_nobody_wrote_is_no_alarm(tmp_path, content):
 @served(SQL)
 async def test_without_a_folder_there_is_nothing_to_report(daemon):
     assert daemon.describe().unclean_end is None
+
+
+def test_records_that_a_start_replays_count_for_the_next_checkpoint(tmp_path):
+    """Else a server that is killed again and again replays more and more."""
+
+    async def more(daemon):
+        async with peer(daemon) as client:
+            await client.open("big", producer="p")
+            client.data(0, [("x" * 2**20,)])
+            await until(lambda: daemon.runner.outlets["q"].next_sequence == 1)
+
+    async def look(daemon):
+        assert daemon.durability.recovery.bytes > 2**20
+        assert daemon.durability.made or daemon.durability._is_due()
+
+    sql = "CREATE STREAM s (k BIGINT); CREATE STREAM big (t TEXT); CREATE QUERY q AS SELECT t FROM big;"
+    killed(tmp_path / "data", tmp_path / "image", more=more, sql=sql)
+    restarted(tmp_path / "image", look, journal={"checkpoint_bytes": 2**20, "checkpoint_seconds": 86_400})
 
 
 def test_a_killed_server_is_reported_once(tmp_path):

@@ -135,6 +135,7 @@ class Durability:
         if follows:
             self._follows = True
             self.recorder = self._recorder(_nothing)
+            self._bytes = -recovery.bytes  # the next start would replay them, too
             self._made_at = time.monotonic()
         else:
             await self._go_on(run)
@@ -253,6 +254,8 @@ class Durability:
         self.recorder.start(version(), {name: getattr(engine, name) for name in LIMITS}, self.epochs.to_data())
         self.fence = Fence(journal.server_id, self.epochs.newest)
         runner.record_in(self.recorder)
+        if self.recovery is not None:
+            self._bytes = -self.recovery.bytes  # the next start would replay them, too
         self._made_at = self._marked_at = time.monotonic()
         self._marked = self.recorder.recorded
 

@@ -66,11 +66,12 @@ class RecoveryStopped(MillraceError):  # noqa: N818 - named after the event
 
 
 class Recovery:
-    """One recovery. `replayed` of `steps` steps are done; `lsn` is the newest record whose effects are carried out."""
+    """One recovery. `replayed` of `steps` steps are done, with `bytes` of records; `lsn` is the newest record whose
+    effects are carried out."""
 
     def __init__(self, daemon: Daemon, journal: Journal, checkpoint: Checkpoint) -> None:
         self.steps = journal.next_lsn - 1 - checkpoint.lsn
-        self.replayed = 0
+        self.replayed = self.bytes = 0
         self._took = 0.0
         self._daemon = daemon
         self._journal = journal
@@ -200,6 +201,7 @@ class Recovery:
             try:
                 taken = self._records.take(lsn, record)
                 self.replayed, self._newest = self.replayed + 1, lsn
+                self.bytes += len(record)
             except Exception as error:
                 reason = error.text if isinstance(error, MillraceError) else repr(error)
                 text = f"record {lsn} of the journal cannot be replayed: {reason}"
