@@ -146,7 +146,6 @@ class Durability:
         async with self._one_at_a_time:
             await self.recorder.end()
             self._follows = False
-            self._bytes = 0
             await self._go_on(run)
 
     async def _go_on(self, run: Callable[[], None]) -> None:
