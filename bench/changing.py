@@ -131,9 +131,13 @@ async def _run(queries: int, repeats: int, folder: str) -> dict[str, tuple[float
 
 def one_change(queries: int, repeats: int = 7) -> list[Figure]:
     """Each kind of change, next to so many queries on one stream."""
+    before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-    with tempfile.TemporaryDirectory() as folder:
-        least = uvloop.run(_run(queries, repeats, folder))
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            least = uvloop.run(_run(queries, repeats, folder))
+    finally:
+        structlog.configure(**before)
     return list(_figures(queries, least))
 
 

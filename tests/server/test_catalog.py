@@ -273,6 +273,7 @@ async def working(folder):
     daemon = Daemon(settings(server={"data_dir": folder}))
     task = asyncio.create_task(daemon.runner.run())
     try:
+        daemon.catalog.keeper.open()
         await daemon.catalog.load()
         yield daemon
     finally:
