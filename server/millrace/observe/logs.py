@@ -389,6 +389,9 @@ EVENTS: Final[dict[str, LogEvent]] = {
         "error", ("query", "reason"), "It runs with its whole history."
     ),
     # -- history
+    "removed files of history that a killed server had not made all of": LogEvent(
+        "warning", ("files",), "The server makes all of them again, with the same rows."
+    ),
     "the history of a stream lags: its feeds wait": LogEvent("warning", ("stream", "rows"), "The disk is too slow."),
     "the history of a stream has caught up: its feeds continue": LogEvent(
         "info", ("stream",), "The problem of the previous row is over."
