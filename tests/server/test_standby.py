@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import io
 import json
 import shutil
 from contextlib import asynccontextmanager
@@ -18,6 +19,7 @@ from millrace.protocol import MillraceError, Refuse
 from millrace.run.config import parse_where
 from millrace.run.standby import FILE, Standby, StandbyError, read_role
 from millrace.run.standbys import Known
+from millrace.run.upstream import Upstream
 from millrace.store.backups import BackupError, make_backup, restore_backup
 from millrace.store.copies import messages_of, receive
 from tests.patience import HANG_SECONDS
@@ -455,3 +457,29 @@ def test_a_damaged_role_is_reported(tmp_path, text):
     (tmp_path / FILE).write_text(text)
     with pytest.raises(StandbyError, match="is damaged"):
         read_role(tmp_path)
+
+
+def test_no_connection_is_kept_once_the_upstream_is_closed(monkeypatch):
+    """A report may be under way in another thread meanwhile."""
+    upstream = Upstream(parse_where("http://127.0.0.1:7421"), None, None)
+    closed = []
+
+    class Connection:
+        def close(self):
+            closed.append(self)
+
+    def say(connection, *_):
+        if len(made) == 2:
+            upstream.close()
+        return io.BytesIO()
+
+    made = []
+    monkeypatch.setattr(upstream, "_connect", lambda: made.append(Connection()) or made[-1])
+    monkeypatch.setattr(upstream, "_say", say)
+    upstream.post("heard", {})
+    upstream.post("heard", {})
+    assert (len(made), closed) == (1, [])  # it is used again
+    upstream.close()
+    upstream.post("heard", {})
+    assert closed == made
+    assert len(made) == 2

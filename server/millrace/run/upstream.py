@@ -10,6 +10,7 @@ import http.client
 import json
 import socket
 import ssl
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -91,7 +92,9 @@ class Upstream:
         self.where = where
         self.token_file = token_file
         self.ca_file = ca_file
+        self._lock = threading.Lock()
         self._kept: http.client.HTTPConnection | None = None
+        self._closed = False
 
     def open(self, path: str, **query: str | int) -> Stream:
         """The messages of a route."""
@@ -105,16 +108,25 @@ class Upstream:
 
     def post(self, path: str, body: dict[str, Any]) -> None:
         """Report something, on a connection that stays."""
-        connection, self._kept = self._kept or self._connect(), None
+        with self._lock:
+            connection, self._kept = self._kept, None
+        connection = connection or self._connect()
         try:
             self._say(connection, "POST", f"/api/v1/standby/{path}", json.dumps(body).encode()).read()
         except BaseException:
             connection.close()
             raise
-        self._kept = connection
+        with self._lock:
+            if not self._closed:
+                self._kept, connection = connection, None
+        if connection is not None:
+            connection.close()
 
     def close(self) -> None:
-        kept, self._kept = self._kept, None
+        """No connection stays, also not that of a report which is under way in another thread."""
+        with self._lock:
+            self._closed = True
+            kept, self._kept = self._kept, None
         if kept is not None:
             kept.close()
 
