@@ -473,8 +473,12 @@ def test_no_connection_is_kept_once_the_upstream_is_closed(monkeypatch):
             upstream.close()
         return io.BytesIO()
 
-    made = []
-    monkeypatch.setattr(upstream, "_connect", lambda: made.append(Connection()) or made[-1])
+    def connect():
+        made.append(Connection())
+        return made[-1]
+
+    made: list[Connection] = []
+    monkeypatch.setattr(upstream, "_connect", connect)
     monkeypatch.setattr(upstream, "_say", say)
     upstream.post("heard", {})
     upstream.post("heard", {})
