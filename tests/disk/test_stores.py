@@ -68,7 +68,7 @@ def no_parts(*_: object) -> list[Path]:
         (places, "_sync_names", nothing),
         (sinkfiles.Folder, "sync", nothing),
         (sinkfiles.Disk, "sync", nothing),
-        (history, "_make_durable", nothing),
+        (history, "sync_folder", nothing),
         (history, "remove_parts", no_parts),
         (resultlog, "settle", nothing),
     ],

@@ -27,6 +27,7 @@ import structlog
 
 from millrace.engine.events import Archived, Event, HistoryHeld
 from millrace.engine.plan import StreamDefinition
+from millrace.formats.durable import make_folder
 from millrace.history import files as history
 from millrace.history.files import ArchivedRows, Gap, HistoryError, Reach, Written
 from millrace.protocol import Refuse
@@ -619,7 +620,7 @@ def open_files(folder: Path | None) -> list[Path]:
 def _open(folder: Path, stream: StreamDefinition, now_us: int, *, comes_again: bool) -> Reach:
     """Start to write where an earlier server may have written; repair and log its unfinished work. What that did not
     write is lost, unless it comes again from a journal."""
-    history.make_folder(folder)
+    make_folder(folder)
     left = history.remove_leftovers(folder)
     if left:
         log.warning("removed unfinished files of history", stream=stream.name, files=[path.name for path in left])

@@ -25,6 +25,7 @@ from typing import Any, Final
 import numpy as np
 
 from millrace.engine.plan import StreamDefinition
+from millrace.formats.durable import ASIDE, make_folder, sync_file, sync_folder, write_whole
 from millrace.protocol import Field, MillraceError, Refuse, Schema, Type
 from millrace.values.batch import Batch, Bools, Int64s
 from millrace.values.eventtime import MAX_TIME, MIN_TIME
@@ -39,8 +40,6 @@ REACH_FILE: Final = "_reach.json"
 HOLD_FILE: Final = ".lock"
 # Earlier names of keys of that file, before `stream show` used the same ones.
 _FORMERLY: Final = {"mark": "reach_us", "file_bytes": "bytes"}
-# Unfinished files have this prefix: Spark, DuckDB's globs and Millrace's readers ignore it.
-ASIDE: Final = "."
 # The key of a file's metadata.
 KEY: Final = b"millrace"
 # Rows of a row group: enough to compress well, few enough for a reader's memory.
@@ -215,7 +214,7 @@ def caught_up(folder: Path, reach: Reach) -> Reach:
     """The reach including files that were completed after it was last saved (a server was killed in between)."""
     new = _after(folder, reach)
     for parent in dict.fromkeys(path.parent for path in new):  # their names may not be durable yet
-        _make_durable(parent)
+        sync_folder(parent)
     told = [about_file(path) for path in new]
     return replace(
         reach,
@@ -237,7 +236,7 @@ def remove_parts(folder: Path, reach: Reach) -> list[Path]:
     for path in new:
         path.unlink()
     for parent in dict.fromkeys(path.parent for path in new):  # else a power cut could bring them back
-        _make_durable(parent)
+        sync_folder(parent)
     return new
 
 
@@ -445,10 +444,10 @@ def _write_file(folder: Path, stream: StreamDefinition, table: Any, ts: Int64s, 
         # A number differs from row to row, and so do most times: a dictionary of them would only cost.
         texts = [one.name for one in table.schema if pa.types.is_string(one.type) or pa.types.is_binary(one.type)]
         pq.write_table(table, aside, row_group_size=ROW_GROUP, use_dictionary=texts, compression="snappy")
-        _make_durable(aside)
+        sync_file(aside)
         size = aside.stat().st_size
         _give_name(aside, path)
-        _make_durable(folder)
+        sync_folder(folder)
     except BaseException:
         with suppress(OSError):
             aside.unlink(missing_ok=True)
@@ -472,37 +471,6 @@ def _give_name(aside: Path, path: Path) -> None:
             text = f"{path} already exists with other rows: does another program write there? Move it away to continue"
             raise FileExistsError(errno.EEXIST, text) from None
     aside.unlink()
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Replace a small file as a whole."""
-    aside = path.with_name(f"{ASIDE}{path.name}")
-    with aside.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.rename(path)
-    _make_durable(path.parent)
-
-
-def make_folder(folder: Path) -> None:
-    """The folder and its parents, each durable in its own parent. One that is there may not be: a server may have been
-    killed after it made it."""
-    missing = [one for one in (folder, *folder.parents) if not one.exists()]
-    for one in reversed(missing):
-        one.mkdir(exist_ok=True)
-        _make_durable(one.parent)
-    if not missing:
-        with suppress(PermissionError):  # another user has made it
-            _make_durable(folder.parent)
-
-
-def _make_durable(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def words(error: BaseException) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from millrace.journal.disk import make_folder, sync_folder
+from millrace.formats.durable import make_folder, sync_folder
 from millrace.journal.steps import FORM, pack, unpack
 from millrace.protocol import MillraceError
 
@@ -56,7 +56,7 @@ class Checkpoints:
     def prepare(self) -> None:
         """Create the folder, and remove what a killed server has left unfinished. What stays is durable then, which it
         may not have been."""
-        make_folder(self.folder, 0o777)
+        make_folder(self.folder)
         sync_folder(self.folder)
         complete = set(self.complete())
         for path in self._files():

@@ -13,12 +13,13 @@ import os
 import sys
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from millrace.formats.durable import make_folder, sync_folder
 
 Buffer = bytes | bytearray | memoryview
 
@@ -222,7 +223,7 @@ class RealDisk:
         sync_folder(self.folder)
 
     def lock(self) -> bool:
-        make_folder(self.folder)
+        make_folder(self.folder, 0o700)
         handle = os.open(self.folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -279,24 +280,3 @@ def _read_from_disk(handle: int) -> None:
         fcntl.fcntl(handle, fcntl.F_NOCACHE, 1)
     else:
         os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def make_folder(folder: Path, mode: int = 0o700) -> None:
-    """The folder and its parents, each durable in its own parent. One that is there may not be: a server may have been
-    killed after it made it."""
-    missing = [one for one in (folder, *folder.parents) if not one.exists()]
-    for one in reversed(missing):
-        one.mkdir(mode=mode, exist_ok=True)
-        sync_folder(one.parent)
-    if not missing:
-        with suppress(PermissionError):  # another user has made it
-            sync_folder(folder.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Wait until every name in it is durable."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

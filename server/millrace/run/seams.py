@@ -28,7 +28,8 @@ from millrace.engine import lowered
 from millrace.engine.events import AdoptBootstrap, HoldQuery
 from millrace.engine.plan import QueryPlan
 from millrace.engine.seam import Bootstrap, check
-from millrace.history.files import HistoryError, words, write_whole
+from millrace.formats.durable import write_whole
+from millrace.history.files import HistoryError, words
 from millrace.protocol import MillraceError, Refuse
 from millrace.protocol.admin.changes import CancelReply
 from millrace.protocol.admin.queries import BackfillView

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any, Final
 
+from millrace.formats.durable import write_whole
 from millrace.protocol import MillraceError
 from millrace.standby.epoch import Epoch
 
@@ -21,13 +21,7 @@ class Superseded(MillraceError):  # noqa: N818 - named after the event
 
 def write_superseded(folder: Path, epoch: Epoch) -> None:
     """Have no later start of this data directory serve clients."""
-    aside = folder / f"{SUPERSEDED}.part"
-    with aside.open("w", encoding="utf-8") as file:
-        json.dump({"epoch": epoch.number}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.rename(folder / SUPERSEDED)
-    _sync(folder)
+    write_whole(folder / SUPERSEDED, json.dumps({"epoch": epoch.number}).encode())
 
 
 def check_superseded(folder: Path) -> None:
@@ -52,11 +46,3 @@ def check_superseded(folder: Path) -> None:
 def forget_superseded(folder: Path) -> None:
     """The server of this directory follows the one that has taken over."""
     (folder / SUPERSEDED).unlink(missing_ok=True)
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Final, NamedTuple
 
+from millrace.formats.durable import sync_folder, write_whole
 from millrace.journal.checkpoints import FOLDER as CHECKPOINTS
 from millrace.journal.checkpoints import CheckpointError, CheckpointRefused, Checkpoints
 from millrace.journal.disk import JOURNAL_FOLDER, RealDisk
@@ -152,9 +153,7 @@ def pieces_of(data_dir: Path, now_us: int) -> Generator[Piece, None, Backup]:
         raise BackupError(
             f"{data_dir} has no checkpoint: name the data directory of a server that this version has started"
         )
-    yield from _others_changed(
-        data_dir, copied
-    )  # most of it, so that little is left to copy once there is a checkpoint
+    yield from _others_changed(data_dir, copied)  # most of it, so that little is left once there is a checkpoint
     checkpoint, control = yield from _newest_checkpoint(checkpoints, copied)
     yield from _others_changed(data_dir, copied)
     last_lsn = yield from _journal_after(data_dir, checkpoint, control["server"], copied)
@@ -339,7 +338,7 @@ class Copy:
 
     def sync_folders(self) -> None:
         for folder in sorted({path.parent for path in self.folder.rglob("*")}, reverse=True):
-            _sync_folder(folder)
+            sync_folder(folder)
 
     def close(self) -> None:
         file, self._file = self._file, None
@@ -377,7 +376,7 @@ def arriving(data_dir: Path, advice: str) -> Iterator[Copy]:
         if data_dir.exists():
             aside.chmod(data_dir.stat().st_mode & 0o777)
         aside.rename(data_dir)
-        _sync_folder(parent)
+        sync_folder(parent)
     finally:
         copy.close()
         shutil.rmtree(aside, ignore_errors=True)
@@ -506,14 +505,7 @@ def to_manifest(backup: Backup) -> dict[str, Any]:
 
 
 def _write_manifest(target: Path, backup: Backup) -> None:
-    aside = target / f"{MANIFEST}.part"
-    with aside.open("w", encoding="utf-8") as file:
-        json.dump(to_manifest(backup), file, indent=1)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    aside.rename(target / MANIFEST)
-    _sync_folder(target)
+    write_whole(target / MANIFEST, json.dumps(to_manifest(backup), indent=1).encode() + b"\n")
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -529,14 +521,6 @@ def _refuse_contents(folder: Path, advice: str) -> None:
             raise BackupError(f"{folder} is not empty: {advice}")
     except OSError as error:
         raise BackupError(_words(error)) from None
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _words(error: OSError) -> str:

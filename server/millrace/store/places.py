@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from millrace.journal.disk import JOURNAL_FOLDER, make_folder
+from millrace.formats.durable import make_folder
+from millrace.journal.disk import JOURNAL_FOLDER
 from millrace.protocol import Refuse
 from millrace.run.config import CATALOG, ServerSection, Settings, history_folder, sink_folder
 
@@ -31,7 +32,7 @@ _APPEND: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NON
 NAME_BYTES: Final = 255
 PATH_BYTES: Final = 4_096
 # The server's own files in its data folder, by name prefix.
-_OWN_NAMES: Final = (CATALOG, "addresses.", "seams.", "running.", "standby.")
+_OWN_NAMES: Final = (CATALOG, "addresses.", "seams.", "running.", "standby.", "superseded.")
 _KINDS: Final = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISLNK, "a symbolic link"),
@@ -200,7 +201,7 @@ class SinkFolders:
         """The folder that holds the place, opened name by name; `makes` creates those that are missing."""
         root = place.root
         if makes and root == _real(self.folder):
-            make_folder(root, 0o777)
+            make_folder(root)
         handle = os.open(root, _ON_THE_WAY & ~os.O_NOFOLLOW)
         own = self._own_identities()
         so_far = root

@@ -1,0 +1,56 @@
+"""Files and folders that survive a power cut: their contents, and their names.
+
+Rule: bytes are durable after an fsync of their file. A name (made, renamed or removed) is durable after an fsync of its
+folder.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+# What precedes the name of a file until it is complete: Spark, DuckDB's globs and Millrace's readers ignore it.
+ASIDE: Final = "."
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Replace a small file as a whole."""
+    aside = path.with_name(f"{ASIDE}{path.name}.part")
+    with aside.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    aside.rename(path)
+    sync_folder(path.parent)
+
+
+def make_folder(folder: Path, mode: int = 0o777) -> None:
+    """The folder and its parents, each durable in its own parent. One that is there may not be: a server may have been
+    killed after it made it."""
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    for one in reversed(missing):
+        one.mkdir(mode=mode, exist_ok=True)
+        sync_folder(one.parent)
+    if not missing:
+        with suppress(PermissionError):  # another user has made it
+            sync_folder(folder.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until every name in it is durable."""
+    _sync(folder, os.O_DIRECTORY)
+
+
+def sync_file(path: Path) -> None:
+    """Wait until the bytes of a file that somebody else has written are durable."""
+    _sync(path)
+
+
+def _sync(path: Path, flags: int = 0) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
