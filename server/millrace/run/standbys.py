@@ -125,12 +125,6 @@ class Standbys:
                 "data directory",
                 code="another_server",
             )
-        if recorder.lease.matters and self._leased not in (None, name):
-            raise Refuse(
-                "this server depends on another standby (standby.lease, standby.confirm): make sure that one is gone "
-                "for good, and restart this server",
-                code="too_many_standbys",
-            )
         if last > recorder.settled:
             raise Refuse(
                 f"it has {last - recorder.settled} records that this server does not have (it ends with record "
@@ -150,13 +144,19 @@ class Standbys:
                 "you need what only it has, and start with an empty one",
                 code="diverged",
             )
+        if recorder.lease.matters and self._leased not in (None, name):
+            raise Refuse(
+                "this server depends on another standby (standby.lease, standby.confirm): make sure that one is gone "
+                "for good, and restart this server",
+                code="too_many_standbys",
+            )
+        self._leased = name  # at once: another one may have been looked at meanwhile
 
     async def stream(self, name: str, peer: str, last: int) -> AsyncIterator[bytes]:
         """The durable records after this one as messages, and pings between them, without an end."""
         recorder = self._recorder()
         known = self._known(name, peer, last)
         known.lsn, known.sent, known.left = max(known.lsn, last), last, False
-        self._leased = name
         reader = JournalReader(RealDisk(self._folder / JOURNAL_FOLDER), server_id=recorder.journal.server_id)
         worker, news = Worker("standby"), asyncio.Event()
         recorder.watchers.add(news)
@@ -187,7 +187,7 @@ class Standbys:
                 every = LAST_PING_SECONDS
             if loop.time() >= pinged + every:
                 pinged = loop.time()
-                yield msgpack.packb([PING, self._ping(known, recorder)])
+                yield msgpack.packb([PING, self._ping(recorder)])
             if known.sent < recorder.settled:
                 first, upto = known.sent + 1, recorder.settled
                 try:
@@ -198,7 +198,7 @@ class Standbys:
                 yield records
                 continue
             if self._ending is not None:
-                yield msgpack.packb([PING, self._ping(known, recorder)])
+                yield msgpack.packb([PING, self._ping(recorder)])
                 yield msgpack.packb([END, "ended", self._ending])
                 return
             try:
@@ -207,7 +207,7 @@ class Standbys:
             except TimeoutError:
                 pass
 
-    def _ping(self, known: Known, recorder: Recorder) -> dict[str, Any]:
+    def _ping(self, recorder: Recorder) -> dict[str, Any]:
         """How far this server is."""
         daemon, standby = self._daemon, self._daemon.settings.standby
         return {
