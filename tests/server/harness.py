@@ -1,6 +1,7 @@
 """A daemon inside the test's own event loop, and peers that speak to it over real sockets."""
 
 import asyncio
+import functools
 import inspect
 import json
 import shutil
@@ -40,6 +41,20 @@ async def running(sql=None, clock=None, timers=None, **sections):
     finally:
         daemon.stop()
         await daemon.wait_ended()
+
+
+def played(test):
+    """A test in an event loop that ends."""
+
+    @functools.wraps(test)
+    def play(*args, **kwargs):
+        async def limited():
+            async with asyncio.timeout(HANG_SECONDS):
+                await test(*args, **kwargs)
+
+        uvloop.run(limited())
+
+    return play
 
 
 def forget_journal(folder):

@@ -1,12 +1,10 @@
 """A server whose lease has expired says nothing to anyone, and continues where it was once the standby answers."""
 
 import asyncio
-import functools
 import json
 
 import msgpack
 import pytest
-import uvloop
 
 from millrace.net.silence import Silence
 from millrace.protocol import Refuse
@@ -15,25 +13,10 @@ from millrace.run.config import ConfigError, load
 from millrace.run.daemon import Daemon
 from millrace.run.recovery import RecoveryStopped
 from millrace.standby.lease import PrimaryLease
-from tests.patience import HANG_SECONDS
-from tests.server.harness import SCHEMA_SQL, lines, peer, running, settings, settle, until
+from tests.server.harness import SCHEMA_SQL, lines, peer, played, running, settings, settle, until
 
 HOUR = {"lease": "1 hour"}
 ROWS = [[1, 1.5, "a"], [2, 2.5, "b"]]
-
-
-def played(test):
-    """A test in an event loop that ends."""
-
-    @functools.wraps(test)
-    def play(*args, **kwargs):
-        async def limited():
-            async with asyncio.timeout(HANG_SECONDS):
-                await test(*args, **kwargs)
-
-        uvloop.run(limited())
-
-    return play
 
 
 def hear(daemon, lsn=None):

@@ -1,7 +1,6 @@
 """A standby: the same records, the same state and the same rows as its primary, whenever either is interrupted."""
 
 import asyncio
-import functools
 import io
 import json
 import shutil
@@ -9,22 +8,21 @@ from contextlib import asynccontextmanager
 
 import msgpack
 import pytest
-import uvloop
 
 from millrace.cli.link import Link
 from millrace.journal.disk import JOURNAL_FOLDER, RealDisk
 from millrace.journal.reader import JournalReader
 from millrace.journal.segments import Segment
 from millrace.protocol import MillraceError, Refuse
+from millrace.protocol.messages import Open, Opened
 from millrace.run.config import parse_where
 from millrace.run.standby import FILE, Standby, StandbyError, read_role
-from millrace.run.standbys import Known
+from millrace.run.standbys import Known, mark_of
 from millrace.run.upstream import Upstream
 from millrace.store.backups import BackupError, make_backup, restore_backup
 from millrace.store.copies import messages_of, receive
-from tests.patience import HANG_SECONDS
 from tests.server.directories import SQL, contents, feed, killed, rows, state
-from tests.server.harness import lines, peer, running, until
+from tests.server.harness import lines, peer, played, running, settle, until
 
 MORE = (
     SQL.replace("(k BIGINT);", "(k BIGINT) WITH (history = 'true');")
@@ -40,20 +38,6 @@ def unheard(monkeypatch):
         pass
 
     monkeypatch.setattr(Standby, "depose", depose)
-
-
-def played(test):
-    """A test in an event loop of its own."""
-
-    @functools.wraps(test)
-    def wrapped(**arguments):
-        async def play():
-            async with asyncio.timeout(HANG_SECONDS):
-                await test(**arguments)
-
-        uvloop.run(play())
-
-    return wrapped
 
 
 def working(folder, sql=None, **sections):
@@ -487,3 +471,93 @@ def test_no_connection_is_kept_once_the_upstream_is_closed(monkeypatch):
     upstream.post("heard", {})
     assert closed == made
     assert len(made) == 2
+
+
+# -- a primary that depends on its standby --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("standby", [{"lease": "1 second"}, {"confirm": True}, {"lease": "1 second", "confirm": True}])
+@played
+async def test_nothing_leaves_without_the_standby(tmp_path, standby):
+    async with working(tmp_path / "one", SQL) as daemon:
+        await feed(daemon, 0, 3)
+        admin = str(daemon.admin)
+        async with following(tmp_path / "two", daemon) as other:
+            await level(daemon, other)
+    server = {"data_dir": str(tmp_path / "one"), "admin": admin}
+    starting = running(server=server, standby=standby)
+    start = asyncio.create_task(starting.__aenter__())
+    await settle(50)
+    assert not start.done()  # it waits for its standby
+    async with following(tmp_path / "two", daemon) as other:
+        primary = await start
+        try:
+            await feed(primary, 3, 5)
+            await level(primary, other)
+            other.standby._closing = True  # it hears and answers nothing more
+            other.standby._stream.close()
+            async with peer(primary) as client:
+                client.say(Open(0, "s", None, "p"))  # its step is recorded, and its answer waits
+                await until(lambda: primary.durability.recorder.awaits_standby is not None)
+                await settle()
+                other.standby._closing = False
+                receiving = other.standby._receive(other.durability.recorder)
+                other.standby._receiving = asyncio.create_task(receiving, name="receiving")
+                assert await client.hear(Opened) is not None
+            await until(lambda: primary.durability.recorder.awaits_standby is None)
+            await level(primary, other)
+            assert state(other) == state(primary)
+        finally:
+            await starting.__aexit__(None, None, None)
+
+
+@played
+async def test_a_promotion_waits_for_the_end_of_the_lease(tmp_path):
+    async with working(tmp_path / "one", SQL) as daemon:
+        await feed(daemon, 0, 3)
+        admin = str(daemon.admin)
+        async with following(tmp_path / "two", daemon) as other:
+            await level(daemon, other)
+    server = {"data_dir": str(tmp_path / "one"), "admin": admin}
+    starting = running(server=server, standby={"lease": "1 second"})
+    start = asyncio.create_task(starting.__aenter__())
+    async with following(tmp_path / "two", daemon, lease="1 second", confirm=True) as other:
+        primary = await start
+        await feed(primary, 3, 5)
+        await level(primary, other)
+        await until(lambda: other.standby.role.lease_us == 1_000_000)
+        with pytest.raises(Refuse, match="still works"):
+            await other.promote(force=False)
+        promoting = asyncio.create_task(other.promote(force=True))
+        await until(lambda: other.state == "promoting")
+        await promoting
+        assert not primary.lease.valid(primary.durability.recorder._clock())
+        assert other.state == "ready"
+        assert state(other)["sequences"] == state(primary)["sequences"]
+        await feed(other, 8, 2)  # it works alone until it has a standby
+        await starting.__aexit__(None, None, None)
+
+
+@played
+async def test_of_two_standbys_that_come_at_once_one_is_refused(tmp_path):
+    async with running(server={"data_dir": str(tmp_path)}, standby={"lease": "1 hour"}) as primary:
+        server = mark_of(primary.durability.recorder.journal.server_id)
+        both = [primary.standbys.admit(name, 0, "", server) for name in ("a", "b")]
+        found = await asyncio.gather(*both, return_exceptions=True)
+        assert [type(one) for one in found] == [type(None), Refuse]
+
+
+@played
+async def test_a_standby_keeps_the_epoch_of_its_primary(tmp_path):
+    async with working(tmp_path / "1", SQL) as first:
+        await feed(first, 0, 5)
+        async with following(tmp_path / "2", first) as second:
+            async with following(tmp_path / "3", first) as third:
+                await level(first, third)
+            await level(first, second)
+            await second.promote(force=True)
+            for _ in range(2):  # from its records, and from its own checkpoint after them
+                async with following(tmp_path / "3", second) as third:
+                    await level(second, third)
+                    assert third.epoch == 2
+            assert third.durability.recovery.steps == 0

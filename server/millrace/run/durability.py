@@ -105,7 +105,7 @@ class Durability:
         self._ending = False
         self._follows = False
         self._contact = asyncio.Event()
-        self.epochs = Epochs()
+        self._epochs = Epochs()
         self.fence: Fence | None = None  # once the server records
 
     # -- the start ---------------------------------------------------------------------------------
@@ -129,7 +129,6 @@ class Durability:
         recovery = self.recovery = Recovery(self._daemon, self._journal, checkpoint)
         self._found = None  # with the saved engine
         await recovery.run()
-        self.epochs = recovery.epochs
         if recovery.difference is not None:
             self.following.differed(recovery.difference)
         if follows:
@@ -152,7 +151,7 @@ class Durability:
         """After the replay: work as a server."""
         assert self._journal is not None
         assert self.recovery is not None
-        self.epochs = self.recovery.epochs
+        self._epochs = self.recovery.epochs
         promoted = self._daemon.promoted_epoch > self.epochs.newest.number
         if promoted:
             self.raise_epoch()
@@ -167,9 +166,14 @@ class Durability:
         await self._wait_for_standby()
         await self.recovery.tidy()
 
+    @property
+    def epochs(self) -> Epochs:
+        """What is known of promotions: until this server records itself, by what it has replayed."""
+        return self._epochs if self.recovery is None or self.leads else self.recovery.epochs
+
     def raise_epoch(self) -> None:
         """This server takes over: between the end of its replay and its first record."""
-        self.epochs = self.epochs.raised(
+        self._epochs = self.epochs.raised(
             {outlet.history: outlet.next_sequence for outlet in self._daemon.runner.outlets.values()}
         )
 
@@ -481,8 +485,8 @@ class Durability:
         for name, outlet in runner.outlets.items():
             number = queries[name].sink.sequence if name in queries else outlet.next_sequence + late.get(name, 0)
             counts[name] = [outlet.history, number]
-        self.epochs = self.epochs.without({outlet.history for outlet in runner.outlets.values()})
-        promoted = self.epochs.to_data()
+        self._epochs = self.epochs.without({outlet.history for outlet in runner.outlets.values()})
+        promoted = self._epochs.to_data()
         return {
             **({} if promoted is None else {"epochs": promoted}),
             "form": FORM,

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import secrets
 import time
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from millrace.formats.durable import write_whole
 from millrace.journal.disk import JOURNAL_FOLDER, RealDisk
 from millrace.journal.layout import digest_of, seed_of, segment_lsns
 from millrace.journal.reader import JournalReader
@@ -67,15 +67,14 @@ class StandbyError(MillraceError):
 @dataclass(frozen=True, slots=True)
 class Role:
     """What a data directory is: a standby's, under a name that it has invented for itself, or since `promoted_us` a
-    server's. `follow` is the server that it follows or has followed, `epoch` that server's or its own, and `lease_us`
-    the lease that it has answered for."""
+    server's, of this `epoch`. `follow` is the server that it follows or has followed, and `lease_us` the lease that it
+    has answered for."""
 
     follow: str
     name: str
-    epoch: int = 1
+    epoch: int = 0
     lease_us: int = 0
     promoted_us: int | None = None
-    promoted_after: int | None = None  # the last record of the other server
 
     def to_bytes(self) -> bytes:
         return json.dumps(asdict(self), indent=1).encode() + b"\n"
@@ -100,17 +99,7 @@ def read_role(folder: Path | None) -> Role | None:
 
 def write_role(folder: Path, role: Role) -> None:
     """Durable and whole, or as it was."""
-    aside, path = folder / f"{FILE}.part", folder / FILE
-    with aside.open("wb") as file:
-        file.write(role.to_bytes())
-        file.flush()
-        os.fsync(file.fileno())
-    aside.rename(path)
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    write_whole(folder / FILE, role.to_bytes())
 
 
 def role_at_start(settings: Settings) -> tuple[Role | None, bool]:
@@ -530,10 +519,9 @@ class Standby:
         daemon = self._daemon
         assert daemon.durability is not None
         known, last = self.announced, recorder.recorded
-        assert daemon.durability.recovery is not None
-        epoch = daemon.durability.recovery.epochs.newest.number + 1
+        epoch = daemon.durability.epochs.newest.next.number
         missing = self.lag_steps, self.lag_tuples
-        role = replace(self.role, epoch=epoch, promoted_us=daemon.runner.now_us(), promoted_after=last)
+        role = replace(self.role, epoch=epoch, promoted_us=daemon.runner.now_us())
         await asyncio.get_running_loop().run_in_executor(None, write_role, self._folder, role)
         self._role = role
         daemon.role = role
