@@ -1,36 +1,19 @@
 """A server says its epoch, stops for a higher one, and tells readers which rows a promotion has lost."""
 
-import asyncio
-import functools
+import errno
 import json
 from typing import Any
 
 import pytest
-import uvloop
 
 from millrace.journal.steps import Start, described, encode_start
 from millrace.protocol.messages import CAPABILITIES, PROTOCOL, Ack, Error, Hello, Result, Subscribed, Welcome
 from millrace.run.daemon import Daemon
 from millrace.standby.epoch import Epoch, Epochs
 from millrace.standby.superseded import SUPERSEDED, Superseded
-from tests.patience import HANG_SECONDS
-from tests.server.harness import SCHEMA_SQL, lines, peer, running, settings, settle
+from tests.server.harness import SCHEMA_SQL, lines, peer, played, running, settings, settle
 
 ROWS = [[1, 1.5, "a"], [2, 2.5, "b"]]
-
-
-def played(test):
-    """A test in an event loop that ends."""
-
-    @functools.wraps(test)
-    def play(*args, **kwargs):
-        async def limited():
-            async with asyncio.timeout(HANG_SECONDS):
-                await test(*args, **kwargs)
-
-        uvloop.run(limited())
-
-    return play
 
 
 async def greet(one, epoch=None):
@@ -126,6 +109,19 @@ async def test_a_server_that_is_shown_a_higher_epoch_stops_for_good(tmp_path, di
     again = Daemon(settings(server={"data_dir": tmp_path}))
     with pytest.raises(Superseded, match=r"superseded by epoch 2 .*--follow"):
         await again.start()
+
+
+@played
+async def test_a_full_disk_does_not_keep_a_replaced_server_alive(tmp_path, monkeypatch):
+    daemon = await started(tmp_path)
+
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(daemon.durability, "superseded", full)
+    assert daemon.shown_epoch(proof(daemon, 2))
+    with pytest.raises(Superseded):
+        await daemon.wait_ended()
 
 
 @pytest.mark.parametrize("shown", [1, "forged", "another server's"])

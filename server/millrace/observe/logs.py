@@ -82,6 +82,11 @@ EVENTS: Final[dict[str, LogEvent]] = {
     "the other server has stopped": LogEvent(
         "info", ("server",), "The server that this one has replaced has seen the higher epoch."
     ),
+    "superseded.json cannot be written": LogEvent(
+        "error",
+        ("reason",),
+        "The server stops. Its next start serves clients until it is shown the epoch again.",
+    ),
     "another server has taken over: this one stops": LogEvent(
         "error",
         ("epoch", "higher"),

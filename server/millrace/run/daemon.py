@@ -282,7 +282,7 @@ class Daemon:
     @property
     def promoted_epoch(self) -> int:
         """The epoch that a promotion of this directory has decided; 0: it was not promoted."""
-        return 0 if self.role is None or self.role.promoted_us is None else self.role.epoch
+        return 0 if self.role is None else self.role.epoch
 
     @property
     def follows(self) -> bool:
@@ -470,11 +470,7 @@ class Daemon:
     @property
     def epoch(self) -> int | None:
         """The number of the server's epoch; None without a data directory."""
-        if self.durability is None:
-            return None
-        if self.follows and self.durability.recovery is not None:
-            return self.durability.recovery.epochs.newest.number
-        return self.durability.epochs.newest.number
+        return None if self.durability is None else self.durability.epochs.newest.number
 
     def epoch_text(self) -> str | None:
         """The server's epoch, for those who may meet an older server."""
@@ -496,7 +492,10 @@ class Daemon:
         own, higher = fence.epoch.number, fence.superseded
         assert higher is not None
         log.error("another server has taken over: this one stops", epoch=own, higher=higher.number)
-        durability.superseded(higher)
+        try:
+            durability.superseded(higher)
+        except OSError as error:  # it stops anyway, and the next start is shown the epoch again
+            log.error("superseded.json cannot be written", reason=_reason(error))
         text = f"epoch {higher.number} has taken over from this server, which has epoch {own}"
         self._failure = Superseded(f"{text}: connect to the server that was promoted")
         for connection in tuple(self.context.connections):
