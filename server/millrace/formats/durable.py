@@ -44,7 +44,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Wait until the bytes of a file that somebody else has written are durable."""
+    """Wait until the bytes of a file that another library has written are durable."""
     _sync(path)
 
 

@@ -1,8 +1,8 @@
-"""Holds back what the server would say to anyone while another server may have taken over.
+"""Holds back all output of the server while another server may have taken over.
 
-Rule: it is asked at the moment when bytes leave, not by a timer: a process that was stopped, and continues after its
-lease has expired, says nothing of what it had prepared. Only a machine that stops between this look and the write after
-it can say more; clients refuse that by its epoch.
+Rule: the lease is checked at the moment when bytes leave, not by a timer: a process that was stopped, and continues
+after its lease has expired, sends nothing that it had prepared. Only a machine that stops between this check and the
+write can send more; clients refuse that by its epoch.
 """
 
 from __future__ import annotations
@@ -46,5 +46,5 @@ class Silence:
                 one.speak()
 
 
-# Of a server that depends on nobody.
+# Of a server without a standby.
 SPEAKS: Final = Silence(PrimaryLease())

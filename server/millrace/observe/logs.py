@@ -90,7 +90,7 @@ EVENTS: Final[dict[str, LogEvent]] = {
     "another server has taken over: this one stops": LogEvent(
         "error",
         ("epoch", "higher"),
-        "A standby was promoted, so this server must serve nobody; it does not start again.",
+        "A standby was promoted, so this server refuses all clients and does not start again.",
     ),
     "the start waits for the standby": LogEvent(
         "warning", ("reason",), "The server depends on its standby (`[standby] lease`, `confirm`) and has not heard it."
@@ -142,7 +142,7 @@ EVENTS: Final[dict[str, LogEvent]] = {
         "info", ("server", "after"), "It sends the records after this one."
     ),
     "not connected to the server that this one follows; trying again": LogEvent(
-        "warning", ("reason",), "This standby tries for ever. `millrace promote` makes it the primary."
+        "warning", ("reason",), "This standby keeps trying. `millrace promote` makes it the primary."
     ),
     "the records of the other server cannot be replayed: this one stops": LogEvent(
         "error", ("reason",), "The versions differ, or a user function is missing here."

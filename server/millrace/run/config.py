@@ -489,7 +489,7 @@ class JournalSection(Section):
 
 
 class StandbySection(Section):
-    """A second server that takes over ([set up](howto/standby.md)): what it follows, and what the first one does."""
+    """A [standby](howto/standby.md) and its primary: the server to follow, and how far the primary depends on it."""
 
     follow: Annotated[str, AfterValidator(_check_where)] | None = Field(
         default=None,

@@ -140,7 +140,7 @@ class Durability:
             await self._go_on(run)
 
     async def take_over(self, run: Callable[[], None]) -> None:
-        """All that was copied from another server's journal is replayed: go on in its place."""
+        """All that was copied from another server's journal is replayed: continue in its place."""
         assert self.recorder is not None
         async with self._one_at_a_time:
             await self.recorder.end()
@@ -168,7 +168,7 @@ class Durability:
 
     @property
     def epochs(self) -> Epochs:
-        """What is known of promotions: until this server records itself, by what it has replayed."""
+        """The known promotions: until this server records itself, those that it has replayed."""
         return self._epochs if self.recovery is None or self.leads else self.recovery.epochs
 
     def raise_epoch(self) -> None:
@@ -614,7 +614,7 @@ class Durability:
 
 
 def _nothing(_: int) -> None:
-    """Nobody waits for the records of another server."""
+    """No effect waits for the records of another server."""
 
 
 def _has_records(disk: RealDisk, first_lsn: int) -> bool:

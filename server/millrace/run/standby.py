@@ -121,8 +121,8 @@ def role_at_start(settings: Settings) -> tuple[Role | None, bool]:
 
 @dataclass(slots=True)
 class Announced:
-    """What the other server said last: its newest record, its clock, the tuples that it has taken, and what it depends
-    on."""
+    """The primary's last message: its newest record, its clock, the tuples that it has taken, and how far it depends on
+    its standby."""
 
     lsn: int
     at_us: int

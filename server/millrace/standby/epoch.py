@@ -17,7 +17,7 @@ from millrace.protocol import Refuse
 from millrace.protocol.epochs import epoch_number
 
 FIRST: Final = 1
-# 64 bits: nobody guesses them at the rate at which a server accepts greetings.
+# 64 bits cannot be guessed at the rate at which a server accepts greetings.
 CODE_BYTES: Final = 8
 
 

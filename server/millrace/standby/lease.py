@@ -1,6 +1,6 @@
 """The lease: for how long a primary may have effects without hearing its standby, and when the standby may take over.
 
-Rule: time is an argument, in microseconds of a clock that nobody sets (`steady_us`). The primary counts a lease from
+Rule: time is an argument, in microseconds of a clock that cannot be set (`steady_us`). The primary counts a lease from
 the moment when it sent a ping, the standby from the moment when it answered, which is later. So the primary's lease has
 expired when the standby becomes promotable, as long as the two clocks run at nearly the same rate. How long messages
 travel, and how often, does not matter.
@@ -19,7 +19,7 @@ GONE_US: Final = 5_000_000
 
 
 def steady_us() -> int:
-    """A clock that nobody sets. It counts while the machine sleeps, too, where the system has such a clock."""
+    """A clock that cannot be set. It counts while the machine sleeps, too, where the system has such a clock."""
     clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     return time.clock_gettime_ns(clock) // 1_000
 
@@ -32,8 +32,8 @@ class PrimaryLease:
     recovered  the newest step of the primary's start: with `confirm`, nothing leaves before the standby has that
     confirmed  the newest step that the standby has on its disk
     until_us   when the lease expires
-    alone      whether nobody can take over yet: a server that has just been promoted, or has just begun, has no
-               standby before it has sent the first ping
+    alone      whether no standby can take over yet: a server that was just promoted, or has just started, has none
+               until it has sent the first ping
     matters    whether effects may have to wait at all
     revoked    whether another server has taken over, so that nothing may ever leave again
     first      the number of the first ping: random, so that answers to an earlier process of this server count nothing
