@@ -146,6 +146,23 @@ def test_retained_rows_are_the_newest_and_come_first():
     assert hand.rows == [(k, k) for k in range(8, 13)]
 
 
+@pytest.mark.parametrize("policy", ["wait", "drop_oldest", "disconnect"])
+def test_retained_rows_do_not_make_a_new_subscriber_slow(policy):
+    made = Outlets(Retention(100))
+    made.outlet.deliver(0, batch(0, 50))
+    hand, slow = made.subscribe(policy, 10, room=0, start=0)
+    made.outlet.deliver(50, batch(50, 5))
+    assert (slow.held, slow.dropped, hand.why, made.pressed) == (55, 0, None, [])
+    hand.left = 45
+    slow.pump()
+    assert not slow.too_slow
+    hand.left = 10
+    slow.pump()
+    assert hand.rows == [(k, k) for k in range(55)]
+    made.outlet.deliver(55, batch(55, 11))  # now it is as slow as any other
+    assert slow.too_slow or slow.dropped
+
+
 def test_skipped_rows_are_not_passed_off_as_retained():
     made = Outlets(Retention(100))
     made.outlet.deliver(0, batch(0, 3))

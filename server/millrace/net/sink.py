@@ -158,6 +158,8 @@ class Consumer:
     log, in pieces, as it has room. Rows in the queue precede it. Until it has caught up no row is queued on delivery,
     and limits do not apply, because its rows are on disk. Under `wait` the log keeps them, as far as `retain` allows,
     and a consumer that has caught up becomes a cursor again when more than LIVE_BYTES wait in memory.
+
+    Without a log, limits do not apply to the retained rows that it starts with (`_earlier`): it cannot have read them.
     """
 
     def __init__(self, name: str, slow: Slow, label: str) -> None:
@@ -179,6 +181,8 @@ class Consumer:
         self._queue: deque[tuple[int, Batch]] = deque()
         # Bytes of the rows in the queue, and of those that were taken and have not left.
         self._queued_bytes = 0
+        # Rows and bytes that it held when it started, or holds now if that is less.
+        self._earlier = (0, 0)
         # Rows and bytes that are being written.
         self._in_flight = (0, 0)
 
@@ -193,7 +197,8 @@ class Consumer:
         if self.slow.policy != "wait":
             return 0.0
         unread = 0 if self._behind is None or self.log is None else self.log.bytes_from(self._behind)
-        fill = max(self.held / self.slow.limit, (self.held_bytes + unread) / self.slow.most_bytes)
+        rows, held_bytes = self._limited
+        fill = max(rows / self.slow.limit, (held_bytes + unread) / self.slow.most_bytes)
         if fill <= 1 / 2 or self.log is None or self._newest is not None:
             return fill
         first = self.log.next - self.held
@@ -204,7 +209,14 @@ class Consumer:
         """Whether it holds more in memory than it may."""
         if self._behind is not None:
             return False
-        return self.held > self.slow.limit or self.held_bytes > self.slow.most_bytes
+        rows, held_bytes = self._limited
+        return rows > self.slow.limit or held_bytes > self.slow.most_bytes
+
+    @property
+    def _limited(self) -> tuple[int, int]:
+        """The rows and bytes that count for its limits."""
+        rows, held_bytes = self._earlier
+        return self.held - rows, self.held_bytes - held_bytes
 
     def settle(self, schema: Schema, key: Sequence[int] | None) -> None:
         """Apply the requested policy from now on, as far as rows with this update key (None: without one) allow it."""
@@ -238,6 +250,14 @@ class Consumer:
                 self._spill()
             if self.too_slow:
                 self._fall_behind()
+
+    def start_with(self, retained: Iterable[tuple[int, Batch]]) -> None:
+        """Take these rows first, which were emitted earlier."""
+        for sequence, batch in retained:
+            self._accept(sequence, batch)
+        if self._newest is None and self.log is None:
+            self._earlier = self.held, self._queued_bytes
+        self.pump()
 
     def _accept(self, sequence: int, batch: Batch) -> None:
         """Hold rows in memory."""
@@ -407,6 +427,9 @@ class Consumer:
         tuples = sum(map(len, batches))
         self.held -= tuples
         self._queued_bytes -= sum([batch.weight for batch in batches])
+        rows, held_bytes = self._earlier
+        if rows:
+            self._earlier = min(rows, self.held), min(held_bytes, self._queued_bytes)
         return tuples
 
     def _fall_behind(self) -> None:
@@ -428,8 +451,9 @@ class Consumer:
         writing, writing_bytes = self._in_flight
         while self._queue:
             batch = self._queue[0][1]
-            rows = self.held - writing - self.slow.limit
-            excess = self.held_bytes - writing_bytes - self.slow.most_bytes
+            held, held_bytes = self._limited
+            rows = held - writing - self.slow.limit
+            excess = held_bytes - writing_bytes - self.slow.most_bytes
             if excess > 0:
                 rows = max(rows, -(-excess * len(batch) // batch.weight))
             if rows <= 0:
@@ -594,8 +618,7 @@ class Outlet:
         self.shared.count(len(self.consumers))
         if self.log is not None:
             consumer.start_at(first)
-        for sequence, batch in self._retained_from(first):
-            consumer.put(sequence, batch)
+        consumer.start_with(self._retained_from(first))
         if self._progress is not None:
             consumer.progressed(self._progress)  # the others know it already
         self._look_at(consumer)
