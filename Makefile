@@ -4,6 +4,7 @@
 #   make test                the test suite                make test-pure   the same without compiled files
 #   make check               lint, types and tests: what CI runs
 #   make fuzz [TIMES=20]     the tests that draw random examples, each time with new ones
+#   make fuzz-long [MINUTES=120] [TARGETS="sql lines"]   bytes of others, guided by coverage: look for a crash
 #   make check-api [QUESTIONS=500]   ask the admin API many strange questions, made from its OpenAPI
 #   make torture [KILLS=200] [MINUTES=20] [SEED=1]   kill a server under load again and again: nothing lost, doubled or reordered
 #   make check-deploy        everything below deploy/ with the real tools: Prometheus, systemd, buildah, ... (as root, Debian)
@@ -17,6 +18,8 @@
 #   make record              record the README's terminal pictures again
 #   make docs-site           the documentation as a website in build/site, links checked
 #   make simulate [SEEDS=1000] [FROM=0]   random graphs, SQL, cuts, commands, saves, restores, clients, clocks, queues, disks
+#   make sbom                what a server consists of, as CycloneDX: build/sbom.json
+#   make audit               ask a database whether a locked package has known faults
 #   make lock                renew the lock files          make setup       .venv with everything
 #   make server              .venv with what a server needs
 #   make clean               remove what was built         make distclean   and .venv too
@@ -29,7 +32,7 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help setup server demo docs docs-site record test test-pure check fuzz check-api torture check-deploy check-spark lint types format bench race figures simulate lock clean distclean need-python
+.PHONY: help setup server demo docs docs-site record test test-pure check fuzz fuzz-long check-api torture check-deploy check-spark lint types format bench race figures simulate sbom audit lock clean distclean need-python
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -69,6 +72,9 @@ fuzz: setup
 	  echo "fuzz: time $$time of $(or $(TIMES),20)"; MILLRACE_FUZZ=1 $(BIN)/python -m pytest -q -m hypothesis $$files; \
 	done
 
+fuzz-long: setup
+	@$(BIN)/python -m tests.fuzz $(TARGETS) --seconds $$(( $(or $(MINUTES),120) * 60 / 9 ))
+
 check-api: setup
 	@MILLRACE_API_QUESTIONS=$(or $(QUESTIONS),500) $(BIN)/python -m pytest tests/server/test_openapi.py
 
@@ -99,17 +105,18 @@ docs: setup
 record: setup
 	@$(BIN)/python -m docs.record
 
-# The site's tools get a separate environment: nothing else needs them.
+# These tools get an environment each: nothing else needs them.
 SITE_VENV := .venv-docs
+SUPPLY_VENV := .venv-supply
 
-$(SITE_VENV)/.installed: requirements/docs.lock | need-python
-	@echo "docs-site: installing $$(grep -c == $<) packages of $<"
+.venv-%/.installed: requirements/%.lock | need-python
+	@echo "$*: installing $$(grep -c == $<) packages of $<"
 	@if command -v uv >/dev/null; then \
-	  uv venv --quiet --clear --python $(PYTHON) $(SITE_VENV); \
-	  uv pip install --quiet --python $(SITE_VENV)/bin/python --require-hashes --requirement $<; \
+	  uv venv --quiet --clear --python $(PYTHON) $(@D); \
+	  uv pip install --quiet --python $(@D)/bin/python --require-hashes --requirement $<; \
 	else \
-	  $(PYTHON) -m venv $(SITE_VENV); \
-	  $(SITE_VENV)/bin/pip install --quiet --no-compile --disable-pip-version-check --require-hashes --requirement $<; \
+	  $(PYTHON) -m venv $(@D); \
+	  $(@D)/bin/pip install --quiet --no-compile --disable-pip-version-check --require-hashes --requirement $<; \
 	fi
 	@touch $@
 
@@ -134,6 +141,19 @@ simulate: setup
 	@$(BIN)/python -m tests.journal --seeds $(or $(SEEDS),1000) --from $(or $(FROM),0)
 	@$(BIN)/python -m tests.disk --seeds $(or $(SEEDS),1000) --from $(or $(FROM),0)
 
+sbom: $(SUPPLY_VENV)/.installed
+	@mkdir -p build
+	@PYTHONWARNINGS=ignore $(SUPPLY_VENV)/bin/cyclonedx-py requirements requirements/server.lock --pyproject pyproject.toml --mc-type application \
+	  --output-reproducible --output-format JSON --output-file build/sbom.json
+	@echo "sbom: $$(grep -c '"purl"' build/sbom.json) packages of a server in build/sbom.json (CycloneDX)"
+
+# Asks a database of known faults over the network; it fails if that does not know a package.
+audit: $(SUPPLY_VENV)/.installed
+	@for lock in server dev; do \
+	  echo "audit: requirements/$$lock.lock"; \
+	  $(SUPPLY_VENV)/bin/pip-audit --require-hashes --disable-pip --strict --progress-spinner off --requirement requirements/$$lock.lock; \
+	done
+
 # Settings of this machine (an index, a folder of wheels) must not reach the lock files: pip is told to forget them.
 COMPILE := env -u PIP_INDEX_URL -u PIP_EXTRA_INDEX_URL -u PIP_FIND_LINKS PIP_CONFIG_FILE=/dev/null \
 	$(BIN)/pip-compile --quiet --upgrade --generate-hashes --strip-extras --allow-unsafe --no-header \
@@ -150,6 +170,7 @@ lock: setup
 	@$(COMPILE) --only-build-deps --build-deps-for wheel $(LIKE_DEV) --output-file requirements/build.lock pyproject.toml
 	@$(COMPILE) $(LIKE_DEV) --output-file requirements/deploy.lock requirements/deploy.in
 	@$(COMPILE) $(LIKE_DEV) --output-file requirements/docs.lock requirements/docs.in
+	@$(COMPILE) $(LIKE_DEV) --output-file requirements/supply.lock requirements/supply.in
 
 clean:
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -157,4 +178,4 @@ clean:
 	@find operators \( -name '*.so' -o -name '*.pyd' -o -name '*.so.new' \) -delete
 
 distclean: clean
-	@rm -rf $(VENV) $(SITE_VENV)
+	@rm -rf $(VENV) $(SITE_VENV) $(SUPPLY_VENV)

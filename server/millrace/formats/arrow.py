@@ -119,7 +119,10 @@ def _open(payload: bytes | memoryview) -> Any:
             batches = list(reader)
         for batch in batches:
             batch.validate(full=True)
+            assert batch.columns is not None  # wraps them: Arrow knows types that pyarrow does not
         assert reader.schema.names is not None  # decodes them: they may not be UTF-8
+    except KeyError as error:
+        raise PeerError(f"expected an Arrow IPC stream, got an unknown type ({error})", code="bad_message") from None
     except (pa.ArrowException, OSError, ValueError, struct.error) as error:
         raise PeerError(f"expected an Arrow IPC stream, got {_first_line(error)}", code="bad_message") from None
     if len(batches) == 1:
@@ -228,8 +231,9 @@ def _texts(column: Any, mask: Bools | None) -> Values:
     if places is None or not len(column):
         offsets = np.zeros(1, np.int64)
     else:
-        known = np.frombuffer(places, np.int64 if wide else np.int32)
-        offsets = known[column.offset : column.offset + len(column) + 1].astype(np.int64, copy=False)
+        width = 8 if wide else 4  # what follows the offsets may be of any length
+        known = np.frombuffer(places, f"i{width}", len(column) + 1, column.offset * width)
+        offsets = known.astype(np.int64, copy=False)
     binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
     texts: Any = Texts(NO_BYTES if data is None else np.frombuffer(data, np.uint8), offsets, binary)
     if mask is not None and texts.lengths[~mask].any():
