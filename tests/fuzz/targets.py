@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import suppress
 from functools import cache
 from random import Random
@@ -30,7 +30,7 @@ from millrace.journal.steps import Step, StepReader, encode
 from millrace.net.connection import Connection
 from millrace.protocol import FrameReader, MillraceError, decode, frame
 from millrace.protocol.jsonlines import LineReader, TupleLine, parse
-from millrace.protocol.messages import PROTOCOL, Data, Hello, Open, Punctuation, Subscribe
+from millrace.protocol.messages import PROTOCOL, Data, Hello, Message, Open, Punctuation, Subscribe
 from millrace.protocol.messages import encode as message
 from millrace.run.daemon import Daemon
 from millrace.sql import Catalog
@@ -82,7 +82,8 @@ def _bodies(*chunks: bytes) -> list[str]:
 
 def frame_seeds() -> list[bytes]:
     rows = [(1, 1.5, "abc"), (2, None, None)]
-    said = [Hello(PROTOCOL, "x"), Open(0, "s", None, "p"), Data(0, 0, rows), Punctuation(0, 5), Subscribe(2, "q")]
+    said: list[Message] = [Hello(PROTOCOL, "x"), Open(0, "s", None, "p"), Data(0, 0, rows), Punctuation(0, 5)]
+    said.append(Subscribe(2, "q"))
     return [frame(message(one)) for one in said] + [b"".join(frame(message(one)) for one in said)]
 
 
@@ -248,7 +249,7 @@ def run_record(data: bytes) -> None:
 
 def record_seeds() -> list[bytes]:
     batch = decoder().decode(row_seeds()[0])
-    arrived = Arrived("s", "main", batch, 5)
+    arrived = Arrived("s", "main", batch)
     return [b"".join(map(bytes, encode(Step(5, 100, [arrived, FeedOpened("s", "other")]))))]
 
 
@@ -261,7 +262,7 @@ def run_state(data: bytes) -> None:
 def state_seeds() -> list[bytes]:
     made = Engine()
     made.step(1, [Command(1, AddStream(stream())), FeedOpened("s", "main")])
-    made.step(2, [Arrived("s", "main", decoder().decode(row_seeds()[0]), 2)])
+    made.step(2, [Arrived("s", "main", decoder().decode(row_seeds()[0]))])
     return [made.save()]
 
 
@@ -312,7 +313,7 @@ def server() -> tuple[asyncio.AbstractEventLoop, Daemon, list[str]]:
     loop.run_until_complete(daemon.start())
     loop.run_until_complete(daemon.catalog.execute(SQL))
 
-    def note(logger: Any, method: str, event: dict[str, Any]) -> dict[str, Any]:
+    def note(_: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         if method in ("exception", "critical"):
             errors.append(repr(event))
         raise structlog.DropEvent

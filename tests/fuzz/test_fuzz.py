@@ -31,6 +31,6 @@ def test_known_inputs(name: str) -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("atheris") is None, reason="atheris has no wheel for this Python")
 @pytest.mark.parametrize("name", TARGETS)
-def test_fresh_inputs(name: str, tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
+def test_fresh_inputs(name, tmp_path, capsys):
     found = fuzz.explore(name, SECONDS, tmp_path)
     assert found, capsys.readouterr().out
