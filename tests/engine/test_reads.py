@@ -155,3 +155,75 @@ def test_a_restored_engine_serves_alike() -> None:
         assert play.engine.save() == other.engine.save()
     readers = [reader for one in play.engine.graph.operators.values() for reader in one.inputs]
     assert sum(isinstance(reader, QueueInlet) for reader in readers) == 3
+
+
+# -- queries that read queries -----------------------------------------------------------------------------------------
+
+CHAIN = """
+CREATE STREAM s (k TEXT, n BIGINT, v BIGINT) WITH (timestamps = 'internal', update_key = 'k, n');
+CREATE QUERY first AS SELECT v, n, k FROM s LATEST USING DEADLINE;
+CREATE QUERY middle AS SELECT k AS name, v + 1 AS more, n FROM first;
+CREATE QUERY last AS SELECT n AS number, name, more FROM middle LATEST USING DEADLINE WHERE more > 0;
+CREATE QUERY names AS SELECT name, max(more) AS most FROM middle GROUP BY name;
+CREATE QUERY other AS SELECT k, n, v FROM s LATEST;
+CREATE QUERY two AS
+  SELECT a.number, a.name, b.v FROM last LATEST a JOIN other LATEST b ON a.name = b.k AND a.number = b.n;
+"""
+KEYS = (("a", 1), ("b", 1), ("a", 2))
+
+
+class Chain(Play):
+    def __init__(self) -> None:
+        super().__init__(CHAIN)
+
+    def rows(self, *keys: tuple[str, int]) -> dict[str, list[tuple[Any, ...]]]:
+        """Rows with these keys arrive at once: the keys of each query's rows, in the order in which it emits them."""
+        self.now_us += 70_000
+        schema = self.engine.streams_by_name["s"].definition.schema
+        rows = [(*key, self.now_us) for key in keys]
+        self.step(Arrived("s", "f", Batch.from_rows(schema, rows, [self.now_us] * len(rows))), budget=0)
+        found: dict[str, list[tuple[Any, ...]]] = {}
+        for order in self.step():
+            if isinstance(order, Deliver):
+                at = [
+                    order.batch.schema.names.index(name)
+                    for name in self.engine.query(order.query).plan.update_key or ()
+                ]
+                found.setdefault(order.query, []).extend(tuple(row[one] for one in at) for row in order.batch.rows())
+        return found
+
+
+@pytest.mark.parametrize("query", ["first", "middle", "last", "two"])
+def test_a_read_of_a_query_counts_at_the_queues_of_the_queries_that_it_reads(query: str) -> None:
+    play = Chain()
+    assert play.rows(*KEYS)["first"] == [("a", 1), ("b", 1), ("a", 2)]
+    (key,) = set(play.rows(("a", 2))[query])
+    play.do(SetReads(query, "me", SECOND, (key,)))
+    assert play.rows(*KEYS)["first"] == [("a", 2), ("a", 1), ("b", 1)]
+    play.engine = Engine.restore(play.engine.save())
+    assert play.rows(*KEYS)["first"] == [("a", 2), ("a", 1), ("b", 1)]
+    play.do(SetReads(query, "me", None))
+    assert play.rows(*KEYS)["first"] == [("a", 1), ("b", 1), ("a", 2)]
+
+
+def test_a_read_of_all_keys_counts_upstream_though_its_key_is_another() -> None:
+    play = Chain()
+    with pytest.raises(Refuse, match="its key is not the update key of an edge"):
+        play.do(SetReads("names", "me", SECOND, (("a",),)))
+    with pytest.raises(Refuse, match="query other has no edge LATEST USING DEADLINE, so"):
+        play.do(SetReads("other", "me", SECOND))
+    play.do(SetReads("first", "you", 10 * SECOND, (("a", 2),)))
+    assert play.rows(*KEYS)["first"] == [("a", 2), ("a", 1), ("b", 1)]
+    play.do(SetReads("names", "me", SECOND))
+    assert play.rows(*KEYS)["first"] == [("a", 1), ("b", 1), ("a", 2)], "all are read each second"
+
+
+def test_a_queue_serves_no_readers_of_the_rows_that_it_reads() -> None:
+    play = Chain()
+    play.do(SetReads("middle", "me", SECOND, (("a", 2),)))
+    play.do(SetQueue("first.project1", "inplace"))
+    assert play.rows(*KEYS)["last"] == [("a", 1), ("b", 1), ("a", 2)]
+    play.do(SetReads("last", "me", SECOND, (("a", 2),)))
+    assert play.rows(*KEYS)["last"] == [("a", 2), ("a", 1), ("b", 1)]
+    with pytest.raises(Refuse, match="nor has any query that middle reads"):
+        play.do(SetReads("middle", "you", SECOND))

@@ -1,16 +1,20 @@
 """How often subscribers look at a query's rows (UPS, section 8), and the queues that serve keys for them.
 
-A reader's keys are those of the query's rows. They count at an edge whose update key the query's key is made of; reads
-of all keys count at every DEADLINE edge of the query. Queues get their readers again after each change of the graph.
+A read of a query is also one of the queries that it reads, directly or not. A reader's keys are those of the rows that
+it gets. They count at an edge whose update key is traced to these keys; reads of all keys count at every DEADLINE edge
+on the way. Queues get their readers again after each change of the graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from millrace.engine.events import SetReads
+from millrace.engine.plan import Node
 from millrace.engine.queries import Query
+from millrace.operators.frame.operator import Operator
 from millrace.operators.queues.inlet import QueueInlet
 from millrace.operators.queues.reads import Reads
 from millrace.operators.queues.update import UpdateQueue
@@ -23,6 +27,10 @@ if TYPE_CHECKING:
 
 # An input of an operator in a plan: the node's name and the position.
 Place = tuple[str, int]
+# By their name in plans.
+Nodes = Mapping[str, tuple[Node, Operator]]
+# By input, columns of it by position.
+Traced = dict[Place, dict[int, int]]
 
 
 def state(engine: Engine, command: SetReads) -> dict[str, Any]:
@@ -34,42 +42,48 @@ def state(engine: Engine, command: SetReads) -> dict[str, Any]:
         if not readers:
             engine.reads.pop(command.name, None)
         return {"query": command.name, "readers": len(readers)}
-    places = [place for place, _ in _deadlines(query)]
+    path = _path(engine, query)
+    places = [place for place, _ in _deadlines(path)]
     if not places:
+        also = f", nor has any query that {command.name} reads" if query.plan.reads_queries else ""
         raise Refuse(
-            f"query {command.name} has no edge LATEST USING DEADLINE, so a refresh interval would change nothing: "
-            "subscribe without it, or replace the query",
+            f"query {command.name} has no edge LATEST USING DEADLINE{also}, so a refresh interval would change "
+            "nothing: subscribe without it, or replace the query",
             code="no_deadline",
         )
-    if command.keys is not None and not any(_key_columns(query, place) for place in places):
-        raise Refuse(
-            f"query {command.name}: its key is not the update key of an edge LATEST USING DEADLINE, so its queues "
-            "cannot serve single keys: state the refresh interval without keys",
-            code="no_deadline",
-        )
+    if command.keys is not None:
+        traced = _traced(query, path)
+        if all(_key_columns(path, place, traced) is None for place in places):
+            raise Refuse(
+                f"query {command.name}: its key is not the update key of an edge LATEST USING DEADLINE, so queues "
+                "cannot serve single keys: state the refresh interval without keys",
+                code="no_deadline",
+            )
     readers[command.reader] = Reads(command.interval_us, engine.clock.now_us, command.keys)
     engine.reads[command.name] = readers
     return {"query": command.name, "readers": len(readers)}
 
 
 def settle(engine: Engine) -> None:
-    """Let every DEADLINE queue know its readers, which are those of all queries that its operator belongs to."""
-    of_queues: dict[UpdateQueue, list[Reads]] = {}
+    """Let every DEADLINE queue know its readers: those of all queries that its operator belongs to or is read by."""
+    of_queues: dict[UpdateQueue, dict[Reads, None]] = {}
     for query in engine.queries_by_name.values():
-        if not query.requeued:
-            continue
-        readers = engine.reads.get(query.plan.name, {}).values()
-        for place, queue in _deadlines(query):
-            columns = _key_columns(query, place)
-            found = of_queues.setdefault(queue, [])
-            for read in readers:
+        if query.requeued:
+            of_queues |= {queue: {} for _, queue in _deadlines(_nodes(query))}
+    for name, readers in engine.reads.items():
+        query = engine.query(name)
+        path = _path(engine, query)
+        traced = _traced(query, path)
+        for place, queue in _deadlines(path):
+            columns = _key_columns(path, place, traced)
+            for read in readers.values():
                 if read.keys is None:
-                    found.append(read)
+                    of_queues.setdefault(queue, {})[read] = None
                 elif columns is not None:
                     keys = tuple(tuple(key[at] for at in columns) for key in read.keys)
-                    found.append(Reads(read.interval_us, read.since_us, keys))
+                    of_queues.setdefault(queue, {})[replace(read, keys=keys)] = None
     for queue, reads in of_queues.items():
-        queue.read_at(reads)
+        queue.read_at(list(reads))
 
 
 def shown(engine: Engine, query: str) -> list[ReaderView]:
@@ -79,37 +93,55 @@ def shown(engine: Engine, query: str) -> list[ReaderView]:
     ]
 
 
-def _deadlines(query: Query) -> Iterator[tuple[Place, UpdateQueue]]:
-    for node, operator in zip(query.plan.nodes, query.operators, strict=True):
+def _nodes(query: Query) -> Nodes:
+    return {node.name: (node, operator) for node, operator in zip(query.plan.nodes, query.operators, strict=True)}
+
+
+def _path(engine: Engine, query: Query) -> Nodes:
+    """The operators of a query and of all queries that it reads, directly or not."""
+    names = [query.plan.name]
+    for name in names:  # which grows
+        names += [other for other in engine.query(name).plan.reads_queries if other not in names]
+    return {name: found for other in names for name, found in _nodes(engine.query(other)).items()}
+
+
+def _deadlines(nodes: Nodes) -> Iterator[tuple[Place, UpdateQueue]]:
+    for name, (_, operator) in nodes.items():
         for at, reader in enumerate(operator.inputs):
             queue = reader.queue if isinstance(reader, QueueInlet) else None
             if isinstance(queue, UpdateQueue) and queue.scheduler == "deadline":
-                yield (node.name, at), queue
+                yield (name, at), queue
 
 
-def _key_columns(query: Query, place: Place) -> list[int] | None:
-    """Which column of the query's update key each column of an edge's update key is; None if one is none of them."""
-    plan = query.plan
-    operators = dict(zip((node.name for node in plan.nodes), query.operators, strict=True))
-    reader = operators[place[0]].inputs[place[1]]
+def _key_columns(nodes: Nodes, place: Place, traced: Traced) -> list[int] | None:
+    """Which column of the read query's key each column of an edge's update key is; None if one is none of them."""
+    _, operator = nodes[place[0]]
+    reader = operator.inputs[place[1]]
     assert isinstance(reader, QueueInlet)
-    columns: dict[int, int] = {}
-    for number, name in enumerate(plan.update_key or ()):
-        at = plan.schema.names.index(name)
-        field = plan.schema.fields[at]
-        for found, key in _inputs(query, plan.output, e.Column(field.type, field.nullable, at, field.name)):
-            if found == place and isinstance(key, e.Column):
-                columns[key.position] = number
+    columns = traced.get(place, {})
     places = [columns.get(at) for at in reader.edge.key]
     return None if None in places else [at for at in places if at is not None]
 
 
-def _inputs(query: Query, name: str, key: e.Expression) -> Iterator[tuple[Place, e.Expression]]:
-    """What an expression over an operator's rows is in each input upstream, as far as the query's plan goes."""
-    for node, operator in zip(query.plan.nodes, query.operators, strict=True):
-        if node.name == name:
-            origins = node.spec.origins(key, [reader.schema for reader in operator.inputs])
-            for at, above in origins:
-                if above is not None:
-                    yield (name, at), above
-                    yield from _inputs(query, node.inputs[at], above)
+def _traced(query: Query, nodes: Nodes) -> Traced:
+    """By input, the columns that are a column of the query's update key, and which one."""
+    traced: Traced = {}
+    schema = query.plan.schema
+    for number, name in enumerate(query.plan.update_key or ()):
+        at = schema.names.index(name)
+        column = e.Column(schema.fields[at].type, schema.fields[at].nullable, at, name)
+        for place, position in _origins(nodes, query.plan.output, column):
+            traced.setdefault(place, {})[position] = number
+    return traced
+
+
+def _origins(nodes: Nodes, name: str, key: e.Expression) -> Iterator[tuple[Place, int]]:
+    """The column of each input upstream that a column of an operator's rows is, as far as queries go. Only streams get
+    fields while they run, so columns of a query's rows have one position for all its readers."""
+    if name not in nodes:
+        return  # a stream
+    node, operator = nodes[name]
+    for at, origin in node.spec.origins(key, [reader.schema for reader in operator.inputs]):
+        if isinstance(origin, e.Column):
+            yield (name, at), origin.position
+            yield from _origins(nodes, node.inputs[at], origin)
