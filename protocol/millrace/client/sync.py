@@ -182,7 +182,7 @@ class Client:
             history: the history that `from_sequence` belongs to, from `subscription.history` of an earlier run. The
                 server refuses a sequence number of an ended history with `not_retained`.
             refresh_us: how often the program looks at the rows, in microseconds. Edges `LATEST USING DEADLINE` of the
-                query, and of queries that it reads, serve keys for that; without one the server refuses (`no_deadline`).
+                query and of queries that it reads serve keys for that. Without one the server refuses: `no_deadline`.
             keys: the keys that it looks at so often: values of the update key, tuples if it has several columns. None:
                 all keys.
             epoch: the epoch in which the program got the row before `from_sequence`, from `subscription.epoch` of an

@@ -43,7 +43,7 @@ CODES: Mapping[str, str] = {
     "closed": "the peer closed the channel",
     "dropped": "the stream or the query was dropped, or the query has other columns now: subscribe again",
     "failed": "the query failed; the text says why",
-    "no_deadline": "neither the query nor a query that it reads has an edge LATEST USING DEADLINE that could serve keys for a refresh interval",
+    "no_deadline": "neither the query nor one that it reads has an edge LATEST USING DEADLINE for a refresh interval",
     "altered": "the stream's `time_unit` was changed or a column renamed; open the feed again",
     "taken_over": "another connection opened the same feed (stream and producer)",
     "shutting_down": "the server is shutting down; reconnect later",
