@@ -20,7 +20,8 @@ from bench.papers.claims import Claim, Experiment, ExperimentResult
 from bench.papers.ups import SCHEMA, SERVER, TICK, UPS, draw_side_by_side, series, uniform
 from millrace.operators.queues import kernel as updating
 from millrace.operators.queues.appending import AppendQueue
-from millrace.operators.queues.auto import SPAN_US, AutoQueue
+from millrace.operators.queues.auto import AutoQueue
+from millrace.operators.queues.load import SPAN_US
 from millrace.operators.queues.queue import Queue
 from millrace.operators.queues.reads import NextReads, Reads
 from millrace.operators.queues.update import CELL, SINCE, UpdateQueue
@@ -191,8 +192,8 @@ def turning(calm: int = CALM_TICKS, *, seed: int = 1) -> ExperimentResult:
         Claim(
             "while the reader keeps up, AUTO supersedes nothing",
             "0 before the overload; appending again at the end",
-            f"{before} superseded; {auto.mode} at the end, {auto.switches} switches",
-            before == 0 and auto.mode == "append",
+            f"{before} superseded; {auto.load.mode} at the end, {auto.load.switches} switches",
+            before == 0 and auto.load.mode == "append",
         ),
         Claim(
             "under overload readers see about the staleness of an update queue",

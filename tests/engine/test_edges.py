@@ -267,8 +267,8 @@ def test_an_exchange_takes_the_order_of_all_that_follows() -> None:
         (EdgeSpec("inplace", (1,), shed=5), "sheds nothing"),
         (EdgeSpec("append", shed=0), "from 1 to"),
         (EdgeSpec("inplace", (1,), commit="lazy"), "both a window and"),
-        (EdgeSpec("append", window=TimeWindow(1, 1), commit="lazy"), "linecutting, got append"),
-        (EdgeSpec("auto", (1,), window=TimeWindow(1, 1), commit="lazy"), "linecutting, got auto"),
+        (EdgeSpec("append", window=TimeWindow(1, 1), commit="lazy"), "deadline, got append"),
+        (EdgeSpec("auto", (1,), window=TimeWindow(1, 1), commit="eager"), "expected LAZY with auto"),
     ],
 )
 def test_edges_that_make_no_sense_are_refused(edge: EdgeSpec, text: str) -> None:
@@ -514,6 +514,46 @@ def test_the_load_turns_an_edge_and_all_of_it_is_shown_and_saved() -> None:
     assert auto.switches == 2
     assert bench.do(SetQueue("d.Q", "inplace")).kind == "inplace"
     assert seen(bench).auto is None
+
+
+@pytest.mark.parametrize("way", ["twin", "exchanged"])
+def test_the_load_turns_an_edge_of_windows(way: str) -> None:
+    """All windows are processed while there is no overload, under it only the newest, and all again after it."""
+    bench = Bench(ticks())
+    tenths = TimeWindow(SECOND // 10, SECOND // 10)
+    bench.query(dashboard(kind="auto", window=tenths, commit="lazy"), "dfs(10)")
+    assert queue_of(bench).presses
+    assert seconds(bench, 3, 20, 200) == []
+    assert queue_of(bench).superseded == 0
+    (turned,) = seconds(bench, 4, 80, 40)
+    assert (turned.operator, turned.numbers["mode"], turned.numbers["load"] >= 0.9) == ("d.Q", "update", True)
+    assert queue_of(bench).superseded > 100
+    assert not queue_of(bench).presses
+    assert "reads only the newest window of each key" in bench.engine.why("d").text
+    if way == "twin":
+        other = Bench()
+        other.engine, other.now_us = Engine.restore(bench.engine.save(), trace=True), bench.now_us
+        found = seconds(bench, 9, 10, 200)
+        assert seconds(other, 9, 10, 200) == found
+        assert other.engine.save() == bench.engine.save()
+        assert [order.numbers["mode"] for order in found] == ["append"]
+        before = queue_of(bench).superseded
+        seconds(bench, 3, 20, 200)
+        assert queue_of(bench).superseded == before
+    else:
+        for kind in ("deadline", "auto", "fifo"):
+            other = Bench()
+            other.engine, other.now_us = Engine.restore(bench.engine.save(), trace=True), bench.now_us
+            for one in (bench, other):
+                assert one.do(SetQueue("d.Q", kind)).kind == kind
+                assert queue_of(one).presses == (kind == "auto")
+                seconds(one, 1, 80, 40)
+            assert other.engine.save() == bench.engine.save()
+        assert seen(bench).auto is None
+    seconds(bench, 1, 0, 10_000)
+    bench.run(punctuate("s", bench.now_us + SECOND), at=bench.now_us)
+    assert queue_of(bench).queue.waiting == 0
+    assert bench.engine.gauge.tuples == 0
 
 
 def test_feeds_wait_for_an_edge_that_appends_and_not_for_one_that_supersedes() -> None:

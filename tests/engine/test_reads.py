@@ -227,3 +227,31 @@ def test_a_queue_serves_no_readers_of_the_rows_that_it_reads() -> None:
     assert play.rows(*KEYS)["last"] == [("a", 2), ("a", 1), ("b", 1)]
     with pytest.raises(Refuse, match="nor has any query that middle reads"):
         play.do(SetReads("middle", "you", SECOND))
+
+
+def test_windows_of_keys_that_are_read_next_go_first() -> None:
+    play = Play("""
+        CREATE STREAM s (at TIMESTAMP, k TEXT, v BIGINT) WITH (time = 'at', update_key = 'k');
+        CREATE QUERY board AS SELECT k, sum(v) AS v, window_end FROM TUMBLE(s, at, INTERVAL '1 second')
+          LATEST USING DEADLINE GROUP BY k, window_end;
+        CREATE QUERY screen AS SELECT k AS name, v FROM board""")
+    schema = play.engine.streams_by_name["s"].definition.schema
+
+    def order() -> list[str]:
+        """Of the windows that end now."""
+        play.now_us += SECOND
+        rows = [(play.now_us + at, key, 1) for at, key in enumerate("abc")]
+        play.step(Arrived("s", "f", Batch.from_rows(schema, rows, [row[0] for row in rows])), budget=0)
+        return play.serve("board")
+
+    assert order() == []
+    assert order() == ["a", "b", "c"]
+    play.do(SetReads("screen", "me", 7 * SECOND // 10, (("c",),)))
+    for _ in range(3):
+        found = order()
+    assert found == ["c", "a", "b"]
+    play.engine = Engine.restore(play.engine.save())
+    assert order() == ["c", "a", "b"]
+    play.do(SetReads("screen", "me", None))
+    order()
+    assert order() == ["a", "b", "c"]

@@ -48,7 +48,7 @@ class QueueOracle:
             # A moving mean in whole microseconds: a quarter of it is the newest gap.
             self.mean_gap[key] = gap if known is None else (3 * known + gap) // 4
         self.last_arrival[key] = now
-        # Twice its rate, 1 / gap, is below 1 / (c * n) less the share of keys that have cut. In doubles, as measured.
+        # Twice its rate, 1 / gap, is below 1 / (c * n) less the share of keys that have cut; as measured.
         free = 1.0 - self.cut / 2**30
         cuts = (
             self.policy == "linecutting"
@@ -124,41 +124,87 @@ class DeadlineOracle(QueueOracle):
 
 
 @dataclass
-class AutoOracle:
-    """A queue that appends, or supersedes under overload: everything that has happened is looked through again at the
-    end of each span. Updates are `(key, event time, value)`; times are microseconds."""
+class LoadOracle:
+    """Whether a queue appends or supersedes: everything that has happened is looked through again after each span."""
 
-    enough: int  # services that a span must have had while the queue was never empty
+    span: int = 1_000_000
+    enough: int = 1  # services that a span must have had while the queue was never empty
     mode: str = "append"
-    queued: list[Any] = field(default_factory=list)  # while it appends
-    newest: QueueOracle = field(default_factory=lambda: QueueOracle("inplace"))
-    past: list[tuple[int, str, int]] = field(default_factory=list)  # when, "in" or "out", and how many wait after it
+    # When, "in" or "out" and how many tuples, or "look" and whether anything waits.
+    past: list[tuple[int, str, float]] = field(default_factory=list)
     start: int = 0
     started: int = 0  # the length of the past then, and whether anything waited
     waited: bool = False
     capacity: float = 0.0
     calm: int = 0
     modes: list[str] = field(default_factory=list)
+    updates_then: int = 0  # when the span started
+    superseded_then: int = 0
+
+    def judge(self, now: int, updates: int, superseded: int, waits: bool) -> None:
+        """The counts are those since the start."""
+        if now - self.start < self.span:
+            return
+        span, spans = self.past[self.started :], (now - self.start) / self.span
+        arrived = sum(count for _, what, count in span if what == "in")
+        served = sum(count for _, what, count in span if what == "out")
+        never_empty = self.waited and all(left for _, what, left in span if what == "look")
+        if never_empty and served:
+            if served < self.enough:
+                return
+            self.capacity = served / spans
+        load = arrived / spans / self.capacity if self.capacity else 0.0
+        new, hidden = updates - self.updates_then, superseded - self.superseded_then
+        if self.mode == "append":
+            if never_empty and served and load >= 0.9:
+                self.turn()
+        elif load <= 0.75 or (new and 64 * hidden <= new):
+            self.calm += int(spans)
+            if self.calm >= 3:
+                self.turn()
+        else:
+            self.calm = 0
+            self.capacity *= 1 + 1 / 64
+        self.start, self.started, self.waited = now, len(self.past), waits
+        self.updates_then, self.superseded_then = updates, superseded
+
+    def turn(self) -> None:
+        self.mode = "update" if self.mode == "append" else "append"
+        self.modes.append(self.mode)
+        self.calm = 0
+
+
+@dataclass
+class AutoOracle:
+    """A queue that appends, or supersedes under overload. Updates are `(key, event time, value)`; times are
+    microseconds."""
+
+    load: LoadOracle
+    queued: list[Any] = field(default_factory=list)  # while it appends
+    newest: QueueOracle = field(default_factory=lambda: QueueOracle("inplace"))
+    arrived: int = 0
     superseded_before: int = 0  # in earlier modes
-    superseded_then: int = 0  # when the span started
 
     @property
     def waiting(self) -> int:
-        return len(self.queued) if self.mode == "append" else len(self.newest.line)
+        return len(self.queued) if self.load.mode == "append" else len(self.newest.line)
 
     @property
     def superseded(self) -> int:
         return self.superseded_before + self.newest.superseded
 
     def enqueue(self, updates: Sequence[Any], now: int) -> None:
-        if now - self.start >= 1_000_000:
-            self.judge(now)
+        mode = self.load.mode
+        self.load.judge(now, self.arrived, self.superseded, self.waiting > 0)
+        if self.load.mode != mode:
+            self.turn(mode, now)
         for update in updates:
             self.put(update, now)
-            self.past.append((now, "in", self.waiting))
+            self.load.past.append((now, "in", 1))
+        self.arrived += len(updates)
 
     def put(self, update: Any, now: int) -> None:
-        if self.mode == "append":
+        if self.load.mode == "append":
             self.queued.append(update)
         else:
             key, time, value = update
@@ -167,42 +213,18 @@ class AutoOracle:
     def dequeue(self, limit: int, now: int) -> list[Any]:
         taken = []
         for _ in range(min(limit, self.waiting)):
-            taken.append(self.queued.pop(0) if self.mode == "append" else self.newest.dequeue())
-            self.past.append((now, "out", 0))
-        self.past.append((now, "look", self.waiting))
+            taken.append(self.queued.pop(0) if self.load.mode == "append" else self.newest.dequeue())
+            self.load.past.append((now, "out", 1))
+        self.load.past.append((now, "look", self.waiting))
         return taken
 
-    def judge(self, now: int) -> None:
-        span, seconds = self.past[self.started :], (now - self.start) / 1_000_000
-        arrived = sum(what == "in" for _, what, _ in span)
-        served = sum(what == "out" for _, what, _ in span)
-        never_empty = self.waited and all(left for _, what, left in span if what == "look")
-        if never_empty and served:
-            if served < self.enough:
-                return
-            self.capacity = served / seconds
-        load = arrived / seconds / self.capacity if self.capacity else 0.0
-        if self.mode == "append":
-            if never_empty and served and load >= 0.9:
-                self.turn(now)
-        elif load <= 0.75 or 64 * (self.superseded - self.superseded_then) <= arrived:
-            self.calm += int(seconds)
-            if self.calm >= 3:
-                self.turn(now)
-        else:
-            self.calm = 0
-            self.capacity *= 1 + 1 / 64
-        self.start, self.started, self.waited = now, len(self.past), self.waiting > 0
-        self.superseded_then = self.superseded
-
-    def turn(self, now: int) -> None:
-        left = self.queued if self.mode == "append" else [self.newest.pending[key].newest for key in self.newest.line]
+    def turn(self, before: str, now: int) -> None:
+        left = self.queued if before == "append" else [self.newest.pending[key].newest for key in self.newest.line]
         self.superseded_before += self.newest.superseded
-        self.mode = "update" if self.mode == "append" else "append"
-        self.modes.append(self.mode)
-        self.queued, self.newest, self.calm = [], QueueOracle("inplace"), 0
+        self.queued, self.newest = [], QueueOracle("inplace")
         for update in left:
             self.put(update, now)
+        self.load.superseded_then = self.superseded
 
 
 # -- staleness, tick by tick -------------------------------------------------------------------------------------------
@@ -365,16 +387,25 @@ class WindowsOracle:
         new = closing if self.commit == "lazy" else [start for start in self.windows(key) if start not in known]
         if new:
             self.updates[key] += [(start, tick) for start in new]
-            if key not in self.pending:
-                self.line.append(key)
-            elif self.policy == "fifo":
-                self.line.remove(key)
-                self.line.append(key)
-            self.pending[key] = max(new)
+            self.wait(key, new)
         for window in list(self.idle):
             if window.key == key and (self.left(window) or self.arrived(key, window.start)):
                 self.idle.remove(window)
                 self.ready.append(window)
+
+    def wait(self, key: Key, new: Sequence[int]) -> None:
+        """New windows of a key are updates."""
+        if key not in self.pending:
+            self.line.append(key)
+        elif self.policy == "fifo":
+            self.line.remove(key)
+            self.line.append(key)
+        self.pending[key] = max(new)
+
+    def take(self, key: Key) -> int:
+        """Take a key out of line; the window that is committed to."""
+        self.line.remove(key)
+        return self.pending.pop(key)
 
     def left(self, window: CommittedWindow) -> list[int]:
         """The tuples of a window that have arrived and are not processed."""
@@ -391,8 +422,7 @@ class WindowsOracle:
                 key = next((key for key in self.line if key not in busy), None)
                 if key is None:
                     return over, None, committed
-                self.line.remove(key)
-                committed.append(CommittedWindow(key, self.pending.pop(key), tick))
+                committed.append(CommittedWindow(key, self.take(key), tick))
                 self.ready.append(committed[-1])
             window = self.ready[0]
             if self.left(window):
@@ -410,6 +440,66 @@ class WindowsOracle:
         return over
 
 
+class AutoWindowsOracle(WindowsOracle):
+    """LAZY: a key's windows wait for each other, or only the newest counts, by the load of past spans of some ticks."""
+
+    def __init__(self, span: int, enough: int, size: int, slide: int, begin: int) -> None:
+        super().__init__("lazy", "inplace", size, slide, begin)
+        self.load = LoadOracle(span, enough)
+        self.behind: dict[Key, list[int]] = {}
+
+    @property
+    def superseded(self) -> int:
+        waiting = len(self.pending) + sum(map(len, self.behind.values()))
+        return sum(map(len, self.updates.values())) - self.commits - waiting
+
+    commits = 0
+
+    def judge(self, tick: int) -> None:
+        """Tuples arrive: a span may be over."""
+        mode = self.load.mode
+        self.load.judge(tick, sum(map(len, self.updates.values())), self.superseded, self.servable)
+        if mode == "append" and self.load.mode == "update":
+            self.pending |= {key: behind[-1] for key, behind in self.behind.items() if behind}
+            self.behind.clear()
+            self.load.superseded_then = self.superseded
+
+    def arrive(self, tick: int, key: Key) -> None:
+        self.load.past.append((tick, "in", self.size / self.slide))
+        super().arrive(tick, key)
+
+    def wait(self, key: Key, new: Sequence[int]) -> None:
+        if self.load.mode == "update":
+            super().wait(key, new)
+            return
+        behind = self.behind.setdefault(key, [])
+        behind += new
+        self.next_of(key)
+
+    def next_of(self, key: Key) -> None:
+        if key not in self.pending and self.behind.get(key):
+            self.pending[key] = self.behind[key].pop(0)
+            self.line.append(key)
+
+    def take(self, key: Key) -> int:
+        self.commits += 1
+        start = super().take(key)
+        self.next_of(key)
+        return start
+
+    @property
+    def servable(self) -> bool:
+        busy = {window.key for window in self.ready if self.left(window)}
+        return bool(busy) or any(key not in busy for key in self.line)
+
+    def next_tuple(self, tick: int) -> tuple[list[CommittedWindow], CommittedWindow | None, list[CommittedWindow]]:
+        over, serving, committed = super().next_tuple(tick)
+        if serving is not None:
+            self.load.past.append((tick, "out", 1))
+        self.load.past.append((tick, "look", self.servable))
+        return over, serving, committed
+
+
 def simulate_windows(
     commit: str,
     policy: str,
@@ -420,15 +510,18 @@ def simulate_windows(
     horizon: int,
     *,
     begin: int = 0,
+    auto: AutoWindowsOracle | None = None,
 ) -> WindowsRun:
     """One server that takes `cost` ticks per tuple. A tuple at the instant of a choice counts (section 6)."""
-    oracle = WindowsOracle(commit, policy, size, slide, begin)
+    oracle = auto or WindowsOracle(commit, policy, size, slide, begin)
     run = WindowsRun([], 0, {}, [])
     shown: dict[Key, int] = {}
     leaving: list[CommittedWindow] = []
     free = 0
     left = list(arrivals)
     for tick in range(horizon):
+        if auto is not None and left and left[0][0] == tick:
+            auto.judge(tick)
         while left and left[0][0] == tick:
             oracle.arrive(*left.pop(0))
         if free <= tick:
@@ -449,6 +542,6 @@ def simulate_windows(
         }
         run.stale.append(sum(tick - min(ages) for ages in pending.values() if ages))
     total = sum(len(updates) for updates in oracle.updates.values())
-    run.superseded = total - len(run.processed) - len(oracle.pending)
+    run.superseded = total - len(run.processed) - len(oracle.pending) if auto is None else auto.superseded
     run.waiting = dict(oracle.pending)
     return run

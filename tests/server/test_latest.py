@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from millrace.changes.set_queue import SetQueue
 from millrace.cli.main import app
 from millrace.http.etags import etag
-from millrace.operators.queues.auto import QueueSwitch
+from millrace.operators.queues.load import QueueSwitch
 from millrace.protocol.admin.data import to_data
 from millrace.protocol.admin.streams import AutoView
 from millrace.values.batch import Batch

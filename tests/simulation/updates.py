@@ -56,7 +56,7 @@ from millrace.engine.events import (
 )
 from millrace.offline.script import plan_script
 from millrace.operators.fork.fork import Fork
-from millrace.operators.queues import auto
+from millrace.operators.queues import load
 from millrace.operators.queues.appending import SheddingQueue
 from millrace.operators.queues.auto import AutoQueue
 from millrace.operators.queues.inlet import QueueInlet
@@ -253,7 +253,7 @@ def short_spans() -> Iterator[None]:
     """While this holds, a queue that chooses judges the load after a microsecond and turns easily: worlds are short."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (("SPAN_US", 1), ("SERVED", 1), ("OVERLOAD", 0.3), ("ROOM", 3.0), ("CALM", 1)):
-            patch.setattr(auto, name, value)
+            patch.setattr(load, name, value)
         yield
 
 

@@ -18,6 +18,7 @@ from millrace.operators.frame.operator import Operator
 from millrace.operators.queues.inlet import QueueInlet
 from millrace.operators.queues.reads import Reads
 from millrace.operators.queues.update import UpdateQueue
+from millrace.operators.queues.windows import WindowQueue
 from millrace.protocol import Refuse
 from millrace.protocol.admin.queries import ReaderView
 from millrace.values import expression as e
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 # An input of an operator in a plan: the node's name and the position.
 Place = tuple[str, int]
+ReadQueue = UpdateQueue | WindowQueue
 # By their name in plans.
 Nodes = Mapping[str, tuple[Node, Operator]]
 # By input, columns of it by position.
@@ -66,7 +68,7 @@ def state(engine: Engine, command: SetReads) -> dict[str, Any]:
 
 def settle(engine: Engine) -> None:
     """Let every DEADLINE queue know its readers: those of all queries that its operator belongs to or is read by."""
-    of_queues: dict[UpdateQueue, dict[Reads, None]] = {}
+    of_queues: dict[ReadQueue, dict[Reads, None]] = {}
     for query in engine.queries_by_name.values():
         if query.requeued:
             of_queues |= {queue: {} for _, queue in _deadlines(_nodes(query))}
@@ -105,11 +107,11 @@ def _path(engine: Engine, query: Query) -> Nodes:
     return {name: found for other in names for name, found in _nodes(engine.query(other)).items()}
 
 
-def _deadlines(nodes: Nodes) -> Iterator[tuple[Place, UpdateQueue]]:
+def _deadlines(nodes: Nodes) -> Iterator[tuple[Place, ReadQueue]]:
     for name, (_, operator) in nodes.items():
         for at, reader in enumerate(operator.inputs):
             queue = reader.queue if isinstance(reader, QueueInlet) else None
-            if isinstance(queue, UpdateQueue) and queue.scheduler == "deadline":
+            if isinstance(queue, UpdateQueue | WindowQueue) and queue.scheduler == "deadline":
                 yield (name, at), queue
 
 

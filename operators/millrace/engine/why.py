@@ -20,6 +20,7 @@ from millrace.engine.queries import Query
 from millrace.engine.views import ignored
 from millrace.operators.frame.idle_waiting import IdleWaiting
 from millrace.operators.frame.operator import Operator
+from millrace.operators.queues.inlet import QueueInlet
 from millrace.operators.source.feeds import Feed
 from millrace.operators.source.groups import Group
 from millrace.operators.source.source import Source
@@ -69,9 +70,10 @@ def _superseding(query: Query) -> str:
     for operator in query.operators:
         for reader in operator.inputs:
             auto = auto_of(reader)
-            if auto is not None and auto.mode == "update":
+            if isinstance(reader, QueueInlet) and auto is not None and auto.mode == "update":
+                updates = "row" if reader.edge.window is None else "window"
                 text += (
-                    f" {operator.name} reads only the newest row of each key until the load falls: "
+                    f" {operator.name} reads only the newest {updates} of each key until the load falls: "
                     f"{auto.arrived:,.0f} rows a second arrived, and it processed {auto.capacity:,.0f}."
                 )
     return text

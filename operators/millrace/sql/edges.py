@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, get_args
 from millrace.engine.plan import Node
 from millrace.operators.frame.windows import TimeWindow
 from millrace.operators.project.spec import MapSpec
-from millrace.operators.queues.edge import WINDOW_SCHEDULERS, EdgeSpec, QueueKind
+from millrace.operators.queues.edge import EdgeSpec, QueueKind
 from millrace.protocol import Refuse
 from millrace.sql import syntax as s
 from millrace.sql.binder import Relation
@@ -124,10 +124,11 @@ def _windowed(planner: QueryPlanner, latest: s.Latest, relation: Relation, edge:
         raise planner.error(
             latest, "LATEST takes windows of one length in time, TUMBLE and HOP: sessions and ROWS windows have none"
         )
-    if edge.kind not in WINDOW_SCHEDULERS:
+    if edge.kind == "append":
         raise planner.error(
             latest,
-            "LATEST drops windows that a newer window has superseded: expected USING FIFO, INPLACE or LINECUTTING",
+            "LATEST drops windows that a newer window has superseded: remove LATEST to get all of them, write USING "
+            "AUTO to drop them only under overload, or USING FIFO, INPLACE, LINECUTTING or DEADLINE",
         )
     for option, wrong in (("flush", planner.options.flush != "none"), ("partial", planner.options.partial == "emit")):
         if wrong:
@@ -135,6 +136,12 @@ def _windowed(planner: QueryPlanner, latest: s.Latest, relation: Relation, edge:
                 latest, f"{option} does not apply to LATEST windows, which Millrace emits whole and at once"
             )
     commit = latest.commit or "lazy"
+    if (edge.kind, commit) == ("auto", "eager"):
+        raise planner.error(
+            latest,
+            "AUTO processes all windows of a key, whole, while there is no overload, but EAGER starts windows before "
+            "they are complete: write LAZY, or another USING",
+        )
     edge = replace(edge, window=window.spec, commit=commit)
     return replace(relation, window=replace(window, latest=(edge, latest)))
 

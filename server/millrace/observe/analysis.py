@@ -126,8 +126,7 @@ def _autos(measured: list[MeasuredView]) -> list[str]:
     lines = []
     for found in measured:
         for auto in filter(None, found.auto):
-            mode = "reads every row" if auto.mode == "append" else "reads the newest row of each key"
-            line = f"{found.name} {mode}"
+            line = f"{found.name} {'reads everything' if auto.mode == 'append' else 'reads the newest of each key'}"
             if auto.switches:
                 line += (
                     f" at a load of {auto.load:.2f}: {auto.arrived:,.0f} rows a second against "

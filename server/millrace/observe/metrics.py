@@ -391,7 +391,7 @@ class Metrics:
         autos = [(at, queue.auto) for at, queue in queues if queue.auto is not None]
         yield _gauge(
             "update_superseding",
-            "Of LATEST USING AUTO: 1 while the queue keeps only the newest tuple of each key, 0 while it keeps all.",
+            "Of LATEST USING AUTO: 1 while only the newest row or window of each key is kept, 0 while all are.",
             labels,
             [(at, int(auto.mode == "update")) for at, auto in autos],
         )

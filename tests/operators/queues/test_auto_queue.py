@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.operators.queues import auto
+from millrace.operators.queues import load
 from millrace.operators.queues.auto import AutoQueue
 from millrace.protocol import Schema
 from millrace.values.batch import Batch
 from tests.depth import examples
 from tests.operators.queues.auditing import audit_tuples
-from tests.oracles.update_queues import AutoOracle
+from tests.oracles.update_queues import AutoOracle, LoadOracle
 
 SCHEMA = Schema.of(k="bigint", v="bigint")
 ENOUGH = 3
@@ -25,7 +25,7 @@ SECOND = 1_000_000
 @pytest.fixture(autouse=True, scope="module")
 def few_services_are_enough() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(auto, "SERVED", ENOUGH)
+        patch.setattr(load, "SERVED", ENOUGH)
         yield
 
 
@@ -63,15 +63,15 @@ def test_agrees_with_the_oracle(steps: list[Any], overloaded: bool) -> None:
 def test_a_pause_in_arrivals_counts_as_calm_and_is_saved() -> None:
     few: list[Any] = [("out", 99), ("rest", SECOND), ("in", [(1, 0, 1)], 0), ("save",)]
     busy = seconds(3, arrive=40, serve=10, keys=30)
-    assert play(busy)[0].mode == play(busy + few * 2)[0].mode == "update"
-    assert play(busy + few * 4)[0].mode == "append"
-    assert play([*busy, *few, *few[:1], ("rest", 9 * SECOND), *few])[0].mode == "append"
+    assert play(busy)[0].load.mode == play(busy + few * 2)[0].load.mode == "update"
+    assert play(busy + few * 4)[0].load.mode == "append"
+    assert play([*busy, *few, *few[:1], ("rest", 9 * SECOND), *few])[0].load.mode == "append"
 
 
 def play(steps: list[Any]) -> tuple[AutoQueue, AutoOracle]:
-    made, wanted = AutoQueue(SCHEMA, (0,)), AutoOracle(ENOUGH)
+    made, wanted = AutoQueue(SCHEMA, (0,)), AutoOracle(LoadOracle(enough=ENOUGH))
     now, said = 10 * SECOND, []
-    wanted.start = -SECOND
+    wanted.load.start = -SECOND
     for step in steps:
         match step:
             case "in", rows, passed:
@@ -86,16 +86,16 @@ def play(steps: list[Any]) -> tuple[AutoQueue, AutoOracle]:
             case _:
                 other = AutoQueue(SCHEMA, (0,))
                 other.restore(made.save())
-                assert (other.switches, other.last) == (made.switches, made.last)
+                assert (other.load.switches, other.load.last) == (made.load.switches, made.load.last)
                 made = other
-        if made.untold is not None:
-            said.append(made.untold.mode)
-            made.untold = None
-        assert (made.mode, made.waiting, made.superseded) == (wanted.mode, wanted.waiting, wanted.superseded)
-        assert made.bounded == (made.mode == "update")
-        if made.mode == "update":
+        if made.load.untold is not None:
+            said.append(made.load.untold.mode)
+            made.load.untold = None
+        assert (made.load.mode, made.waiting, made.superseded) == (wanted.load.mode, wanted.waiting, wanted.superseded)
+        assert made.bounded == (made.load.mode == "update")
+        if made.load.mode == "update":
             audit_tuples(made._queue)  # type: ignore[arg-type]
-    assert said == wanted.modes
+    assert said == wanted.load.modes
     return made, wanted
 
 
@@ -107,50 +107,50 @@ def seconds(count: int, arrive: int, serve: int, keys: int = 4) -> list[Any]:
 
 def test_it_turns_under_overload_and_back_and_the_load_says_why() -> None:
     made, _ = play(seconds(5, arrive=5, serve=10))
-    assert (made.mode, made.switches, made.superseded) == ("append", 0, 0)
+    assert (made.load.mode, made.load.switches, made.superseded) == ("append", 0, 0)
     made, _ = play(seconds(5, arrive=40, serve=10, keys=30))
-    assert (made.mode, made.switches) == ("update", 1)
+    assert (made.load.mode, made.load.switches) == ("update", 1)
     assert made.superseded > 500
-    assert made.last is not None
-    assert [made.last.arrived, made.last.capacity, made.last.load] == pytest.approx([400, 100, 4])
+    assert made.load.last is not None
+    assert [made.load.last.arrived, made.load.last.capacity, made.load.last.load] == pytest.approx([400, 100, 4])
     made, _ = play(seconds(5, arrive=40, serve=10, keys=30) + seconds(6, arrive=7, serve=10))
-    assert (made.mode, made.switches) == ("append", 2)
-    assert made.last is not None
-    assert made.last.load == pytest.approx(0.7, abs=0.05)
+    assert (made.load.mode, made.load.switches) == ("append", 2)
+    assert made.load.last is not None
+    assert made.load.last.load == pytest.approx(0.7, abs=0.05)
 
 
 def test_a_load_between_the_two_thresholds_changes_nothing() -> None:
     above, between = seconds(4, arrive=20, serve=10, keys=12), seconds(4, arrive=8, serve=10)
-    assert play(between)[0].mode == "append"
-    assert play(above + between)[0].mode == "update"
+    assert play(between)[0].load.mode == "append"
+    assert play(above + between)[0].load.mode == "update"
 
 
 def test_a_burst_that_the_reader_works_off_is_no_overload() -> None:
     burst = [("in", [(1, 0, at) for at in range(9)], 0)] * 40
     made, _ = play([*burst, *seconds(8, arrive=4, serve=9)])
-    assert (made.mode, made.switches, made.superseded) == ("append", 0, 0)
+    assert (made.load.mode, made.load.switches, made.superseded) == ("append", 0, 0)
 
 
 def test_a_reader_that_waits_for_another_input_is_not_overloaded() -> None:
     made, _ = play([("in", [(1, 0, 1)], SECOND // 10)] * 50)
-    assert (made.mode, made.superseded) == ("append", 0)
+    assert (made.load.mode, made.superseded) == ("append", 0)
 
 
 def test_a_feed_that_waits_for_credit_does_not_hide_the_overload() -> None:
     """It sends as many tuples as are served, and the queue is never empty."""
     made, _ = play([("in", [(at, 0, at) for at in range(9)], 0)] * 4 + seconds(4, arrive=10, serve=10))
-    assert made.mode == "update"
+    assert made.load.mode == "update"
 
 
 def test_a_lasting_overload_is_measured_again_now_and_then() -> None:
     """Where superseding leaves so few keys that the queue empties, what could be served is not seen any more."""
     _, wanted = play(seconds(75, arrive=20, serve=10, keys=8))
-    assert wanted.modes == ["update", "append", "update"]
-    assert play(seconds(75, arrive=20, serve=10, keys=12))[1].modes == ["update"]
+    assert wanted.load.modes == ["update", "append", "update"]
+    assert play(seconds(75, arrive=20, serve=10, keys=12))[1].load.modes == ["update"]
 
 
 def test_where_hardly_anything_is_superseded_it_appends_again_whatever_the_capacity_was() -> None:
     """The price of a tuple has fallen, not the rate."""
     above = seconds(4, arrive=20, serve=10, keys=12)
-    assert play(above + seconds(5, arrive=20, serve=30, keys=20))[0].mode == "append"
-    assert play(above + seconds(5, arrive=20, serve=30, keys=9))[0].mode == "update"
+    assert play(above + seconds(5, arrive=20, serve=30, keys=20))[0].load.mode == "append"
+    assert play(above + seconds(5, arrive=20, serve=30, keys=9))[0].load.mode == "update"

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from millrace.engine import saving
 from millrace.operators.frame.windows import TimeWindow
+from millrace.operators.queues import load
+from millrace.operators.queues.reads import Reads
 from millrace.operators.queues.windows import FinishedWindow, ServedTuples, WindowQueue
 from millrace.protocol import Schema
 from millrace.values.batch import Batch
 from millrace.values.eventtime import MIN_TIME
 from tests.depth import examples
 from tests.operators.queues.auditing import audit_windows, ready, states, waits
-from tests.oracles.update_queues import CommittedWindow, WindowsRun, simulate_windows
+from tests.oracles.update_queues import AutoWindowsOracle, CommittedWindow, WindowsRun, simulate_windows
 
 SCHEMA = Schema.of(k="text", v="bigint")
 CASES = Path(__file__).resolve().parents[2] / "conformance" / "cases"
@@ -95,7 +97,7 @@ def run(
     horizon: int,
     begin: int,
 ) -> tuple[WindowsRun, WindowQueue]:
-    """The same as the oracle's run, with the queue itself, saved and restored at random."""
+    """The same as the oracle's run, with the queue itself, saved and restored now and then."""
     server = Server(queue(commit, size, slide, policy, begin), cost)
     left, stale = list(arrivals), []
     for now in range(horizon):
@@ -121,7 +123,7 @@ def run(
 def audit(made: WindowQueue) -> None:
     audit_windows(made)
     for state in states(made).values():
-        if made.by_tuples:  # and then one of a key at a time, in these tests
+        if made.by_tuples and made.bounded:  # and then one of a key at a time, in these tests
             assert state.arrivals.buffer.count <= made.window.size_us + made.window.slide_us
             assert state.processing.buffer.count <= made.window.size_us
 
@@ -183,19 +185,83 @@ GAPS = st.lists(st.tuples(st.sampled_from([0, 1, 1, 1, 2, 3, 9]), st.sampled_fro
 def test_agrees_with_the_oracle(
     commit: str, gaps: list[tuple[int, str]], size: int, slide: int, cost: int, policy: str, begin: int
 ) -> None:
-    arrivals: list[tuple[int, str]] = []
-    now, last = 0, {"a": -1, "b": -1, "c": -1}
-    for gap, key in gaps:
-        now = max(now + gap, last[key] + 1)  # at one time a key has one value
-        last[key] = now
-        arrivals.append((now, key))
-    horizon = now + 30
+    arrivals = at_times(gaps)
+    horizon = max((at for at, _ in arrivals), default=0) + 30
     found, _ = run(commit, policy, size, slide, arrivals, cost, horizon, begin)
     wanted = simulate_windows(commit, policy, size, slide, arrivals, cost, horizon, begin=begin)
     assert found.processed == wanted.processed
     assert found.waiting == wanted.waiting
     assert found.superseded == wanted.superseded
     assert found.stale == wanted.stale
+
+
+def at_times(gaps: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    """Arrivals with these gaps between them; at one time a key has one value."""
+    arrivals: list[tuple[int, str]] = []
+    now, last = 0, {"a": -1, "b": -1, "c": -1}
+    for gap, key in gaps:
+        now = max(now + gap, last[key] + 1)
+        last[key] = now
+        arrivals.append((now, key))
+    return arrivals
+
+
+@pytest.fixture
+def short_spans() -> Iterator[None]:
+    """Spans of so many ticks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(load, "SPAN_US", SPAN)
+        patch.setattr(load, "SERVED", 2)
+        yield
+
+
+SPAN = 8
+
+
+def phases(*lengths: tuple[int, int]) -> list[tuple[int, str]]:
+    """Arrivals at one rate after another: gaps, and how many tuples of three keys in turn."""
+    return [(gap, "abc"[at % 3]) for gap, count in lengths for at in range(count)]
+
+
+@given(
+    rates=st.lists(st.tuples(st.integers(0, 12), st.integers(1, 40)), max_size=5),
+    size=st.integers(1, 6),
+    slide=st.integers(1, 7),
+    cost=st.integers(1, 4),
+    begin=st.integers(-9, 5),
+)
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(rates=[(1, 60), (9, 20)], size=4, slide=2, cost=3, begin=0)
+@example(rates=[(1, 600)], size=4, slide=4, cost=2, begin=0)
+def test_windows_under_auto_agree_with_the_oracle(
+    short_spans: None, rates: list[tuple[int, int]], size: int, slide: int, cost: int, begin: int
+) -> None:
+    play_auto(phases(*rates), size, slide, cost, begin)
+
+
+def test_auto_processes_all_windows_that_the_reader_keeps_up_with(short_spans: None) -> None:
+    calm, found = play_auto(phases((4, 60)), 12, 12, 2, 0)
+    assert (calm.load.modes, found.superseded) == ([], 0)
+    busy, found = play_auto(phases((1, 60), (9, 20)), 4, 4, 3, 0)
+    assert busy.load.modes == ["update", "append"]
+    assert found.superseded
+
+
+def play_auto(
+    gaps: list[tuple[int, str]], size: int, slide: int, cost: int, begin: int
+) -> tuple[AutoWindowsOracle, WindowsRun]:
+    arrivals = at_times(gaps)
+    horizon = max((at for at, _ in arrivals), default=0) + 30
+    oracle = AutoWindowsOracle(SPAN, 2, size, slide, begin)
+    found, made = run("lazy", "auto", size, slide, arrivals, cost, horizon, begin)
+    wanted = simulate_windows("lazy", "auto", size, slide, arrivals, cost, horizon, begin=begin, auto=oracle)
+    assert found.processed == wanted.processed
+    assert found.waiting == wanted.waiting
+    assert found.superseded == wanted.superseded
+    assert found.stale == wanted.stale
+    assert made.load is not None
+    assert made.load.switches == len(oracle.load.modes)
+    return oracle, found
 
 
 # -- states, marks, blocks ---------------------------------------------------------------------------------------------
@@ -302,6 +368,33 @@ def test_blocks_go_back_when_windows_are_gone() -> None:
     assert served.batch.ts.tolist() == [54, 55, 56, 57, 58, 59] * 2
     assert made.paging.taken == made.paging.in_use == 0
     assert made.paging.returned > 0
+
+
+@pytest.mark.parametrize(("gap", "cuts"), [(100, False), (400, True)])
+def test_a_key_cuts_by_what_a_whole_window_costs(gap: int, cuts: bool) -> None:
+    """Section 6.1.2: an update costs its tuples, here ten times 2. With two others in line, 2.5 * 20 * 3 = 150."""
+    made = queue("lazy", 100, 100, "linecutting", begin=0)
+    made.costs(2)
+    for start in range(0, 2_000, 100):
+        keys = "fgs" if start % gap == 0 else "fg"
+        arrive(made, *((key, start + at) for at in range(0, 100, 10) for key in keys))
+        if start < 1_900:
+            made.serve(10**6, start + 100)
+    arrive(made, ("f", 2_000), ("g", 2_000), ("s", 2_000))
+    assert waits(made) == ([("s",), ("f",), ("g",)] if cuts else [("f",), ("g",), ("s",)])
+
+
+@pytest.mark.parametrize("commit", ["lazy", "eager"])
+def test_the_window_of_the_most_urgent_key_goes_first(commit: str) -> None:
+    """The greatest (age + 1) / time until the next read: at 13, LAZY, 3 / 2 of c, 1 of b, 11 / 87 of a. EAGER, whose
+    windows are updates from their first tuple on, 6 / 2, 10 / 7, 14 / 87."""
+    made = queue(commit, 4, 4, "deadline", begin=0)
+    made.read_at([Reads(100, 0), Reads(20, 0, (("b",),)), Reads(15, 0, (("c",),))])
+    for key, time in zip("abc", (0, 4, 8), strict=True):
+        arrive(made, *((key, time + more) for more in range(4)))
+    found = made.serve(10**6, 13).batch
+    assert found is not None
+    assert [row[0] for row in found.rows()] == list("ccccbbbbaaaa")
 
 
 # -- saved state -------------------------------------------------------------------------------------------------------

@@ -13,9 +13,9 @@ from millrace.engine.queries import Query
 from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import Operator
-from millrace.operators.queues.auto import AutoQueue, QueueSwitch
 from millrace.operators.queues.edge import QueueKind
 from millrace.operators.queues.inlet import QueueInlet
+from millrace.operators.queues.load import QueueSwitch
 from millrace.protocol import Refuse, Schema
 from millrace.protocol.admin.operators import PagesView, QueueView
 from millrace.protocol.admin.streams import AutoView, BucketView, StaleKeyView, StalenessView
@@ -107,10 +107,11 @@ def queue_of(reader: Inlet, now_us: int) -> QueueView | None:
 
 def auto_of(reader: Inlet) -> AutoView | None:
     """Whether a queue that chooses appends or supersedes at present, and the load that decided it; None for others."""
-    if not isinstance(reader, QueueInlet) or not isinstance(queue := reader.queue, AutoQueue):
+    load = reader.queue.load if isinstance(reader, QueueInlet) else None
+    if load is None:
         return None
-    last = QueueSwitch(queue.mode, 0.0, 0.0, 0.0) if queue.last is None else queue.last
-    return AutoView(**last._asdict(), switches=queue.switches)
+    last = QueueSwitch(load.mode, 0.0, 0.0, 0.0) if load.last is None else load.last
+    return AutoView(**last._asdict(), switches=load.switches)
 
 
 def kinds(plan: QueryPlan) -> dict[tuple[str, int], QueueKind]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import Literal
 
 from millrace.operators.frame.inlet import picked
 from millrace.operators.frame.windows import TimeWindow
@@ -17,8 +17,6 @@ from millrace.values.definitions import Definition
 from millrace.values.eventtime import MIN_TIME
 
 QueueKind = Literal["append", "auto", "fifo", "inplace", "linecutting", "deadline"]
-# The order of windows knows no readers.
-WINDOW_SCHEDULERS: Final = ("fifo", "inplace", "linecutting")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +81,15 @@ class EdgeSpec(Definition):
             raise Refuse(f"{where}: the update key has position {max(self.key)}, the input has {len(schema)} columns")
         if (self.window is None) != (self.commit is None):
             raise Refuse(f"{where}: an update queue of windows has both a window and LAZY or EAGER, got one of them")
-        if self.window is not None and self.kind not in WINDOW_SCHEDULERS:
+        if self.window is not None and self.kind == "append":
             raise Refuse(
-                f"{where}: its updates are windows, LAZY or EAGER, so its kind is one of "
-                f"{', '.join(WINDOW_SCHEDULERS)}, "
-                f"got {self.kind}"
+                f"{where}: its updates are windows, LAZY or EAGER, so its kind is auto, fifo, inplace, linecutting or "
+                "deadline, got append"
+            )
+        if self.commit == "eager" and self.kind == "auto":
+            raise Refuse(
+                f"{where}: auto processes whole windows one after the other while there is no overload, but EAGER "
+                "starts windows before they are complete: expected LAZY with auto, or another kind"
             )
         if self.shed is not None and self.updates:
             raise Refuse(f"{where}: SHED is for edges that append; an update queue of kind {self.kind} sheds nothing")
@@ -104,10 +106,10 @@ def build_queue(edge: EdgeSpec, schema: Schema, *, begin_us: int | None, seed: i
         return SheddingQueue(schema, edge.shed, seed=seed)
     if edge.kind == "append":
         return AppendQueue()
-    if edge.kind == "auto":
-        return AutoQueue(schema, edge.key)
     if edge.window is not None:
         assert edge.commit is not None
         begin = MIN_TIME if begin_us is None else begin_us
         return WindowQueue(schema, edge.key, edge.window, edge.commit, edge.kind, begin_us=begin)
+    if edge.kind == "auto":
+        return AutoQueue(schema, edge.key)
     return UpdateQueue(schema, edge.key, edge.kind)

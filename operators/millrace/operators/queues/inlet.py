@@ -110,9 +110,9 @@ class QueueInlet(Inlet):
             queue.by_tuples = False  # a queue upstream may have changed the order since
         queue.promised(self.promise, now_us)
         queue.enqueue(batch, now_us)
-        if isinstance(queue, AutoQueue) and queue.untold is not None:
-            self.clock.requeued.append((self, queue.untold))
-            queue.untold = None
+        if queue.load is not None and queue.load.untold is not None:
+            self.clock.requeued.append((self, queue.load.untold))
+            queue.load.untold = None
         waiting = queue.waiting
         self.arc.gauge.add(waiting - before, self.width)
         if waiting > self.peak:
@@ -213,7 +213,13 @@ class QueueInlet(Inlet):
         retains them. Between two update queues every key keeps its place in line."""
         queue = self.queue
         self.edge = edge
-        if isinstance(queue, UpdateQueue | WindowQueue) and edge.kind in SCHEDULERS:
+        if isinstance(queue, WindowQueue):
+            assert edge.kind != "append"
+            before = queue.waiting
+            queue.reschedule(edge.kind, self.clock.now_us)
+            self._served(before)
+            return
+        if isinstance(queue, UpdateQueue) and edge.kind in SCHEDULERS:
             queue.reschedule(edge.kind)
             return
         assert isinstance(queue, TupleQueue)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from millrace.operators.queues.load import Load
 from millrace.values.batch import Batch
 from millrace.values.eventtime import MAX_TIME
 
@@ -82,9 +83,11 @@ class Queue(ABC):
     shed         tuples dropped at random
     floor        a time below which nothing is queued
     bounded      whether its size is bounded, so that feeds need not wait for it
+    load         the load that decides whether it supersedes; None if nothing does
     """
 
     bounded: bool = True
+    load: Load | None = None
     floor: Floor
     superseded: int = 0
     shed: int = 0

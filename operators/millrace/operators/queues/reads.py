@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from millrace.values.batch import Int64s
 
 Key = tuple[Any, ...]
+Floats = npt.NDArray[np.float64]
 # A reader may list so many keys.
 MOST_KEYS: Final = 10_000
 
@@ -49,6 +51,16 @@ class NextReads:
     def groups(self, keys: Sequence[Key]) -> Int64s:
         """The group of each key."""
         return np.array([self._groups.get(key, 0) for key in keys], np.int64)
+
+    def urgency(self, groups: Int64s, since: Int64s, now_us: int, cost_us: float) -> Floats:
+        """How urgent keys are, of which groups and since when they wait: their age / the time until their next read.
+
+        Serving a key lowers the staleness at that read by its age now, unless it is served again before: so the sooner
+        the read, the more of that remains.
+        """
+        left = self.after(now_us + round(cost_us))[groups] - now_us
+        urgency: Floats = (np.maximum(now_us - since, 0) + 1) / left
+        return urgency
 
     def after(self, now_us: int) -> Int64s:
         """By group, the first read later than this. Where nobody looks, as if after the longest interval."""

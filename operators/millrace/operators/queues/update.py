@@ -84,15 +84,13 @@ class UpdateQueue(TupleQueue):
         self._groups = np.zeros(0, np.int64)
 
     def _choose(self, reads: NextReads, count: int, now_us: int) -> None:
-        """Put the most urgent keys first in line. Serving a key lowers the staleness at its next read by its age now,
-        unless it is served again before: so the sooner the read, the more of that remains."""
+        """Put the most urgent keys first in line."""
         slots = self._in_line()
         if len(self._groups) < self._keys.count:
             new = self._keys.rows(np.arange(len(self._groups), self._keys.count))
             self._groups = np.concatenate([self._groups, reads.groups(new)])
-        left = reads.after(now_us + round(self.cost_us))[self._groups[slots]] - now_us
-        ages = np.maximum(now_us - self._cells.reshape(-1, CELL)[slots, SINCE], 0) + 1
-        urgency = ages / left
+        since = self._cells.reshape(-1, CELL)[slots, SINCE]
+        urgency = reads.urgency(self._groups[slots], since, now_us, self.cost_us)
         first = np.argsort(-urgency, kind="stable")[:count] if count > 1 else np.argmax(urgency, keepdims=True)
         updating.bring_forward(slots[first], self._cells, self._line)
 

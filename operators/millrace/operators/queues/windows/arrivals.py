@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -93,28 +93,40 @@ class LazyArrivals(KeyArrivals):
 
     def close(self, ended_us: int, _in_order: bool) -> int:
         """Count the windows with tuples that have newly arrived: none starts later than `ended_us`."""
-        count, newest_us = self._closing(ended_us)
+        count = 0
+        for first_us, last_us in self._closing(ended_us):
+            count += (last_us - first_us) // self.window.slide_us + 1
+            newest_us = last_us
         if count:
-            self.closed_us = self.pending_us = newest_us
-            self.drop_below(newest_us)
-            first = bisect_left(self._times, newest_us)
-            self.counted = bisect_left(self._times, newest_us + self.window.size_us, first) - first
+            self._wait(newest_us)
         return count
 
-    def _closing(self, ended_us: int) -> tuple[int, int]:
-        """How many windows with tuples have newly arrived, and the start of the newest."""
-        window, times, count, newest_us = self.window, self._times, 0, 0
+    def close_next(self, ended_us: int) -> bool:
+        """Count only the oldest of these windows, if there is one. The others arrive when this is called again."""
+        for first_us, _ in self._closing(ended_us):
+            self._wait(first_us)
+            return True
+        return False
+
+    def _wait(self, start_us: int) -> None:
+        """The window that starts so is the key's update."""
+        self.closed_us = self.pending_us = start_us
+        self.drop_below(start_us)
+        first = bisect_left(self._times, start_us)
+        self.counted = bisect_left(self._times, start_us + self.window.size_us, first) - first
+
+    def _closing(self, ended_us: int) -> Iterator[tuple[int, int]]:
+        """The first and the last start of the windows with tuples that have newly arrived, run by run."""
+        window, times = self.window, self._times
         start_us = window.first_start(self._lowest())
         # All windows from a tuple's first to its last have it; the next tuple says which windows are empty.
         while (at := bisect_left(times, start_us)) < len(times):
             start_us = max(start_us, window.first_start(times[at] - window.size_us + 1))
             last_us = min(ended_us, window.start(times[at]))
             if last_us < start_us:
-                break
-            count += (last_us - start_us) // window.slide_us + 1
-            newest_us = last_us
+                return
+            yield start_us, last_us
             start_us = last_us + window.slide_us
-        return count, newest_us
 
     def drop_below(self, time_us: int) -> None:
         """Drop tuples that no later window needs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field
 from typing import Any, Final
@@ -90,6 +91,7 @@ class KeyState:
     processing   the window that is being processed
     freshness    how stale the application's result is
     takeable     how many tuples could be served now
+    ends         while all windows count, until which start they had arrived, and when, of those that have not counted
     """
 
     arrivals: Arrivals
@@ -97,6 +99,18 @@ class KeyState:
     turn: Turn = field(default_factory=Turn)
     freshness: KeyFreshness = field(default_factory=KeyFreshness)
     takeable: int = 0
+    ends: deque[tuple[int, int]] = field(default_factory=deque)
+
+    def note_end(self, ended_us: int, arrival_us: int) -> None:
+        """Windows that start at `ended_us` or earlier have arrived."""
+        if not self.ends or self.ends[-1][0] < ended_us:
+            self.ends.append((ended_us, arrival_us))
+
+    def arrival_of(self, start_us: int) -> int:
+        """When a window arrived, which is not older than one that was looked up before."""
+        while self.ends[0][0] < start_us:
+            self.ends.popleft()
+        return self.ends[0][1]
 
     def count(self, reach_us: int) -> int:
         """Set `takeable`, and return by how much it changed.
@@ -120,9 +134,12 @@ class KeyState:
 
     def save(self) -> list[Any]:
         numbers = [*self.arrivals.save(), *astuple(self.turn), *self.processing.save(), *astuple(self.freshness)]
-        return [self.arrivals.buffer.save(), self.processing.buffer.save(), [*numbers, self.takeable]]
+        ends = [[list(end) for end in self.ends]] if self.ends else []
+        return [self.arrivals.buffer.save(), self.processing.buffer.save(), [*numbers, self.takeable], *ends]
 
-    def restore(self, arriving: Sequence[Any], processing: Sequence[Any], numbers: Sequence[Any]) -> None:
+    def restore(
+        self, arriving: Sequence[Any], processing: Sequence[Any], numbers: Sequence[Any], ends: Sequence[Any] = ()
+    ) -> None:
         self.arrivals.buffer.restore(arriving)
         self.processing.buffer.restore(processing)
         self.arrivals.restore(numbers[:7])
@@ -130,3 +147,4 @@ class KeyState:
         self.processing.restore(numbers[10:14])
         self.freshness = KeyFreshness(*numbers[14:18])
         (self.takeable,) = numbers[18:]
+        self.ends = deque((ended_us, arrival_us) for ended_us, arrival_us in ends)

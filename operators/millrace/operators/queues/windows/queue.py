@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
 from millrace.operators.frame.windows import TimeWindow
+from millrace.operators.queues.load import Load
 from millrace.operators.queues.pages import Pages
 from millrace.operators.queues.queue import Floor, Key, Paging, Queue, Staleness
+from millrace.operators.queues.reads import NextReads, Reads
 from millrace.operators.queues.update import REMEMBERED, WHOLE, Scheduler
 from millrace.operators.queues.windows.arrivals import Arrivals, Commit, EagerArrivals, LazyArrivals
 from millrace.operators.queues.windows.buffers import Blocks, WindowBuffer
@@ -25,6 +27,8 @@ BLOCK: Final = 8
 BLOCKS: Final = 32
 # A key with its two empty buffers in CPython, and its place in the table of keys.
 KEY_BYTES: Final = 900
+# From how many windows the mean number of tuples of one is.
+MEAN_OF: Final = 256
 
 
 class FinishedWindow(NamedTuple):
@@ -48,10 +52,12 @@ class WindowQueue(Queue):
     """Per key the newest window, tuples and marks.
 
     A window has fully arrived when the arc promises so. Where tuples of a key arrive in order (`by_tuples`), it also
-    has when one at its last microsecond or later has arrived. Windows that start before `begin_us` do not count.
+    has when one at its last microsecond or later has arrived. Windows that start before `begin_us` do not count. Under
+    AUTO all windows of a key count, one after the other, while the load is low.
 
     `_line` has the keys whose update waits, in order: FIFO sends an updated key to the end, IN-PLACE keeps its place,
-    LINECUTTING puts keys that rarely change first. Of `_servable` of them no earlier window is being processed.
+    LINECUTTING puts keys that rarely change first. DEADLINE serves the key first whose age is the greatest multiple of
+    the time until it is read next. Of `_servable` of them no earlier window is being processed.
     """
 
     def __init__(
@@ -60,7 +66,7 @@ class WindowQueue(Queue):
         key: Sequence[int],
         window: TimeWindow,
         commit: Commit,
-        scheduler: Scheduler,
+        scheduler: Scheduler | Literal["auto"],
         *,
         by_tuples: bool = True,
         begin_us: int = MIN_TIME,
@@ -80,8 +86,12 @@ class WindowQueue(Queue):
         self.floor = Floor()
         self._blocks = Blocks(self._pages, self.floor)
         self._states: dict[Key, KeyState] = {}
-        self._scheduler = scheduler
+        self.load = Load() if scheduler == "auto" else None
+        self._scheduler: Scheduler = "inplace" if scheduler == "auto" else scheduler
+        self._reads: NextReads | None = None
         self.cost_us = 0.0
+        self._taken = self._ended = 0  # the tuples of the last windows, and how many windows
+        self._arrived = 0  # windows of this span
         self._line: OrderedDict[Key, KeyState] = OrderedDict()
         self._cut_share = 0  # the share of recent services that went to keys that cut the line, of WHOLE
         self._servable = 0
@@ -94,16 +104,47 @@ class WindowQueue(Queue):
         self._staleness = StalenessLedger()
         self._forget_at = REMEMBERED
 
+    @property
+    def bounded(self) -> bool:  # type: ignore[override]
+        return not self._appends
+
+    @property
+    def _appends(self) -> bool:
+        return self.load is not None and not self.load.supersedes
+
+    @property
+    def scheduler(self) -> Scheduler:
+        return self._scheduler
+
     def costs(self, us_per_tuple: float) -> None:
         self.cost_us = us_per_tuple
 
-    def reschedule(self, scheduler: Scheduler) -> None:
+    @property
+    def _window_us(self) -> float:
+        """What processing a window costs (section 6.1.2): its tuples, as many as the last windows had."""
+        return self.cost_us * self._taken / self._ended if self._ended else self.cost_us
+
+    def reschedule(self, scheduler: Scheduler | Literal["auto"], now_us: int) -> None:
         """Schedule by another policy from now on; keys in line keep their places."""
-        self._scheduler = scheduler
+        appended = self._appends
+        self._reads = None
+        if scheduler != "auto":
+            self.load, self._scheduler = None, scheduler
+        elif self.load is None:
+            self.load, self._scheduler = Load(), "inplace"
+            self._arrived = 0
+        if appended and not self._appends:
+            self._supersede(now_us)
+
+    def read_at(self, reads: Sequence[Reads]) -> None:
+        """From now on, serve keys for these readers, if the policy is DEADLINE."""
+        self._reads = NextReads(reads) if reads and self._scheduler == "deadline" else None
 
     # -- in ------------------------------------------------------------------------------------------------------------
 
     def enqueue(self, batch: Batch, now_us: int) -> None:
+        if self.load is not None:
+            self._measure(self.load, len(batch), now_us)
         self._staleness.pass_time(len(self._states), now_us)
         self.newest_us = max(self.newest_us, int(batch.ts.max()))
         sources: list[int] = []
@@ -120,6 +161,23 @@ class WindowQueue(Queue):
         self._blocks.give_back()
         if len(self._states) > self._forget_at:
             self._forget()
+
+    def _measure(self, load: Load, tuples: int, now_us: int) -> None:
+        """Count arriving tuples, each once per window that it is in. After a span, follow the load."""
+        if load.span_over(now_us):
+            if load.turns(now_us, self.superseded, self._arrived) and load.supersedes:
+                self._supersede(now_us)
+            load.start_span(now_us, self.superseded, empty=not self.pending)
+            self._arrived = 0
+        load.arrived += tuples * self.window.size_us / self.window.slide_us
+
+    def _supersede(self, now_us: int) -> None:
+        """From now on only the newest window of each key counts."""
+        for key, state in self._states.items():
+            state.ends.clear()
+            self._close(key, state, self._reach(state), now_us)
+            self._settle(key, state, self._reach(state))
+        self._blocks.give_back()
 
     def _state(self, key: Key) -> KeyState:
         state = self._states.get(key)
@@ -167,12 +225,27 @@ class WindowQueue(Queue):
         ended_us = self.window.last_ended(reach_us)
         if arrivals.closed_us is not None and ended_us <= arrivals.closed_us:
             return
+        if self._appends:
+            self._close_next(key, state, ended_us, arrival_us)
+            return
         count = arrivals.close(ended_us, self.by_tuples)
+        self._arrived += count
         if count:
             assert arrivals.closed_us is not None
             state.freshness.update(arrivals.closed_us, arrival_us)
             if self._lazy:
                 self._update(key, state, count - 1, arrival_us)
+
+    def _close_next(self, key: Key, state: KeyState, ended_us: int, arrival_us: int) -> None:
+        """While all windows count, let the next one of the key count, unless one waits already."""
+        state.note_end(ended_us, arrival_us)
+        arrivals = state.arrivals
+        assert isinstance(arrivals, LazyArrivals)
+        if arrivals.pending_us is None and arrivals.close_next(ended_us):
+            assert arrivals.closed_us is not None
+            since_us = state.arrival_of(arrivals.closed_us)
+            state.freshness.update(arrivals.closed_us, since_us)
+            self._update(key, state, 0, since_us)
 
     def _update(self, key: Key, state: KeyState, older: int, arrival_us: int) -> None:
         """Place a key that has a new update. It supersedes the one in line and the older ones that came with it."""
@@ -180,7 +253,7 @@ class WindowQueue(Queue):
         turn.update(arrival_us)
         # As in queues/kernel.py: keys that cut the line may take what the others leave.
         left = WHOLE - self._cut_share
-        cuts = self._scheduler == "linecutting" and turn.rarer(2 * self.cost_us * (len(line) + 1), left / WHOLE)
+        cuts = self._scheduler == "linecutting" and turn.rarer(2 * self._window_us * (len(line) + 1), left / WHOLE)
         in_line = key in line
         self.superseded += older + in_line
         if not in_line:
@@ -272,6 +345,10 @@ class WindowQueue(Queue):
                 else:
                     processing.idle = True
             self._takeable += state.count(self._reach(state))
+        self._taken += len(rows)
+        if self.load is not None:
+            self.load.served += len(rows)
+            self.load.emptied |= not self.pending
         batch = self._pages.read(np.array(rows, np.int64)) if rows else None
         self._blocks.give_back()
         self.floor.gone += len(rows)
@@ -284,7 +361,7 @@ class WindowQueue(Queue):
         """Commit to the window of the first key in line that has none in processing."""
         if not self._servable:
             return False
-        key = next(key for key, state in self._line.items() if state.processing.start_us is None)
+        key = self._next_key(now_us)
         self._cut_share -= self._cut_share // (64 + len(self._line))
         state = self._line.pop(key)
         self._servable -= 1
@@ -294,13 +371,28 @@ class WindowQueue(Queue):
         processing.open(start_us, arrivals.commit(processing.buffer))
         self._committed += 1
         self._ready.append(key)
+        if self._appends:
+            self._close(key, state, self._reach(state), now_us)
         self._takeable += state.count(self._reach(state))
         return True
+
+    def _next_key(self, now_us: int) -> Key:
+        """The key in line that is served next, of those that have no window in processing."""
+        servable = (key for key, state in self._line.items() if state.processing.start_us is None)
+        if self._reads is None:
+            return next(servable)
+        keys = list(servable)
+        since = np.array([self._line[key].turn.since_us for key in keys], np.int64)
+        urgency = self._reads.urgency(self._reads.groups(keys), since, now_us, self._window_us)
+        return keys[int(np.argmax(urgency))]
 
     def _finish(self, key: Key, state: KeyState, rows: int) -> FinishedWindow:
         start_us, state.processing.start_us = state.processing.start_us, None
         assert start_us is not None
         self._committed -= 1
+        self._ended += 1
+        if self._ended == MEAN_OF:
+            self._taken, self._ended = self._taken // 2, self._ended // 2
         self._servable += state.arrivals.pending_us is not None
         self._staleness.due[key] = state.freshness
         return FinishedWindow(rows, key, start_us, start_us + self.window.size_us)
@@ -352,13 +444,17 @@ class WindowQueue(Queue):
 
     def save(self) -> Any:
         times, sums = self._staleness.save()
+        load = [] if self.load is None else [*self.load.save(), self._arrived]
         return [
             [[list(key), *state.save()] for key, state in self._states.items()],
             [list(key) for key in self._line],
             [list(key) for key in self._ready],
             [list(key) for key in self._staleness.due],
             [list(key) for key in self._open],
-            [self._scheduler, self.superseded, self._takeable, self._promise, self.newest_us, self._cut_share],
+            [
+                *(self._scheduler, self.superseded, self._takeable, self._promise, self.newest_us),
+                *(self._cut_share, self._taken, self._ended, *load),
+            ],
             [*times, self.cost_us, self._forget_at],
             [*sums, self.floor.save()],
             [self.begin_us, self.by_tuples],
@@ -367,8 +463,11 @@ class WindowQueue(Queue):
 
     def restore(self, data: Any) -> None:
         states, line, ready, due, open_, own, times, sums, bounds, pages = data
-        self._scheduler, self.superseded, self._takeable, self._promise, self.newest_us, *cuts = own
-        self._cut_share = sum(cuts)  # older states have none
+        self._scheduler, self.superseded, self._takeable, self._promise, self.newest_us, *more = own
+        self._cut_share, self._taken, self._ended = (*more[:3], 0, 0, 0)[:3]  # older states have one or none of them
+        if self.load is not None:
+            *load, self._arrived = more[3:]
+            self.load.restore(*load)
         *times, self.cost_us, self._forget_at = times
         *sums, floor = sums
         self.begin_us, self.by_tuples = bounds
