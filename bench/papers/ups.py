@@ -331,7 +331,9 @@ def linecutting(
     ratios = {speed: [gain(updates, load, speed, count, seed) for count in slow] for speed in speeds}
     first = ratios[speeds[0]]
     best = first.index(max(first))
-    loads = {other: gain(updates, other, speeds[0], best, seed) for other in others}
+    at_loads = {other: [gain(updates, other, speeds[0], count, seed) for count in slow] for other in others}
+    loads = {other: values[best] for other, values in at_loads.items()}
+    least = {load: min(map(min, ratios.values())), **{other: min(values) for other, values in at_loads.items()}}
     claims = [
         Claim(
             "with no slow keys, or slow keys only, both schedulers are the same",
@@ -359,9 +361,9 @@ def linecutting(
         ),
         Claim(
             "LINECUTTING never falls behind IN-PLACE, because keys that cut leave room for the others",
-            ">= 0.95 at every number of slow keys",
-            f"at least {min(map(min, ratios.values())):.3f}",
-            min(map(min, ratios.values())) >= 0.95,
+            ">= 0.99 at every number of slow keys and every load",
+            "at least " + ", ".join(f"{ratio:.3f} at {at}" for at, ratio in sorted(least.items())),
+            min(least.values()) >= 0.99,
         ),
     ]
     if len(speeds) > 1:
@@ -765,14 +767,17 @@ EXPERIMENTS: Final = (
         figure="9",
         title="IN-PLACE over LINECUTTING, queue staleness",
         setting=f"{SERVER}: {UPDATES * 3:,} updates of ten keys, some of which update 50 (or 10) times less often "
-        "than the others. The load factor is 5, and for one claim 2, 3 and 8. The queue measures the rates, and the "
+        "than the others. The load factor is 5, and for two claims 2, 3 and 8. The queue measures the rates, and the "
         "cost is the server's time per update.",
         says="the gain of LINECUTTING grows with the number of slow keys up to 8 of 10, and then shrinks. With no "
         "slow keys, or slow keys only, it equals IN-PLACE.",
         remark="With keys 10 times slower than others (the paper's example) the gain is hardly visible. The paper's "
         "condition alone lets such keys cut until they take the whole server: with 8 of 10 staleness nearly doubles "
-        "(0.57). Here a key cuts only within the share of the server that others who cut leave. The gain is greatest "
-        "at a load of 5. At 2, 3 and 8 it is 11 to 20 %, up to a tenth lower, which is a little more for three seeds.",
+        "(0.57). Here a key cuts only within the share of the server that others who cut leave, so LINECUTTING is "
+        "nowhere worse. The gain cannot be the same at all loads, because it is what slow keys no longer wait. With 8 "
+        "of 10 slow, a round over the waiting keys takes W = load * (2 + 8 W / (W + 108)) ticks: about 5, 8, 15 and 30 "
+        "at loads of 2, 3, 5 and 8. All updates of slow keys together take 15, 22, 37 and 59 % of the server. So at 2 "
+        "there is little to gain, and at 8 the others wait longer for what slow keys take.",
         run=lambda seed: linecutting(seed=seed),
     ),
     Experiment(

@@ -29,7 +29,7 @@ class Turn:
     def update(self, arrival_us: int) -> None:
         if self.last_update_us is not None:
             gap_us = max(0, arrival_us - self.last_update_us)
-            self.gap_us = gap_us if self.gap_us is None else (3 * self.gap_us + gap_us) >> 2
+            self.gap_us = gap_us if self.gap_us is None else (7 * self.gap_us + gap_us) >> 3
         self.last_update_us = arrival_us
 
     def rarer(self, than_us: float, share: float) -> bool:

@@ -253,7 +253,7 @@ class WindowQueue(Queue):
         turn.update(arrival_us)
         # As in queues/kernel.py: keys that cut the line may take what the others leave.
         left = WHOLE - self._cut_share
-        cuts = self._scheduler == "linecutting" and turn.rarer(2 * self._window_us * (len(line) + 1), left / WHOLE)
+        cuts = self._scheduler == "linecutting" and turn.rarer(2.5 * self._window_us * (len(line) + 1), left / WHOLE)
         in_line = key in line
         self.superseded += older + in_line
         if not in_line:
