@@ -554,6 +554,7 @@ def test_the_load_turns_an_edge_of_windows(way: str) -> None:
     bench.run(punctuate("s", bench.now_us + SECOND), at=bench.now_us)
     assert queue_of(bench).queue.waiting == 0
     assert bench.engine.gauge.tuples == 0
+    assert bench.engine.older("d", bench.now_us + 1, 0) == [], "the application has seen all windows"
 
 
 def test_feeds_wait_for_an_edge_that_appends_and_not_for_one_that_supersedes() -> None:

@@ -82,7 +82,7 @@ def _latest(planner: QueryPlanner, latest: s.Latest, relation: Relation) -> Rela
         raise planner.error(
             latest,
             "LATEST keeps the newest row of each key, but its input has no key: expected a stream WITH "
-            "(update_key = '...'), or a query that emits an update stream (GROUP BY without a window)",
+            "(update_key = '...'), or a query that emits an update stream (LATEST, or GROUP BY without a window)",
         )
     if not relation.time_known:
         raise planner.error(

@@ -154,3 +154,15 @@ def test_where_hardly_anything_is_superseded_it_appends_again_whatever_the_capac
     above = seconds(4, arrive=20, serve=10, keys=12)
     assert play(above + seconds(5, arrive=20, serve=30, keys=20))[0].load.mode == "append"
     assert play(above + seconds(5, arrive=20, serve=30, keys=9))[0].load.mode == "update"
+
+
+def test_an_execution_takes_few_tuples_where_they_are_dear() -> None:
+    """If it took all, the queue would be empty after each execution, and no overload could be seen."""
+    made = AutoQueue(SCHEMA, (0,))
+    made.enqueue(batch_of([(at, 0, at) for at in range(100)], 0), 0)
+    for cost, count in ((0, 20), (1, 20), (10_000, 10), (40_000, 2), (10_000_000, 1)):
+        made.costs(cost)
+        assert len(served(made.dequeue(20, 0))) == count
+        other = AutoQueue(SCHEMA, (0,))
+        other.restore(made.save())
+        made = other

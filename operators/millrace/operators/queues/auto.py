@@ -43,7 +43,7 @@ class AutoQueue(TupleQueue):
         self._queue.enqueue(batch, now_us)
 
     def dequeue(self, limit: int, now_us: int) -> Batch | None:
-        batch = self._queue.dequeue(limit, now_us)
+        batch = self._queue.dequeue(self.load.most(limit), now_us)
         if batch is not None:
             self.load.served += len(batch)
         if not self._queue.waiting:
@@ -89,6 +89,9 @@ class AutoQueue(TupleQueue):
 
     def measured(self, us: float, now_us: int) -> None:
         self._queue.measured(us, now_us)
+
+    def costs(self, us_per_tuple: float) -> None:
+        self.load.cost_us = us_per_tuple
 
     @property
     def paging(self) -> Paging:

@@ -27,6 +27,10 @@ CALM: Final = 3
 HARDLY: Final = 1 / 64
 # The share by which the capacity is assumed to grow per span.
 GROWTH: Final = 1 / 64
+# An execution takes as many tuples as last about this long. If it took all that wait, the queue would be empty after
+# each one, also where more have arrived when it ends. Cheap ones may take all: beside an operator whose executions last
+# for seconds, a reader that gets small ones in turn falls behind although it has little to do.
+EXECUTION_US: Final = 100_000
 
 Mode = Literal["append", "update"]
 
@@ -48,6 +52,7 @@ class Load:
     arrived    tuples of this span
     served     the same
     emptied    whether there was nothing to serve at any time of this span
+    cost_us    what a tuple costs, as measured; 0 if nothing was
     """
 
     def __init__(self) -> None:
@@ -58,6 +63,7 @@ class Load:
         self.arrived: float = 0
         self.served = 0
         self.emptied = True
+        self.cost_us = 0.0
         self._capacity = 0.0
         self._calm = 0
         self._since_us = 0
@@ -66,6 +72,10 @@ class Load:
     @property
     def supersedes(self) -> bool:
         return self.mode == "update"
+
+    def most(self, limit: int) -> int:
+        """How many tuples an execution takes, at most `limit`."""
+        return min(limit, max(1, int(EXECUTION_US / self.cost_us))) if self.cost_us else limit
 
     def span_over(self, now_us: int) -> bool:
         """Whether a span is long enough. A busy one with few services goes on, because it says nothing yet."""
@@ -104,12 +114,14 @@ class Load:
         self.arrived = self.served = 0
 
     def save(self) -> tuple[list[Any], list[Any]]:
-        """The mode and its switches, and the span."""
-        span = [self._capacity, self._calm, self._since_us, self.arrived, self.served, self._superseded, self.emptied]
-        return [self.supersedes, self.switches, None if self.last is None else list(self.last)], span
+        """The mode and its switches, and the numbers of the span."""
+        span = [self._since_us, self.arrived, self.served, self._superseded, self.emptied, self.cost_us]
+        last = None if self.last is None else list(self.last)
+        return [self.supersedes, self.switches, last], [self._capacity, self._calm, *span]
 
     def restore(self, modes: Sequence[Any], span: Sequence[Any]) -> None:
         supersedes, self.switches, last = modes
         self.mode = "update" if supersedes else "append"
         self.last = None if last is None else QueueSwitch(*last)
-        self._capacity, self._calm, self._since_us, self.arrived, self.served, self._superseded, self.emptied = span
+        self._capacity, self._calm, self._since_us, self.arrived, self.served, *more = span
+        self._superseded, self.emptied, self.cost_us = more

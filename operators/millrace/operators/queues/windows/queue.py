@@ -118,6 +118,8 @@ class WindowQueue(Queue):
 
     def costs(self, us_per_tuple: float) -> None:
         self.cost_us = us_per_tuple
+        if self.load is not None:
+            self.load.cost_us = us_per_tuple
 
     @property
     def _window_us(self) -> float:
@@ -314,7 +316,7 @@ class WindowQueue(Queue):
 
     def dequeue(self, limit: int, now_us: int) -> Batch | None:
         """The next tuples; `last` has their marks and the windows that end with them."""
-        self.last = self.serve(limit, now_us)
+        self.last = self.serve(limit if self.load is None else self.load.most(limit), now_us)
         return self.last.batch
 
     def serve(self, limit: int, now_us: int) -> ServedTuples:
