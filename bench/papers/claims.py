@@ -104,8 +104,8 @@ INTRODUCTION: Final = (
     "arrivals drawn from five fixed seeds. The same sources produce the same numbers. Where a figure measures the "
     "machine instead, its text says so, and it is measured five times. A line shows the first seed, the band around it "
     "reaches from the least to the most of all. A claim holds if it holds for every seed. The table shows the first "
-    "seed's numbers, or those of the first seed for which the claim does not hold. The claims are also in "
-    "[claims.csv](claims.csv)."
+    "seed's numbers, or those of the first seed for which the claim does not hold. A figure of formulas and evenly "
+    "spaced arrivals, which no seed changes, is run once. The claims are also in [claims.csv](claims.csv)."
 )
 COLUMNS: Final = tuple(field.name for field in fields(Row))
 
