@@ -273,6 +273,27 @@ async def test_readings_of_the_stopwatch_come_with_the_next_step(runner, engine,
     assert closed == FeedClosed("s", "f")
 
 
+def test_the_last_reading_is_taken_though_no_execution_follows(monkeypatch):
+    """Results are out of date for the application until their reading counts."""
+    now = 10**9
+    monkeypatch.setattr("millrace.run.runner.time.perf_counter_ns", lambda: now)
+    stopwatch = Stopwatch()
+
+    def execute(ns):
+        nonlocal now
+        stopwatch.start()
+        now += ns
+        stopwatch.stop("q.filter1", 1)
+
+    execute(2_000)
+    assert stopwatch.take() == [Measured("q.filter1", 1, 2.0)]
+    execute(3_000)
+    assert stopwatch.take() == []
+    now += 10**9
+    assert stopwatch.take() == [Measured("q.filter1", 1, 3.0)]
+    assert stopwatch.take() == []
+
+
 @served()
 async def test_an_idle_server_makes_no_steps(daemon):
     async with lines(daemon) as nc:

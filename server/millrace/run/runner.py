@@ -1008,9 +1008,12 @@ class Stopwatch:
 
     def take(self) -> list[Event]:
         """The costs of executions since they were taken last, unless that was just now."""
-        if self._began - self._taken < READINGS_NS:
+        if not self._readings:
             return []
-        self._taken = self._began
+        now = time.perf_counter_ns()  # not the last start: after the last execution there may be none for long
+        if now - self._taken < READINGS_NS:
+            return []
+        self._taken = now
         readings, self._readings = self._readings, {}
         return [Measured(operator, tuples, spent / 1_000) for operator, (tuples, spent) in readings.items()]
 
