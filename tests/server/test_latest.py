@@ -76,9 +76,10 @@ async def test_keys_that_wait_are_shown_as_json_can_say_them(daemon):
 )
 async def test_an_edge_that_the_load_has_turned_is_shown_everywhere(daemon):
     with capture_logs() as log:
-        reader = daemon.engine.graph.operators["q.project1"].inputs[0]
-        reader.queue._turn(QueueSwitch("update", 3.0, 300.0, 100.0), 0)  # as a second of overload does
-        reader.queue._since_us = 2**62  # and no later span ends
+        load = daemon.engine.graph.operators["q.project1"].inputs[0].queue.load
+        load.mode, load.switches = "update", 1  # as a second of overload does
+        load.last = load.untold = QueueSwitch("update", 3.0, 300.0, 100.0)
+        load.start_span(2**62, 0, empty=True)  # and no later span ends
         await feed(daemon, ("a", 1))
     (line,) = [line for line in log if line["event"] == "a queue turned with the load"]
     assert (line["operator"], line["input"], line["mode"], line["load"]) == ("q.project1", 0, "update", 3.0)

@@ -19,9 +19,13 @@ class AutoQueue(TupleQueue):
     def __init__(self, schema: Schema, key: Sequence[int]) -> None:
         self._schema, self._key = schema, tuple(key)
         self._queue: AppendQueue | UpdateQueue = AppendQueue()
-        self.load = Load()
+        self._load = Load()
         self.timed = False
         self._gone = 0
+
+    @property
+    def load(self) -> Load:  # type: ignore[override]
+        return self._load
 
     @property
     def bounded(self) -> bool:  # type: ignore[override]
