@@ -65,7 +65,7 @@ def no_parts(*_: object) -> list[Path]:
     [
         (checkpoints, "sync_folder", nothing),
         (Results, "sync_folder", nothing),
-        (places, "_sync_names", nothing),
+        (places, "sync_names", nothing),
         (sinkfiles.Folder, "sync", nothing),
         (sinkfiles.Disk, "sync", nothing),
         (history, "sync_folder", nothing),

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import json
 from contextlib import suppress
 from typing import Any
 
@@ -10,6 +11,7 @@ import uvloop
 
 from millrace.client import AsyncClient, Backoff
 from millrace.run.daemon import Daemon
+from millrace.run.config import parse_where
 from millrace.run.standby import read_role
 from millrace.standby.lease import steady_us
 from millrace.standby.superseded import SUPERSEDED, Superseded
@@ -201,3 +203,44 @@ async def test_a_standby_remembers_the_lease_that_it_has_granted(tmp_path, machi
     await machines.end(standby)
     with pytest.raises(Exception, match="ending"):
         await promoting
+
+
+@played
+async def test_a_replaced_server_writes_no_sink_on_shared_storage(tmp_path, machines):
+    """It wakes up where another server has taken over, and nothing but the sinks' places tells it. One process shares
+    the locks of its files, so these hinder neither server."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    primary = await machines.primary(tmp_path / "one")
+    for kind, more in (("jsonl", ""), ("parquet", ", rotate_rows = 2")):
+        options = f"type = 'file', path = '{shared}/{kind}', format = '{kind}'{more}"
+        await primary.catalog.execute(f"CREATE SINK {kind} FROM q WITH ({options})")
+    standby = await machines.start(tmp_path / "two", primary)
+    await feed(primary, 0, 5)
+    await until(lambda: lines(shared) == [*range(5)])
+    await level(primary, standby)
+    await settle()
+    assert all(sink.delivered == 0 for sink in standby.catalog.sinks()), "only the primary writes there"
+    await standby.standby._end_receiving()  # the cable is cut
+    standby.standby.where = parse_where("http://127.0.0.1:1")
+    await standby.promote(force=True)
+    await feed(standby, 5, 5)
+    await until(lambda: lines(shared) == [*range(10)] and files(shared) == [*range(10)])
+    feeding = asyncio.ensure_future(feed(primary, 5, 3))
+    await primary.wait_stopping()
+    feeding.cancel()
+    await asyncio.wait([feeding])
+    await machines.wait_superseded(primary)
+    states = {sink.name: (sink.state, sink.reason) for sink in primary.catalog.sinks()}
+    assert lines(shared) == files(shared) == [*range(10)], states
+    assert (tmp_path / "one" / SUPERSEDED).exists()
+    with pytest.raises(Superseded):
+        await machines.start(tmp_path / "one")
+
+
+def lines(folder):
+    return [json.loads(line)["k"] for line in (folder / "jsonl").read_text().splitlines()]
+
+
+def files(folder):
+    return [k for path in sorted((folder / "parquet").glob("*.parquet")) for k in pq.read_table(path)["k"].to_pylist()]

@@ -118,6 +118,13 @@ class Memory:
 
     def set_label(self, text): ...
 
+    def rotated(self):
+        return iter(())
+
+    def epoch(self): ...
+
+    def leave_epoch(self, text): ...
+
     def close(self): ...
 
 

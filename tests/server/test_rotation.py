@@ -41,7 +41,7 @@ def made(folder, rotation, ending="parquet", history=None, clock=time.monotonic)
     place = places.locate(f"out.{ending}")
 
     def opened(makes):
-        return Folder(places, places.find_folder(place), makes=makes)
+        return Folder(places, places.find_folder(place), "f", makes=makes)
 
     file = WholeFiles(place.path, opened, Label("f", "q", ending), SCHEMA, rotation, clock)
     file.history = history

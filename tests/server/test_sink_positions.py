@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 
 from millrace.net.sink import Outlet, Retention, Slow, WriterSink
 from millrace.protocol import Schema
+from millrace.standby.sinkfence import OPEN
 from millrace.store import resultlog
 from millrace.store import results as results_module
 from millrace.store.places import SinkFolders
@@ -34,12 +35,12 @@ def rows_of(first, count):
     return Batch.from_rows(SCHEMA, rows, [k * 3 for k in range(first, first + count)], arrival=1)
 
 
-def opened(folder, ending, rows=7):
+def opened(folder, ending, rows=7, fence=OPEN):
     places = SinkFolders(folder)
     place = places.locate(f"out.{ending}")
     if ending in LINES:
-        return line_file(places, place, SCHEMA, ending)
-    return whole_files(places, place, SCHEMA, Label("f", "q", ending), Rotation(rows, 1 << 40, 10**12))
+        return line_file(places, place, SCHEMA, ending, fence)
+    return whole_files(places, place, SCHEMA, Label("f", "q", ending), Rotation(rows, 1 << 40, 10**12), fence)
 
 
 def content(folder, ending):
@@ -60,8 +61,8 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-def restarted(folder, ending, position, *, makes=False, complete=True):
-    file = opened(folder, ending)
+def restarted(folder, ending, position, *, makes=False, complete=True, fence=OPEN):
+    file = opened(folder, ending, fence=fence)
     file.history = HISTORY
     file.prepare(position, complete=complete)
     file.open(makes=makes)
@@ -227,7 +228,7 @@ def test_a_position_is_data_for_a_checkpoint():
 class Life:
     """A server from a restart to its kill: one query, its log, and one sink."""
 
-    def __init__(self, folder, ending, checkpoint, retain, policy="wait"):
+    def __init__(self, folder, ending, checkpoint, retain, policy="wait", place=None, **sink):
         self.results = Results(folder)
         next_sequence, position = checkpoint
         self.log = self.results.open(HISTORY, SCHEMA, parse_retain(retain), next_sequence)
@@ -235,7 +236,8 @@ class Life:
             "q", SCHEMA, Retention(0), lambda _: None, history=HISTORY, next_sequence=next_sequence, log=self.log
         )
         self.following = next_sequence
-        self.sink = WriterSink("f", Slow(policy, 1_000), opened(folder, ending, 40))
+        file = opened(place or folder, ending, 40, sink.pop("fence", OPEN))
+        self.sink = WriterSink("f", Slow(policy, 1_000), file, **sink)
         if position is None:
             self.sink.prepare(SinkPosition(HISTORY, next_sequence))
             self.outlet.add(self.sink)

@@ -26,6 +26,7 @@ from millrace.net.silence import SPEAKS, Silence
 from millrace.observe.logs import sparing
 from millrace.protocol import Refuse, Schema, format_timestamp
 from millrace.protocol.words import counted
+from millrace.standby.sinkfence import Outdated
 from millrace.store.places import Identity, error_words
 from millrace.store.resultlog import ResultLog
 from millrace.store.sinkfiles import SinkFile, SinkPosition
@@ -189,6 +190,11 @@ class Consumer:
     @property
     def held_bytes(self) -> int:
         return self._queued_bytes + (0 if self._newest is None else self._newest.weight)
+
+    @property
+    def follows(self) -> bool:
+        """Whether another server, which this one follows, writes these rows."""
+        return False
 
     @property
     def fill(self) -> float:
@@ -628,7 +634,7 @@ class Outlet:
         """The number of the first row for a sink that wants the rows from this one on, after a restart. Rows that are
         retained no longer are lost; rows that it has already and that the engine emits again are passed to it again."""
         oldest = self.oldest_retained
-        if wanted < oldest:
+        if wanted < oldest and not consumer.follows:
             consumer.dropped += oldest - wanted
             text = "rows that a sink had not written are no longer retained"
             log.error(text, sink=consumer.name, rows=oldest - wanted, first=wanted)
@@ -913,10 +919,16 @@ class WriterSink(Consumer):
         freshness: Freshness | None = None,
         now_us: Callable[[], int] = lambda: 0,
         silence: Silence = SPEAKS,
+        *,
+        private: bool = True,
+        outdated: Callable[[str], object] = lambda _: None,
     ) -> None:
         super().__init__(name, slow, name)
         self.freshness = freshness
         self._silence = silence
+        self._private = private  # whether no other server writes to its place
+        self._followed = False  # whether it has rested because the server followed another one
+        self._outdated = outdated
         self.position: SinkPosition | None = None
         self._now_us = now_us
         self._noticed: str | None = None
@@ -1018,11 +1030,12 @@ class WriterSink(Consumer):
 
     def start_at(self, sequence: int) -> None:
         super().start_at(sequence)
+        self._share_log()
         self._hold(sequence)
 
     def _hold(self, sequence: int) -> None:
         """Have the log keep the rows that a kill would lose here. A sink that drops rows anyway needs none."""
-        if self.log is not None and self.asked.policy in ("wait", "disconnect"):
+        if self.log is not None and self.asked.policy in ("wait", "disconnect") and not self.follows:
             needed = min([sequence, *(known for known in self._needed if known is not None)])
             if not self.log.hold((self, "durable"), needed):
                 self.log.hold((self, "durable"), max(needed, self.log.oldest))
@@ -1035,9 +1048,13 @@ class WriterSink(Consumer):
                 position = await loop.run_in_executor(self._thread, self._writer.committed)
             except OSError as error:
                 # The system may have dropped what it could not write: the rows since the last position are doubtful.
-                self.failed = f"its file could not be made durable: {error_words(error)}; restart the server"
-                log.error("a sink cannot write and has stopped", sink=self.name, reason=self.failed)
+                self._stop(f"its file could not be made durable: {error_words(error)}; restart the server")
                 return self.position
+            except Outdated as outdated:
+                self._depose(outdated)
+                return self.position
+            except Refuse:
+                position = None
             if position is not None:
                 self.position = position
         self.need_position()
@@ -1081,7 +1098,8 @@ class WriterSink(Consumer):
         if self._writing is not None or self._closing or self.failed is not None:
             return
         self._cancel_timer()
-        if self._silence.lasts():
+        if self._rests:
+            self._followed = self.follows
             self._silence.hold(self)
             return
         parts = []
@@ -1101,7 +1119,7 @@ class WriterSink(Consumer):
         taken = 0
         try:
             for sequence, batch in _joined(parts):
-                if self._silence.lasts():
+                if self._rests:
                     break
                 try:
                     self._writer.write(sequence, batch)
@@ -1142,9 +1160,10 @@ class WriterSink(Consumer):
 
     def _failed_to_write(self, error: Exception) -> None:
         reason = error_words(error)
-        if not isinstance(error, OSError | Refuse):
-            self.failed = reason
-            log.error("a sink cannot write and has stopped", sink=self.name, reason=reason)
+        if isinstance(error, Outdated):
+            self._depose(error)
+        elif not isinstance(error, OSError | Refuse):
+            self._stop(reason)
         elif self.trouble is None:
             self.trouble = Trouble(reason, self._now_us())
             log.error("a sink cannot write: it waits and retries", sink=self.name, reason=reason)
@@ -1152,6 +1171,15 @@ class WriterSink(Consumer):
             self.trouble = replace(self.trouble, reason=reason)
             self.retries += 1
         self.obstacle = reason
+
+    def _stop(self, reason: str) -> None:
+        self.failed = reason
+        log.error("a sink cannot write and has stopped", sink=self.name, reason=reason)
+
+    def _depose(self, outdated: Outdated) -> None:
+        """Another server has the place, and has taken over from this one."""
+        self._stop(outdated.text)
+        self._outdated(outdated.proof)
 
     def _recovered(self) -> None:
         assert self.trouble is not None
@@ -1174,9 +1202,63 @@ class WriterSink(Consumer):
         if seconds is not None:
             self._timer = asyncio.get_running_loop().call_later(seconds, self._look_again)
 
+    @property
+    def _rests(self) -> bool:
+        return self._silence.rests(private=self._private)
+
+    @property
+    def follows(self) -> bool:
+        return self._silence.follows and not self._private
+
+    def _read_on(self) -> None:
+        if not self._rests:
+            super()._read_on()
+
+    def _fall_behind(self) -> None:
+        if not self.follows:
+            super()._fall_behind()
+            return
+        dropped = self.dropped
+        self._drop_oldest()
+        self.dropped = dropped  # the other server has written them
+
+    def _spill(self) -> None:
+        super()._spill()
+        self._share_log()
+
+    def _share_log(self) -> None:
+        """While another server writes them, rows stay in the log no longer than `retain` says."""
+        if self.follows and self.log is not None:
+            self.log.release(self)
+
     def speak(self) -> None:
         """The server may emit rows again."""
+        if self._followed:
+            self._followed = False
+            self._take_place()
         self.pump()
+
+    def _take_place(self) -> None:
+        """The server that this one has followed wrote there. Rows that are no longer retained have been written."""
+        if self.asked.policy in ("wait", "disconnect"):
+            if self.log is not None:
+                if self._behind is not None:
+                    skipped = max(self.log.oldest - self._behind, 0)
+                    self._behind += skipped
+                    self.held -= skipped
+                    if self.slow.policy == "wait":
+                        self.log.hold(self, self._behind)
+                self._hold(self.log.next - self.held)
+            return
+        # Lines do not say which numbers the other server has dropped. Rather than writing rows twice, continue with the
+        # next row, and under `latest` with the newest of each key.
+        if self._newest is None:
+            dropped = self.dropped
+            super().leave_log()
+            self._drop(self.held)
+            self.dropped = dropped
+        if self.position is not None:
+            self.prepare(SinkPosition(self.position.history, self.position.next))
 
     def _look_again(self) -> None:
         self._timer = None
@@ -1211,13 +1293,16 @@ class WriterSink(Consumer):
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._writer.close)
             self.position = self._writer.committed() or self.position
+        except Outdated as outdated:
+            if self.failed is None:
+                self._depose(outdated)
         except Exception as error:  # of any kind, as in a write: other sinks' files must still be completed
             self.failed = error_words(error)
             log.error("a sink could not complete its file", sink=self.name, reason=self.failed)
         kept = resumes and self.log is not None and self.asked.policy in ("wait", "disconnect")
         if not kept and self.log is not None:
             self.log.release((self, "durable"))
-        if not kept and (lost := held + self._writer.unfinished):
+        if not kept and not self.follows and (lost := held + self._writer.unfinished):
             self.dropped += lost
             log.error("a sink ended without writing its last rows; they are lost", sink=self.name, rows=lost)
         self._thread.shutdown(wait=False)

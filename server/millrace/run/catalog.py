@@ -56,6 +56,7 @@ from millrace.sql import Catalog as Definitions
 from millrace.sql import CreateQuery, Insert, Inspection, explain, parse, plan_all
 from millrace.sql import Planned as Step
 from millrace.sql.limits import KNOWN
+from millrace.standby.sinkfence import SinkFence
 from millrace.store.openings import Opened, abandon
 from millrace.store.places import SinkFolders
 from millrace.store.restarts import lost_state
@@ -99,6 +100,7 @@ class Catalog:
         folder: Path | None,
         archive: Archive,
         places: SinkFolders,
+        fence: SinkFence,
         planning: Planning,
         timers: Timers,
     ) -> None:
@@ -111,7 +113,7 @@ class Catalog:
         self._archive = archive
         self._inserts = Inserts(engine, runner, feeds)
         self.ledger = Ledger()
-        self.writers = Sinks(engine, runner, places)
+        self.writers = Sinks(engine, runner, places, fence)
         self.keeper = Keeper(engine, runner, self.writers, self.ledger, strategy, folder)
         self.temporaries = Temporaries(runner, timers, lambda name: self.change(DropQuery(name=name)))
         self.keeper.temporary = self.temporaries.names

@@ -83,8 +83,9 @@ from millrace.run.timers import LoopTimers, Timers
 from millrace.run.worker import Worker
 from millrace.sql.functions import install_module
 from millrace.sql.limits import Limits as SqlLimits
-from millrace.standby.epoch import Epochs, Fence
+from millrace.standby.epoch import Epoch, Epochs, Fence
 from millrace.standby.lease import PrimaryLease
+from millrace.standby.sinkfence import SinkFence
 from millrace.standby.superseded import Superseded
 from millrace.store.places import SinkFolders
 from millrace.store.restarts import Marker, UncleanEnd
@@ -166,6 +167,7 @@ class Daemon:
         threads = settings.engine.threads or min(cores(), 2)
         self.lease = _lease(settings)
         self.silence = Silence(self.lease)
+        self.sink_fence = SinkFence(lambda: Epoch(max(self.epoch or 1, self.promoted_epoch)))
         self._reader = Worker("lines") if threads > 1 else None
         self.runner = Runner(
             self.engine,
@@ -206,6 +208,7 @@ class Daemon:
             folder=settings.server.data_dir,
             archive=self.archive,
             places=SinkFolders.of(settings),
+            fence=self.sink_fence,
             planning=Planning(
                 SqlLimits(limits.sql_characters, limits.sql_tokens, limits.sql_depth), limits.sql_waiting
             ),
@@ -257,6 +260,8 @@ class Daemon:
         self.durability = None if folder is None else Durability(self, folder)
         self.standbys = None if folder is None else Standbys(self, folder)
         self.role, self.standby = self._role(folder)
+        self.silence.follows = self.standby is not None
+        self.sink_fence.outdated = self.shown_epoch
         self.moments = Moments(folder, settings.server.functions)
         self.metrics.durability = self.durability
         self.metrics.problems = self.problems

@@ -166,6 +166,8 @@ class Durability:
         await self._wait_for_standby()
         await self.recovery.tidy()
 
+        self._daemon.silence.follows = False
+        self._daemon.silence.look()
     @property
     def epochs(self) -> Epochs:
         """The known promotions: until this server records itself, those that it has replayed."""
@@ -239,6 +241,7 @@ class Durability:
         return journal
 
     def _open(self) -> Journal:
+        self._daemon.sink_fence.server_id = journal.server_id
         disk = RealDisk(self._folder / JOURNAL_FOLDER)
         journal = Journal.open(disk, reaches=max(self._checkpoints.complete(), default=0))
         try:
@@ -261,6 +264,7 @@ class Durability:
             self._bytes = -self.recovery.bytes  # the next start would replay them, too
         self._made_at = self._marked_at = time.monotonic()
         self._marked = self.recorder.recorded
+        self._daemon.sink_fence.lead(self.fence)
 
     @property
     def leads(self) -> bool:

@@ -16,6 +16,7 @@ from millrace.protocol.admin.queries import SinkView, Why
 from millrace.run.runner import Runner
 from millrace.run.threads import in_thread
 from millrace.sql import SinkDefinition
+from millrace.standby.sinkfence import Outdated, SinkFence
 from millrace.store.openings import NO_PLACE, NewSink, Opened, Openings, SinkPlace, Taken, abandon
 from millrace.store.places import SinkFolders
 from millrace.store.sinkfiles import SinkPosition
@@ -36,8 +37,9 @@ class SinkRuntime:
 class Sinks:
     """The sinks of one server."""
 
-    def __init__(self, engine: Engine, runner: Runner, places: SinkFolders) -> None:
-        self.openings = Openings(places)
+    def __init__(self, engine: Engine, runner: Runner, places: SinkFolders, fence: SinkFence) -> None:
+        self.openings = Openings(places, fence)
+        self._fence = fence
         self._engine = engine
         self._runner = runner
         self._sinks: dict[str, SinkRuntime] = {}
@@ -72,7 +74,11 @@ class Sinks:
             for name in staying
             if (path := self._sinks[name].consumer.path) is not None
         ]
-        return await in_thread(lambda: self.openings.new(sinks, others, opens=opens), abandon)
+        try:
+            return await in_thread(lambda: self.openings.new(sinks, others, opens=opens), abandon)
+        except Outdated as outdated:
+            self._fence.outdated(outdated.proof)
+            raise
 
     def add(self, definition: SinkDefinition, opened: Opened, position: Mapping[str, Any] | None = None) -> None:
         """Have a sink write. One that wrote before the server started continues after its position, or started there if
@@ -81,7 +87,16 @@ class Sinks:
         outlet = self._runner.outlets[definition.query]
         bound_us = definition.freshness_us
         freshness = None if bound_us is None else Freshness(bound_us)
-        consumer = WriterSink(definition.name, slow, opened.file, freshness, self._runner.now_us, self._runner.silence)
+        consumer = WriterSink(
+            definition.name,
+            slow,
+            opened.file,
+            freshness,
+            self._runner.now_us,
+            self._runner.silence,
+            private=opened.place.private,
+            outdated=self._fence.outdated,
+        )
         first = None
         start = {"history": outlet.history, "next": outlet.next_sequence, **(position or {})}
         if start["history"] != outlet.history:  # of a query that had this name before

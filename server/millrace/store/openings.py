@@ -16,6 +16,7 @@ import structlog
 
 from millrace.protocol import Refuse, Schema
 from millrace.sql import SinkDefinition
+from millrace.standby.sinkfence import SinkFence
 from millrace.store.places import Identity, Place, SinkFolders, error_words, identity
 from millrace.store.sinkfiles import Label, Rotation, SinkFile, StandardOutput, Unwritable, line_file, whole_files
 
@@ -29,11 +30,12 @@ WHOLE: Final[frozenset[str]] = frozenset({"parquet", "arrow"})
 class SinkPlace:
     """Where a sink writes: None for the standard output, and for a path that is refused.
 
-    `kept` is its path if that is not the one that its statement names today.
+    `kept` is its path if that is not the one that its statement names today. `private`: no other server has it.
     """
 
     place: Place | None = None
     kept: str | None = None
+    private: bool = True
 
     @property
     def outside(self) -> bool:
@@ -72,9 +74,10 @@ class Openings:
     before sinks had a folder: its relative paths were resolved against the working directory.
     """
 
-    def __init__(self, places: SinkFolders) -> None:
+    def __init__(self, places: SinkFolders, fence: SinkFence) -> None:
         self.kept: Mapping[str, str] | None = {}
         self._places = places
+        self._fence = fence
 
     def new(self, sinks: Sequence[NewSink], others: Sequence[Taken], *, opens: bool) -> dict[str, Opened]:
         """The files of new sinks. All are checked before the first is created; `opens` creates them."""
@@ -85,7 +88,10 @@ class Openings:
                 place = None if definition.path is None else self._places.locate(definition.path)
                 if place is not None:
                     taken.append(self._look(definition, place, taken))
-                found[definition.name] = Opened(self._file(definition, schema, place), SinkPlace(place))
+                private = place is None or self._places.has(place)
+                found[definition.name] = Opened(
+                    self._file(definition, schema, place), SinkPlace(place, private=private)
+                )
             if opens:
                 for name, opened in found.items():
                     self._open(name, opened.file, taken)
@@ -106,7 +112,7 @@ class Openings:
             return Opened(Unwritable(Path(path), error), SinkPlace(None, kept))
         if place.lenient:
             log.warning("a sink writes outside the folders that sinks may write to", sink=name, path=str(place.path))
-        return Opened(self._file(sink.definition, sink.schema, place), SinkPlace(place, kept))
+        return Opened(self._file(sink.definition, sink.schema, place), SinkPlace(place, kept, self._places.has(place)))
 
     def _kept(self, name: str, path: str) -> str | None:
         if self.kept is not None:
@@ -119,8 +125,8 @@ class Openings:
         if definition.format in WHOLE:
             label = Label(definition.name, definition.query, definition.format)
             rotation = Rotation(definition.rotate_rows, definition.rotate_bytes, definition.rotate_age_us)
-            return whole_files(self._places, place, schema, label, rotation)
-        return line_file(self._places, place, schema, definition.format)
+            return whole_files(self._places, place, schema, label, rotation, self._fence)
+        return line_file(self._places, place, schema, definition.format, self._fence)
 
     def _look(self, definition: SinkDefinition, place: Place, taken: Sequence[Taken]) -> Taken:
         """The file or folder of a new sink, if it may have it; nothing is created."""

@@ -139,6 +139,10 @@ class SinkFolders:
             raise refused(f"cannot write {text}: {owner}")
         return Place(whole.parent, (whole.name,), lenient=True)
 
+    def has(self, place: Place) -> bool:
+        """Whether the place is in the data directory, so that no other server writes there."""
+        return self._data is not None and place.path.is_relative_to(_real(self._data))
+
     def _listed(self) -> str:
         allowed = [f"{self.folder} (server.sink_dir)", *(f"{path} (server.allow_paths)" for path in self.allowed)]
         return " or ".join(allowed)
@@ -211,7 +215,7 @@ class SinkFolders:
                 if makes and place.makes:
                     with suppress(FileExistsError):
                         os.mkdir(name, dir_fd=handle)
-                    _sync_names(handle)
+                    sync_names(handle)
                 following = _step(name, handle, so_far)
                 os.close(handle)
                 handle = following
@@ -288,7 +292,12 @@ class SinkFolders:
     def sync_name(self, place: Place) -> None:
         """Make the name of a place durable."""
         with self.parent(place) as folder:
-            _sync_names(folder)
+            sync_names(folder)
+
+    def open_parent(self, place: Place) -> int:
+        """A handle of the folder that holds a place which exists."""
+        with self.parent(place) as folder:
+            return os.dup(folder)
 
     def open_folder(self, place: Place, *, makes: bool = False) -> int:
         """A handle of a folder, which is created if there is none."""
@@ -296,7 +305,7 @@ class SinkFolders:
         with self.parent(place, makes=makes) as parent:
             with suppress(FileExistsError):
                 os.mkdir(name, dir_fd=parent)
-            _sync_names(parent)
+            sync_names(parent)
             handle = _step(name, parent, place.path, _FOLDER)
         try:
             self._check_own(os.fstat(handle), self._own_identities(), place.path)
@@ -352,7 +361,7 @@ def _step(name: str, folder: int, path: Path, flags: int = _ON_THE_WAY) -> int:
         raise refused(f"cannot write {path}: expected a folder, got {_kind(status)}") from None
 
 
-def _sync_names(folder: int) -> None:
+def sync_names(folder: int) -> None:
     """Make the names in a folder durable. One that this user may not list cannot be synced."""
     try:
         handle = os.open(".", _FOLDER, dir_fd=folder)

@@ -5,6 +5,7 @@ Rule: a reader never sees half a row or half a file, and no row twice. Lines are
 a kill has torn is cut off. Parquet and Arrow rows wait in memory until their file is full or old enough; it is written
 aside, made durable, renamed to a free name, and listed in the folder's manifest. A write that fails has taken `taken`
 rows, and nothing of the others. After a kill rows arrive again from a position on, and a file skips what it has.
+Nothing is changed where a server of a higher epoch has written.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ import structlog
 from millrace.formats.writers import ROW_GROUP, csv_lines, csv_names, file_batch, file_schema, json_lines
 from millrace.journal.disk import settle
 from millrace.protocol import Refuse, Schema, Type
+from millrace.standby.sinkfence import OPEN, SinkFence
+from millrace.store import placemarks
 from millrace.store.holds import hold, release
 from millrace.store.places import Identity, Place, SinkFolders, identity
 from millrace.values.batch import Batch
@@ -89,6 +92,11 @@ class SinkFile(Protocol):
     there on. Some of them may have been written after that position. A sink recognizes them by their number and by what
     its place contains, and takes them without writing them again. It never reports a position before the rows below it
     are durable. If its place has lost or changed rows, it says so in `notice` and continues with the next row.
+
+    After a promotion two servers may have the place, and the older one may not know yet that it was replaced. So the
+    sink leaves the epoch of its server there, durably, before its first row, and each call that may change the place
+    first compares what is left there: both is `SinkFence.look`. A call that finds a higher epoch raises Outdated, and
+    has changed nothing. A place with transactions should compare and write in one.
 
     history     the count that the rows' sequence numbers belong to; set before the first `write`
     next        the number of the row after the last that was taken; None before the first
@@ -180,7 +188,27 @@ class Appended(Protocol):
 
     def set_label(self, text: str) -> None: ...
 
+    def epoch(self) -> str | None:
+        """The epoch that was left for other servers; None if there is none."""
+
+    def leave_epoch(self, text: str) -> None: ...
+
     def close(self) -> None: ...
+
+
+class Claimed(Protocol):
+    """A place that servers of several epochs may have."""
+
+    def epoch(self) -> str | None: ...
+
+    def leave_epoch(self, text: str) -> None: ...
+
+
+def claim(place: Claimed, path: Path, fence: SinkFence) -> None:
+    """Before a place is changed: Outdated if a server of a higher epoch has written there."""
+    text = fence.look(path, place.epoch())
+    if text is not None:
+        place.leave_epoch(text)
 
 
 def held(handle: int, path: Path) -> Identity:
@@ -201,6 +229,11 @@ class Disk:
         self._handle = places.open_file(place, makes=makes)
         self._named = False  # whether its name is known to be durable
         self.identity = held(self._handle, place.path)
+        try:
+            self._folder = places.open_parent(place)
+        except BaseException:
+            self._close_file()
+            raise
 
     def size(self) -> int:
         return os.fstat(self._handle).st_size
@@ -242,7 +275,17 @@ class Disk:
         with suppress(OSError):
             os.setxattr(self._handle, LABEL, text.encode())
 
+    def epoch(self) -> str | None:
+        return placemarks.found(self._folder, self._place.names[-1])
+
+    def leave_epoch(self, text: str) -> None:
+        placemarks.leave(self._folder, self._place.names[-1], text)
+
     def close(self) -> None:
+        os.close(self._folder)
+        self._close_file()
+
+    def _close_file(self) -> None:
         os.close(self._handle)
         release(self.identity)
 
@@ -278,9 +321,11 @@ class LineFile:
         *,
         quoted: bool = False,
         former: tuple[Encode, bytes] | None = None,
+        fence: SinkFence = OPEN,
     ) -> None:
         self.path = path
         self.history: str | None = None
+        self._fence = fence
         self._open_disk = open_disk
         self._current = (encode, header)
         self._former = former
@@ -318,6 +363,7 @@ class LineFile:
     def committed(self) -> SinkPosition | None:
         disk = self._disk
         if disk is not None and self.next is not None and self.history is not None:
+            claim(disk, self.path, self._fence)
             self._mend(disk)
             disk.sync()
             offset = disk.size() if self._tail is None else self._tail.at
@@ -360,6 +406,9 @@ class LineFile:
         """Skip the rows that the file has, after a look at them; the number of the first that it lacks."""
         tail = self._tail
         assert tail is not None
+        if self.next is not None and sequence > self.next:  # the rows before are no longer retained
+            self.next, self._tail = max(sequence, tail.following), None
+            return min(self.next, sequence + len(batch))
         rows = min(tail.following - sequence, len(batch))
         if rows > 0:
             data = self._encode(batch.slice(0, rows))
@@ -392,6 +441,7 @@ class LineFile:
         """Nothing is left to do: each write was complete. Retry to cut off torn bytes."""
         try:
             if self._disk is not None and self._whole is not None:
+                claim(self._disk, self.path, self._fence)
                 self._mend(self._disk)
             self.committed()
         finally:
@@ -408,6 +458,7 @@ class LineFile:
         if self._disk is None:
             disk = self._open_disk(makes)
             try:
+                claim(disk, self.path, self._fence)
                 self._drop_torn_header(disk)
                 self._encode, self._header = self._encoding_of(disk)
                 if self._known or not self._resume(disk, makes=makes):
@@ -419,6 +470,8 @@ class LineFile:
             if self._header and not disk.size():
                 self._append(disk, self._header)
             self._size = disk.size()
+        else:
+            claim(self._disk, self.path, self._fence)
         self._mend(self._disk)
         self._look_at_size(self._disk)
         return self._disk
@@ -459,7 +512,7 @@ class LineFile:
             return False
         disk.settle()
         size = disk.size()
-        began = self._label_of(disk)
+        began = self._label_of(disk) if self._complete or position.offset is not None else None
         if position.offset is not None and size >= position.offset and _mark(disk, position.offset) == position.mark:
             offset, first = position.offset, position.next
         elif began is not None and began >= position.next:
@@ -503,6 +556,7 @@ class LineFile:
 
     def _append(self, disk: Appended, data: bytes) -> None:
         """Append rows; after an error the file ends with the last whole one, and `taken` counts those that it has."""
+        claim(disk, self.path, self._fence)  # again: rows were encoded meanwhile
         begins, view, done = disk.size(), memoryview(data), 0
         self._appended = 0
         try:
@@ -744,15 +798,22 @@ class Label:
 
 
 class Folder:
-    """A folder for complete files."""
+    """A folder for the complete files of a sink."""
 
-    def __init__(self, places: SinkFolders, place: Place, *, makes: bool = False) -> None:
+    def __init__(self, places: SinkFolders, place: Place, sink: str, *, makes: bool = False) -> None:
         self.path = place.path
+        self._sink = sink
         self._handle = places.open_folder(place, makes=makes)
         self.identity = held(self._handle, place.path)
 
     def names(self) -> list[str]:
         return os.listdir(self._handle)
+
+    def epoch(self) -> str | None:
+        return placemarks.found(self._handle, self._sink)
+
+    def leave_epoch(self, text: str) -> None:
+        placemarks.leave(self._handle, self._sink, text)
 
     def remove(self, name: str) -> None:
         with suppress(FileNotFoundError):
@@ -882,8 +943,10 @@ class WholeFiles:
         schema: Schema,
         rotation: Rotation,
         clock: Callable[[], float] = time.monotonic,
+        fence: SinkFence = OPEN,
     ) -> None:
         self._path = path
+        self._fence = fence
         self.history: str | None = None
         self.taken = 0
         self._open_folder = open_folder
@@ -923,6 +986,8 @@ class WholeFiles:
 
     def committed(self) -> SinkPosition | None:
         """Whole files are durable."""
+        if self._folder is not None:
+            claim(self._folder, self.path, self._fence)
         at = self.resume_at
         return None if at is None or self.history is None else SinkPosition(self.history, at)
 
@@ -978,12 +1043,15 @@ class WholeFiles:
 
             folder = self._open_folder(makes)
             try:
+                claim(folder, folder.path, self._fence)
                 self._remove_leftovers(folder)
                 folder.sync()  # the names of whole files may not be durable yet
             except BaseException:
                 folder.close()
                 raise
             self._folder = folder
+        else:
+            claim(self._folder, self.path, self._fence)
         return self._folder
 
     def _remove_leftovers(self, folder: Folder) -> None:
@@ -1049,6 +1117,7 @@ class WholeFiles:
             aside = f".{name}{UNFINISHED}"
             try:
                 folder.write(aside, data)
+                claim(folder, self.path, self._fence)  # again: that took a while
                 folder.rename(aside, name)
                 break
             except FileExistsError:
@@ -1129,7 +1198,13 @@ class BufferedRows:
 # -- which one a sink has ----------------------------------------------------------------------------------------------
 
 
-def line_file(places: SinkFolders, place: Place, schema: Schema, format: str) -> LineFile:  # noqa: A002 - the option's name
+def line_file(
+    places: SinkFolders,
+    place: Place,
+    schema: Schema,
+    format: str,  # noqa: A002 - the option's name
+    fence: SinkFence = OPEN,
+) -> LineFile:
     """A file of JSON lines or CSV at a place."""
 
     def opened(makes: bool) -> Disk:
@@ -1142,14 +1217,17 @@ def line_file(places: SinkFolders, place: Place, schema: Schema, format: str) ->
             return csv_lines(file_batch(batch))
 
         former = (csv_lines, csv_names(schema)) if schema.retracts else None
-        return LineFile(place.path, opened, encode, csv_names(file_schema(schema)), quoted=quoted, former=former)
-    return LineFile(place.path, opened, json_lines)
+        header = csv_names(file_schema(schema))
+        return LineFile(place.path, opened, encode, header, quoted=quoted, former=former, fence=fence)
+    return LineFile(place.path, opened, json_lines, fence=fence)
 
 
-def whole_files(places: SinkFolders, place: Place, schema: Schema, label: Label, rotation: Rotation) -> WholeFiles:
+def whole_files(
+    places: SinkFolders, place: Place, schema: Schema, label: Label, rotation: Rotation, fence: SinkFence = OPEN
+) -> WholeFiles:
     """Parquet or Arrow files in the folder at a place."""
 
     def opened(makes: bool) -> Folder:
-        return Folder(places, places.find_folder(place), makes=makes)
+        return Folder(places, places.find_folder(place), label.sink, makes=makes)
 
-    return WholeFiles(place.path, opened, label, schema, rotation)
+    return WholeFiles(place.path, opened, label, schema, rotation, fence=fence)
