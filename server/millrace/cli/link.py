@@ -23,6 +23,8 @@ T = TypeVar("T")
 
 # Every route answers within a few engine steps: a server that takes longer is stuck.
 TIMEOUT_SECONDS: Final = 60.0
+# How long one of several servers may take to say whether it is ready.
+CHOICE_SECONDS: Final = 5.0
 DEFAULT_ADMIN: Final = "127.0.0.1:7421"
 TOKEN_WAYS: Final = "use --token-file FILE, or set MILLRACE_TOKEN_FILE or MILLRACE_TOKEN"
 FEED_TOKEN_WAYS: Final = "use --feed-token-file FILE, or set MILLRACE_FEED_TOKEN_FILE or MILLRACE_FEED_TOKEN"
@@ -37,7 +39,10 @@ class ServerError(MillraceError):
 @dataclass(frozen=True, slots=True)
 class Link:
     """The address of the server, the credentials for it, and the form of the output. `command` is the command that
-    uses it, under which the server's log and its list of changes name the client."""
+    uses it, under which the server's log and its list of changes name the client.
+
+    `admin` may name several servers, with commas: one and its standbys. Each request goes to the one that leads.
+    """
 
     admin: str
     server: str | None = None
@@ -156,10 +161,37 @@ class Link:
             raise ServerError(answer.get("detail", f"status {status}"), code=answer.get("code", "server"))
         return answer
 
+    @property
+    def addresses(self) -> list[str]:
+        return [address.strip() for address in self.admin.split(",")]
+
+    def at(self, address: str) -> Link:
+        """The same connection to one of the servers."""
+        return replace(self, admin=address)
+
+    def leading(self) -> Link:
+        """The connection to the first of several servers that is ready, as a standby is not; without one to the first
+        that answers."""
+        answering, errors = [], []
+        for link in map(self.at, self.addresses):
+            try:
+                status, _ = link.within(min(CHOICE_SECONDS, self.timeout_seconds))._say("GET", "/-/ready")
+            except MillraceError as error:
+                errors.append(error)
+                continue
+            if status == 200:
+                return link
+            answering.append(link)
+        if answering:
+            return answering[0]
+        raise errors[-1]
+
     def _say(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
         import http.client
         import ssl
 
+        if len(self.addresses) > 1:
+            return self.leading()._say(method, path, body)
         if is_dataclass(body):
             from millrace.protocol.admin.data import to_body
 

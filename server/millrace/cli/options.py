@@ -23,7 +23,10 @@ _OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
         Annotated[
             str,
             typer.Option(
-                envvar="MILLRACE_ADMIN", metavar="HOST:PORT", help="The server's HTTP port.", rich_help_panel=PANEL
+                envvar="MILLRACE_ADMIN",
+                metavar="HOST:PORT",
+                help="The server's HTTP port; with a standby both, with a comma: the one that leads is used.",
+                rich_help_panel=PANEL,
             ),
         ],
         DEFAULT_ADMIN,
@@ -34,7 +37,7 @@ _OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
             typer.Option(
                 envvar="MILLRACE_SERVER",
                 metavar="HOST:PORT",
-                help="The server's TCP port. The HTTP API reports it by default.",
+                help="The server's TCP port, or several with commas. The HTTP API reports it by default.",
                 rich_help_panel=PANEL,
             ),
         ],

@@ -6,7 +6,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 import typer
 
 from millrace.cli import show
-from millrace.cli.link import Link
+from millrace.cli.link import CHOICE_SECONDS, Link
 from millrace.cli.names import explain_unknown, request
 from millrace.protocol.errors import MillraceError, Refuse
 from millrace.protocol.timestamps import format_timestamp
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from millrace.engine.plan import StreamDefinition, Timestamps
     from millrace.offline.files import Promise
     from millrace.protocol import Schema
+    from millrace.protocol.admin.server import ServerView
     from millrace.protocol.units import UnitName
     from millrace.values.batch import Batch, Row
 
@@ -373,17 +374,17 @@ def _print_progress(link: Link, query: str, below_us: int) -> None:
 
 @contextmanager
 def connected(link: Link, *, on_lost: Callable[[BaseException | None], None] | None = None) -> Iterator[Client]:
-    """A client on the server's TCP port. With `on_lost` it reconnects after each loss of the connection, which it
-    announces there. The first connection is tried once."""
+    """A client on the server's TCP port, and on its standbys' if those are known. With `on_lost` it reconnects after
+    each loss of the connection, which it announces there. The first connection is tried once."""
     from millrace.client import Backoff, Client, ServerError
     from millrace.protocol.admin.server import ServerView
 
     server = link.view(ServerView, "server")
-    address = link.server or server.listen
+    addresses = link.server.split(",") if link.server else _listening(link, server)
     tls: Any = link.tls() if server.listen_tls else None
     try:
         client = Client(
-            address,
+            addresses,
             token=link.feed_token,
             tls=tls,
             name="millrace cli",
@@ -393,9 +394,20 @@ def connected(link: Link, *, on_lost: Callable[[BaseException | None], None] | N
     except ValueError as error:
         raise MillraceError(f"--server: {error}") from None
     except ServerError as refused:
-        raise link.turned_away_from_streams(address) if refused.code == "unauthorised" else refused from None
+        raise link.turned_away_from_streams(addresses[0]) if refused.code == "unauthorised" else refused from None
     with client:
         yield client
+
+
+def _listening(link: Link, server: ServerView) -> list[str]:
+    """The TCP ports of the servers that a link names, that of the leading one first."""
+    from millrace.protocol.admin.server import ServerView
+
+    found = [server.listen]
+    for address in link.addresses if len(link.addresses) > 1 else ():
+        with suppress(MillraceError):  # it may come back later, at another port
+            found.append(link.at(address).within(CHOICE_SECONDS).view(ServerView, "server").listen)
+    return list(dict.fromkeys(found))
 
 
 def _definition(answer: Any) -> StreamDefinition:

@@ -37,14 +37,15 @@ from millrace.cli.topmodel import (
     component_rows,
     keys,
     operator_rows,
+    standing,
 )
 from millrace.protocol.admin.operators import ComponentView, OperatorView
 from millrace.protocol.admin.server import ServerView
 from millrace.protocol.errors import MillraceError
 from millrace.protocol.words import printable
 
-# Lines besides the rows: two above the table, its heads, one below.
-FRAME_LINES: Final = 4
+# Lines besides the rows and those above the table: its heads, and one below.
+FRAME_LINES: Final = 2
 # With --once, the two samples are at most this far apart.
 ONCE_SECONDS: Final = 1.0
 
@@ -69,7 +70,8 @@ def top(
 def look(link: Link) -> Snapshot:
     """One look at the server."""
     components, operators = link.views(ComponentView, "components"), link.views(OperatorView, "operators")
-    return Snapshot(link.view(ServerView, "server").now_us, components, operators)
+    server = link.view(ServerView, "server")
+    return Snapshot(server.now_us, components, operators, standing(server))
 
 
 def _print_once(link: Link, seconds: float) -> None:
@@ -78,8 +80,12 @@ def _print_once(link: Link, seconds: float) -> None:
     now = look(link)
     levels = {"components": component_rows(before, now), "operators": operator_rows(before, now)}
     if link.as_json:
-        show.as_json({"at_us": now.at_us, "seconds": (now.at_us - before.at_us) / 1e6, **levels})
+        seconds = (now.at_us - before.at_us) / 1e6
+        show.as_json({"at_us": now.at_us, "seconds": seconds, "standby": now.standing, **levels})
         return
+    if now.standing is not None:
+        show.out(now.standing)
+        show.out("")
     for level, rows in levels.items():
         shown = columns(level, rows, sys.maxsize)
         show.table([column.head for column in shown], [[cell(column, row) for column in shown] for row in rows])
@@ -181,13 +187,17 @@ class _Screen:
         self._rows = self._view.rows(self._before, self._now)
         self._view.cursor = min(self._view.cursor, max(len(self._rows) - 1, 0))
         width, height = self._console.size
-        lines: list[Any] = [self._title(), self._place()]
+        lines: list[Any] = [self._title()]
+        if self._now.standing is not None:
+            lines.append(_text(self._now.standing))
+        lines.append(self._place())
+        height -= len(lines) + FRAME_LINES
         if self._view.help:
             lines += [_text(f"  {key:<14} {words}") for key, words in HELP]
         elif self._view.level == "operator":
-            lines.append(self._detail(height - FRAME_LINES))
+            lines.append(self._detail(height))
         else:
-            lines.append(self._table(width, height - FRAME_LINES))
+            lines.append(self._table(width, height))
         lines = [*lines, self._foot()]
         for line in lines:
             if isinstance(line, Text):

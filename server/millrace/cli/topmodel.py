@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from millrace.protocol.admin.operators import ComponentView, InputView, OperatorView, QueueView
+from millrace.protocol.admin.server import ServerView
+from millrace.protocol.words import counted
 
 Row = dict[str, Any]
 Level = Literal["components", "operators", "operator"]
@@ -18,11 +20,28 @@ Level = Literal["components", "operators", "operator"]
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One look: the server's clock, and the API's lists."""
+    """One look: the server's clock, the API's lists, and a line about its standbys, or the server that it follows."""
 
     at_us: int
     components: Sequence[ComponentView]
     operators: Sequence[OperatorView]
+    standing: str | None = None
+
+
+def standing(server: ServerView) -> str | None:
+    """A line about the server's standbys, or the server that it follows; None: it has nothing to do with either."""
+    follows = server.follows
+    if follows is not None:
+        lag = f"{counted(follows.lag_steps, 'step')}, {follows.lag_seconds:.1f} s behind"
+        state = "connected" if follows.connected else f"NOT CONNECTED ({follows.error or 'connecting'})"
+        return f"standby of {follows.server}: {state}, {lag}"
+    found = [
+        f"{one.peer} copies the data directory"
+        if one.copying
+        else f"{one.peer} {'lacks ' + counted(one.lag_steps, 'step') if one.connected else 'IS GONE'}"
+        for one in server.standbys
+    ]
+    return f"standby: {', '.join(found)}" if found else None
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------
