@@ -6,17 +6,19 @@ import json
 from contextlib import suppress
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import uvloop
 
 from millrace.client import AsyncClient, Backoff
-from millrace.run.daemon import Daemon
 from millrace.run.config import parse_where
+from millrace.run.daemon import Daemon
 from millrace.run.standby import read_role
 from millrace.standby.lease import steady_us
 from millrace.standby.superseded import SUPERSEDED, Superseded
 from tests.patience import HANG_SECONDS
-from tests.server.harness import peer, settings, until
+from tests.server.directories import feed
+from tests.server.harness import peer, settings, settle, until
 
 SQL = "CREATE STREAM s (k BIGINT); CREATE QUERY q AS SELECT k FROM s"
 QUICK = Backoff(0.001, 1.5, 0.05, attempts=10_000)
@@ -95,6 +97,7 @@ async def next_rows(subscription):
 async def test_a_primary_is_silent_while_its_standby_is_away(tmp_path, machines):
     primary = await machines.primary(tmp_path / "one", lease="1 second")  # no standby has followed it yet
     standby = await machines.start(tmp_path / "two", primary)
+    await until(lambda: not primary.lease.alone)
     async with AsyncClient(str(primary.listen)) as client:
         feed = await client.open("s")
         await feed.send([(1,)])

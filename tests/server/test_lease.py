@@ -5,6 +5,7 @@ import json
 
 import msgpack
 import pytest
+from structlog.testing import capture_logs
 
 from millrace.net.silence import Silence
 from millrace.protocol import Refuse
@@ -12,6 +13,8 @@ from millrace.protocol.messages import Ack, Ping, Pong, Result, Subscribed, Welc
 from millrace.run.config import ConfigError, load
 from millrace.run.daemon import Daemon
 from millrace.run.recovery import RecoveryStopped
+from millrace.run.standbys import Known
+from millrace.standby.alone import ALONE
 from millrace.standby.lease import PrimaryLease
 from tests.server.harness import SCHEMA_SQL, lines, peer, played, running, settings, settle, until
 
@@ -212,6 +215,68 @@ async def test_a_start_waits_for_the_standby(tmp_path, standby):
         assert (await while_heard(daemon, feeder.open())).next_sequence == 2
     daemon.stop()
     await daemon.wait_ended()
+
+
+@played
+async def test_a_server_that_no_standby_has_heard_starts_again_alone(tmp_path):
+    for _ in range(3):
+        async with with_lease(tmp_path) as daemon:
+            assert daemon.progress[0] == "ready, without a standby until one follows"
+            assert not daemon.silence.lasts()
+    async with with_lease(tmp_path) as daemon:
+        await daemon.durability.end_alone()
+        assert not (tmp_path / ALONE).exists()
+    daemon = made(tmp_path, HOUR)
+    start = asyncio.ensure_future(daemon.start())
+    await until(lambda: daemon.progress[0].startswith("waiting for the standby: the standby has not answered"))
+    assert "`millrace promote --alone`" in daemon.progress[0]
+    await settle()
+    assert not start.done()
+    daemon.stop()
+    with pytest.raises(RecoveryStopped):
+        await start
+
+
+@pytest.mark.parametrize("standby", [{"confirm": True}, HOUR], ids=["confirm", "lease"])
+@played
+async def test_an_operator_says_that_there_is_no_standby(tmp_path, standby):
+    async with running(SCHEMA_SQL, server={"data_dir": tmp_path}) as daemon:
+        with pytest.raises(Refuse, match="nothing waits for a standby"):
+            daemon.standbys.go_alone()
+    daemon = made(tmp_path, standby)
+    start = asyncio.ensure_future(daemon.start())
+    await until(lambda: daemon.durability.recorder is not None)
+    await settle()
+    assert not start.done()
+    with capture_logs() as logs:
+        daemon.standbys.go_alone()
+    assert logs[-1]["event"] == "this server works without a standby from now on, until one follows"
+    assert logs[-1]["reason"] == "the standby has not answered since the server started"
+    await start
+    for again in (False, True):
+        if again:
+            daemon = made(tmp_path, standby)
+            await daemon.start()
+        async with peer(daemon) as feeder:
+            opened = await feeder.open()
+            feeder.data(opened.next_sequence, ROWS)
+            await feeder.hear(Ack)
+        assert daemon.problems() == []
+        daemon.stop()
+        await daemon.wait_ended()
+
+
+@played
+async def test_a_connected_standby_is_not_left_out(tmp_path):
+    async with with_lease(tmp_path) as daemon:
+        await created(daemon)
+        expire(daemon)
+        daemon.standbys.known["one"] = Known("10.0.0.2", 0, 0, streams=1)
+        with pytest.raises(Refuse, match=r"a standby is connected, from 10\.0\.0\.2: stop it first"):
+            daemon.standbys.go_alone()
+        daemon.standbys.known["one"].streams = 0
+        daemon.standbys.go_alone()
+        assert not daemon.silence.lasts()
 
 
 @played

@@ -81,6 +81,15 @@ class IgnoresOldProcesses(World):
         return 1
 
 
+class ForgetsItsStandby(World):
+    """A primary that starts again believes that no standby has heard it."""
+
+    faults = ("kill", "kill", "divide", "promote")
+
+    def note_standby(self, server: Server) -> None:
+        pass
+
+
 class PromotesAtOnce(World):
     """The standby does not wait for the lease."""
 
@@ -181,6 +190,7 @@ BROKEN = [
     ByTheClockOnTheWall,
     ChecksNowAndThen,
     IgnoresOldProcesses,
+    ForgetsItsStandby,
     PromotesAtOnce,
     TrustsClocks,
     ForgetsItsWord,

@@ -218,7 +218,6 @@ class Server:
             self.state = "primary"
             self.lease = self.world.primary_lease(self.settled)
             self.lease.alone = not self.disk.has_standby
-            self.disk.has_standby = True
             self.soon(0, self.ping)
 
     # -- the primary -------------------------------------------------------------------------------
@@ -226,6 +225,7 @@ class Server:
     def ping(self) -> None:
         if self.state != "primary":
             return
+        self.world.note_standby(self)
         number = self.lease.ping(self.steady_us())
         known = self.lease.confirmed
         before = self.disk.records[known - 1] if 0 < known <= len(self.disk.records) else None
@@ -522,6 +522,10 @@ class World:
 
     def primary_lease(self, recovered: int = 0) -> PrimaryLease:
         return self.lease(self.lease_us, confirm=self.confirm, recovered=recovered, first=self.first_ping())
+
+    def note_standby(self, server: Server) -> None:
+        """Before the first ping, the primary writes down that it has a standby."""
+        server.disk.has_standby = True
 
     def first_ping(self) -> int:
         return self.random.randrange(2**40)

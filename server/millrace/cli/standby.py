@@ -11,6 +11,7 @@ from millrace.cli.link import Link
 from millrace.protocol.admin.bodies import PromotionRequest
 from millrace.protocol.admin.data import from_data, to_data
 from millrace.protocol.admin.server import FollowedView, PromotionView, ServerView
+from millrace.protocol.errors import MillraceError
 from millrace.protocol.words import counted
 
 # How long a promotion may replay what was received.
@@ -64,8 +65,23 @@ def promote(
     force: Annotated[
         bool, typer.Option("--force", help="Also while the other server still works: there are two primaries then.")
     ] = False,
+    alone: Annotated[
+        bool,
+        typer.Option(
+            "--alone",
+            help="Let a primary with standby.lease or standby.confirm work without a standby until one follows. Make "
+            "sure that the earlier one will not be promoted.",
+        ),
+    ] = False,
 ) -> None:
     """Make a standby the primary: it replays what it has received, and then accepts feeds, readers and changes."""
+    if len(link.addresses) > 1:
+        raise MillraceError("--admin: a promotion is for one server: name that one alone")
+    if alone and force:
+        raise MillraceError("--force is for a standby and --alone for a primary: use one of them")
+    if alone:
+        _go_alone(link)
+        return
     answer = link.within(PROMOTE_SECONDS).post("standby/promote", PromotionRequest(force=force))
     if link.as_json:
         show.as_json(answer)
@@ -73,6 +89,14 @@ def promote(
     done = from_data(PromotionView, answer)
     show.tell(f"{link.admin} is the primary now, in epoch {done.epoch}, after step {done.last_lsn}")
     show.tell(_missing(done))
+
+
+def _go_alone(link: Link) -> None:
+    answer = link.post("standby/alone")
+    if link.as_json:
+        show.as_json(answer)
+    else:
+        show.tell(f"{link.admin} works without a standby until one follows")
 
 
 def _missing(done: PromotionView) -> str:

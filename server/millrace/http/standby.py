@@ -72,6 +72,17 @@ def add_standby(app: FastAPI, daemon: Daemon) -> None:
     async def promote(request: PromotionRequest) -> Response:
         return shown(await daemon.promote(force=request.force))
 
+    @app.post(
+        f"{ROOT}alone",
+        responses=refusals(409),
+        summary="Let this primary, which waits for its standby, work without one until one follows",
+    )
+    async def alone() -> Response:
+        if daemon.follows:
+            raise Refuse("this server is a standby: promote it instead", code="standby")
+        _standbys(daemon).go_alone()
+        return answer({})
+
 
 def _standbys(daemon: Daemon) -> Standbys:
     if daemon.standbys is None:

@@ -516,6 +516,11 @@ class Daemon:
             return self.standby.sentence, 0
         if self.state == "starting" and recovery is None and self.standby is not None and self.standby.copied_bytes:
             return f"copying, {self.standby.copied_bytes >> 20} MB", self.standby.copied_bytes
+        if self.state == "ready" and self.lease.matters and self.lease.alone:
+            return "ready, without a standby until one follows", 0
+        awaited = None if self.durability is None else self.durability.awaits_standby
+        if self.state == "starting" and awaited is not None:
+            return f"waiting for the standby: {awaited}", 0
         if self.state != "starting" or recovery is None:
             return self.state, 0
         return f"replaying {recovery.percent} %", recovery.replayed

@@ -35,15 +35,16 @@ from millrace.journal.reader import JournalReader, open_segment
 from millrace.journal.segments import Journal, Statistics
 from millrace.journal.steps import FORM
 from millrace.observe.metrics import version
-from millrace.protocol import MillraceError
+from millrace.protocol import MillraceError, Refuse
 from millrace.protocol.admin.server import CheckpointView, JournalFullView, JournalView, PastView, RecoveryView
 from millrace.protocol.timestamps import format_timestamp
 from millrace.run.control import as_data
 from millrace.run.followerprocess import FollowerGone
 from millrace.run.following import Following
 from millrace.run.marks import Marks
-from millrace.run.recorder import Recorder
+from millrace.run.recorder import ALONE, Recorder
 from millrace.run.recovery import Recovery, RecoveryError, RecoveryStopped
+from millrace.standby.alone import forget_alone, is_alone, note_alone
 from millrace.standby.epoch import Epoch, Epochs, Fence
 from millrace.standby.lease import PrimaryLease
 from millrace.standby.superseded import check_superseded, write_superseded
@@ -120,7 +121,7 @@ class Durability:
             await self._daemon.runner.wait_drained()
             journal = await self._open_journal()
             await self._make(journal.next_lsn - 1)
-            self._daemon.lease.alone = True
+            self._note_alone()
             self._record(journal)
             return
         assert self._journal is not None
@@ -155,19 +156,23 @@ class Durability:
         promoted = self._daemon.promoted_epoch > self.epochs.newest.number
         if promoted:
             self.raise_epoch()
-            self._daemon.lease.alone = True  # until it has a standby
+            self._note_alone()
+        elif is_alone(self._folder):
+            self._daemon.lease.alone = True
+            if self._daemon.lease.matters:
+                log.warning("no standby has followed this server yet: it works without one until one does")
         self._record(self._journal)
         run()
         if promoted:  # no client may learn of an epoch that a power cut takes back
             assert self.recorder is not None
             await self.recorder.wait_synced(self.recorder.recorded)
+        self._daemon.silence.follows = False
+        self._daemon.silence.look()
         self._daemon.catalog.temporaries.rest = False
         self._daemon.catalog.keeper.recovered()
         await self._wait_for_standby()
         await self.recovery.tidy()
 
-        self._daemon.silence.follows = False
-        self._daemon.silence.look()
     @property
     def epochs(self) -> Epochs:
         """The known promotions: until this server records itself, those that it has replayed."""
@@ -236,12 +241,12 @@ class Durability:
 
     async def _open_journal(self) -> Journal:
         journal = self._journal = await asyncio.get_running_loop().run_in_executor(None, self._open)
+        self._daemon.sink_fence.server_id = journal.server_id
         if journal.torn is not None:
             log.warning("cut off the unsynced end of the journal", file=journal.torn.file, bytes=journal.torn.bytes)
         return journal
 
     def _open(self) -> Journal:
-        self._daemon.sink_fence.server_id = journal.server_id
         disk = RealDisk(self._folder / JOURNAL_FOLDER)
         journal = Journal.open(disk, reaches=max(self._checkpoints.complete(), default=0))
         try:
@@ -259,17 +264,40 @@ class Durability:
         self.recorder = self._recorder(runner.durable, self._daemon.lease)
         self.recorder.start(version(), {name: getattr(engine, name) for name in LIMITS}, self.epochs.to_data())
         self.fence = Fence(journal.server_id, self.epochs.newest)
+        self._daemon.sink_fence.lead(self.fence)
         runner.record_in(self.recorder)
         if self.recovery is not None:
             self._bytes = -self.recovery.bytes  # the next start would replay them, too
         self._made_at = self._marked_at = time.monotonic()
         self._marked = self.recorder.recorded
-        self._daemon.sink_fence.lead(self.fence)
 
     @property
     def leads(self) -> bool:
         """Whether this server records steps that it takes itself."""
         return self.recorder is not None and not self._follows
+
+    def _note_alone(self) -> None:
+        """Depend on no standby before one follows, after a restart as well."""
+        if self._daemon.lease.matters:
+            note_alone(self._folder)
+        self._daemon.lease.alone = True
+
+    def go_alone(self) -> None:
+        """An operator says that no standby will take over."""
+        assert self.recorder is not None
+        if not self.recorder.hindered:
+            raise Refuse("nothing waits for a standby: this server works", code="not_silent")
+        reason = self.recorder.awaits_standby
+        self._note_alone()
+        self.recorder.look_at_lease()
+        self._daemon.silence.look()
+        self._contact.set()
+        log.warning("this server works without a standby from now on, until one follows", reason=reason)
+
+    async def end_alone(self) -> None:
+        """A standby is about to hear this server, so that it can take over."""
+        if self._daemon.lease.alone:
+            await asyncio.get_running_loop().run_in_executor(None, forget_alone, self._folder)
 
     def heard(self, ping: int, lsn: int) -> None:
         """The standby has answered a ping, and has the records up to `lsn` on its disk."""
@@ -278,12 +306,19 @@ class Durability:
         self._daemon.silence.look()
         self._contact.set()
 
+    @property
+    def awaits_standby(self) -> str | None:
+        """Why nothing leaves the server, and what to do, if the standby does not answer."""
+        if not self.leads or self.recorder is None or not self.recorder.hindered:
+            return None
+        return f"{self.recorder.awaits_standby}; {ALONE}"
+
     async def _wait_for_standby(self) -> None:
         """A server that depends on its standby changes nothing before that has answered."""
         daemon, recorder = self._daemon, self.recorder
         assert recorder is not None
         if recorder.hindered:
-            log.warning("the start waits for the standby", reason=recorder.awaits_standby)
+            log.warning("the start waits for the standby", reason=self.awaits_standby)
         while recorder.hindered:
             self._contact.clear()
             waits = [asyncio.ensure_future(wait()) for wait in (self._contact.wait, daemon.wait_stopping)]
@@ -602,7 +637,8 @@ class Durability:
             return None
         awaited, full = self.recorder.awaits_standby, self.recorder.full
         if awaited is not None:
-            return f"Nothing leaves the server: {awaited}. It continues by itself when the standby answers."
+            way_out = f"; {ALONE}" if self.recorder.hindered else ""
+            return f"Nothing leaves the server: {awaited}. It continues by itself when the standby answers{way_out}."
         if full is None:
             return None
         return (

@@ -170,6 +170,10 @@ class Recorder:
     def heard(self, ping: int, lsn: int) -> None:
         """The standby has answered a ping, and has the records up to `lsn` on its disk."""
         self.lease.heard(ping, lsn, self._clock())
+        self.look_at_lease()
+
+    def look_at_lease(self) -> None:
+        """More steps may have effects than before."""
         if self.lease.matters:
             self._pass(self.lease.passes(self.settled, self._clock()))
 
@@ -261,7 +265,8 @@ class Recorder:
 
 
 ROOM: Final = "make room in the data directory, and the server continues by itself"
-CONTACT: Final = "the server continues by itself when the standby answers"
+ALONE: Final = "if there is no standby any more, `millrace promote --alone` lets the server work without one"
+CONTACT: Final = f"the server continues by itself when the standby answers; {ALONE}"
 
 
 def _nothing(_: int) -> None:

@@ -178,6 +178,8 @@ class Standbys:
         self, known: Known, recorder: Recorder, reader: JournalReader, worker: Worker, news: asyncio.Event
     ) -> AsyncIterator[bytes]:
         loop = asyncio.get_running_loop()
+        assert self._daemon.durability is not None
+        await self._daemon.durability.end_alone()
         lease_us = recorder.lease.lease_us
         every = PING_SECONDS if lease_us is None else min(PING_SECONDS, lease_us / 1e6 / PINGS)
         pinged = loop.time() - every
@@ -254,6 +256,17 @@ class Standbys:
                 if not known.streams:
                     del self.known[name]
         return before
+
+    def go_alone(self) -> None:
+        """An operator says that none of them will take over: another one may follow."""
+        durability = self._daemon.durability
+        if durability is None or durability.recorder is None or not durability.leads:
+            raise Refuse("this server records nothing yet: look at /-/ready", code="shutting_down")
+        connected = [known.peer for known in self.known.values() if known.streams]
+        if connected:
+            raise Refuse(f"a standby is connected, from {connected[0]}: stop it first", code="standby_connected")
+        durability.go_alone()
+        self._leased = None
 
     def check_data_dir(self) -> None:
         """Refuse a copy while there is nothing to follow."""

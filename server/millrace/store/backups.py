@@ -44,6 +44,7 @@ _LEFT_OUT: Final = (
     "addresses.part",
     "running.json",
     "standby.json",
+    "alone.json",
     "catalog.sqlite",
     JOURNAL_FOLDER,
     CHECKPOINTS,

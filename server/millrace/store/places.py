@@ -32,7 +32,7 @@ _APPEND: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NON
 NAME_BYTES: Final = 255
 PATH_BYTES: Final = 4_096
 # The server's own files in its data folder, by name prefix.
-_OWN_NAMES: Final = (CATALOG, "addresses.", "seams.", "running.", "standby.", "superseded.")
+_OWN_NAMES: Final = (CATALOG, "addresses.", "seams.", "running.", "standby.", "superseded.", "alone.")
 _KINDS: Final = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISLNK, "a symbolic link"),
