@@ -161,6 +161,17 @@ async def test_with_confirm_a_promotion_loses_nothing(tmp_path, machines):
 
 
 @played
+async def test_a_change_waits_for_the_standby_and_not_the_reverse(tmp_path, machines):
+    """The standby's answer is a request like those that wait for the change."""
+    primary = await machines.primary(tmp_path / "one", confirm=True, lease="1 hour")
+    standby = await machines.start(tmp_path / "two", primary)
+    await until(lambda: not primary.lease.alone)
+    for name in ("r", "t", "u"):
+        await primary.catalog.execute(f"CREATE QUERY {name} AS SELECT k FROM s")
+        assert standby.durability.recorder.settled >= primary.durability.recorder.passed
+
+
+@played
 async def test_without_either_the_client_learns_what_was_lost(tmp_path, machines):
     primary = await machines.primary(tmp_path / "one")
     standby = await machines.start(tmp_path / "two", primary)

@@ -167,10 +167,12 @@ def build(daemon: Daemon) -> FastAPI:
 
 
 def _at_rest(daemon: Daemon) -> Callable[[Request], Awaitable[None]]:
-    """A dependency of every route that reads the engine: FastAPI awaits it right before the route runs."""
+    """A dependency of every route that reads the engine: FastAPI awaits it right before the route runs. A change may
+    wait for the answer of the standby, so that must not wait for the change."""
 
     async def at_rest(request: Request) -> None:
-        if request.scope["path"] not in OPEN_PATHS:
+        path = request.scope["path"]
+        if path not in OPEN_PATHS and not path.startswith(ROOT):
             await daemon.runner.at_rest()
 
     return at_rest

@@ -467,8 +467,8 @@ class Daemon:
         )
 
     def tuples_taken(self) -> int:
-        """Tuples that the engine's streams have taken in."""
-        return sum(stream.source.counts.input_tuples for stream in self.engine.streams_by_name.values())
+        """Tuples that the engine's streams have taken in. Also asked while a thread changes the engine."""
+        return sum(stream.source.counts.input_tuples for stream in tuple(self.engine.streams_by_name.values()))
 
     # -- epochs ------------------------------------------------------------------------------------
 
