@@ -12,6 +12,7 @@ from millrace.engine.events import HoldQuery
 from millrace.protocol import MillraceError, Refuse
 from millrace.protocol.admin.data import to_data
 from millrace.run import seams
+from millrace.standby.superseded import Superseded
 from tests.patience import HANG_SECONDS
 from tests.server.harness import running, served, until
 from tests.server.test_api import ask as answer
@@ -106,7 +107,7 @@ def test_history_and_live_are_one_sequence(tmp_path, sql, unit, monkeypatch):
             found = await live(daemon)
             assert not found.history_done
             assert "before its seam" in daemon.why("q").text
-            assert daemon.seams.tell("q", found.seam_us, True).state == "caught up"
+            assert (await daemon.seams.tell("q", found.seam_us, True)).state == "caught up"
             assert "seam" not in daemon.why("q").text
             seam = found.seam_us
             below = [row for row in rows.of["always"] if row[0] < seam]
@@ -116,8 +117,8 @@ def test_history_and_live_are_one_sequence(tmp_path, sql, unit, monkeypatch):
             assert rows.of["q"]
             assert any("QUERY q " in statement for statement in daemon.catalog.keeper.statements())
             with pytest.raises(Refuse, match="go to /past, not to /elsewhere: continue with the first"):
-                daemon.seams.tell("q", None, False, "/elsewhere")
-            assert daemon.seams.tell("q", None, False, "/past").out == "/past"
+                await daemon.seams.tell("q", None, False, "/elsewhere")
+            assert (await daemon.seams.tell("q", None, False, "/past")).out == "/past"
             told = {query.name: query.since_us for query in daemon.queries()}
             assert told["q"] is None
             assert told["always"] > 0
@@ -305,7 +306,7 @@ def test_what_has_no_past(tmp_path, sql, said):
 @served()
 async def test_only_a_live_query_can_be_done(daemon):
     with pytest.raises(Refuse, match="was not created"):
-        daemon.seams.tell("q", None, True)
+        await daemon.seams.tell("q", None, True)
     with pytest.raises(Refuse, match="is not waiting for its history"):
         await daemon.runner.command(HoldQuery("q"))
     assert json.dumps([to_data(query) for query in daemon.queries()])
@@ -340,3 +341,35 @@ def test_over_http(tmp_path):
             assert (await ask(daemon, "POST", "/api/v1/streams/a/archive"))["archive"]["waiting_rows"] == 0
 
     play(run())
+
+
+def test_a_seam_reaches_the_standby(tmp_path):
+    """It is defined after the standby has copied the data directory."""
+
+    async def until_promoted():
+        async with running(STREAMS, server={"data_dir": tmp_path / "one"}) as primary:
+            some(primary, 0, 300)
+            await primary.runner.wait_drained()
+            follow = {"follow": f"http://{primary.admin}"}
+            async with running(server={"data_dir": tmp_path / "two"}, standby=follow) as standby:
+                await primary.seams.begin(f"CREATE QUERY q AS {WINDOWS}", None, "/past")
+                found = await live(primary)
+                assert found.given > 0
+                await until(lambda: standby.seams.kept() == primary.seams.kept() != {})
+                assert (await primary.seams.tell("q", found.seam_us, False)).history_us == found.seam_us
+                await until(lambda: standby.seams.kept() == primary.seams.kept())
+                assert standby.seams.look("q") == primary.seams.look("q")
+                await primary.catalog.execute("ALTER QUERY q RENAME TO r")
+                await until(lambda: standby.seams.kept().keys() == {"r"})
+                await standby.promote(force=True)
+                assert (await standby.seams.tell("r", None, True)).state == "caught up"
+
+    async def again():
+        async with running(server={"data_dir": tmp_path / "two"}) as daemon:
+            assert daemon.seams.look("r").history_done
+
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(Superseded):  # the old primary, in the end
+        play(until_promoted())
+    play(again())

@@ -533,7 +533,7 @@ def _add_backfills(app: FastAPI, daemon: Daemon) -> None:
         summary="Report how far the rows before its seam have been computed",
     )
     async def tell(name: Name, request: BackfillProgress) -> Response:
-        return shown(daemon.seams.tell(name, request.history_us, request.done, request.out))
+        return shown(await daemon.seams.tell(name, request.history_us, request.done, request.out))
 
     @app.delete(
         "/api/v1/backfills/{name}",

@@ -118,6 +118,7 @@ class Catalog:
         self.temporaries = Temporaries(runner, timers, lambda name: self.change(DropQuery(name=name)))
         self.keeper.temporary = self.temporaries.names
         self.performer = Performer(engine, runner, feeds, metrics, archive, self.writers, self.temporaries)
+        self.seams: Callable[[], Mapping[str, Any]] = dict  # those of live queries, as plain data
         self.inspect: Callable[[Inspection, StatementView], Awaitable[StatementView]] = _show_nothing
         self._one_at_a_time = asyncio.Lock()
         self._ending = False
@@ -427,7 +428,7 @@ class Catalog:
     async def note_undecided(self) -> None:
         """Have the journal know it."""
         if self._runner.recorded:
-            await self._runner.command(events.Change(()), note=self.undecided())
+            await self._runner.command(events.Change(()), note={**self.undecided(), "seams": self.seams()})
 
     async def _admitted(self, change: Callable[[], Coroutine[Any, Any, T]], labels: Sequence[ChangeLabel]) -> T:
         """Make a change that needs the planner. It goes on if its client leaves."""

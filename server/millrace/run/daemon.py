@@ -217,6 +217,7 @@ class Daemon:
         self.catalog.inspect = Inspector(self).show
         self.runner.on_failure = self.catalog.query_failed
         self.seams = Seams(self)
+        self.catalog.seams = self.seams.kept
         self.catalog.performer.on_query_dropped = self.seams.dropped
         self.catalog.performer.on_query_renamed = self.seams.renamed
         self.trials = Trials(self.engine, self.runner, self.catalog)

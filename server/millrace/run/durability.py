@@ -540,6 +540,7 @@ class Durability:
             "archive": archived,
             "places": catalog.writers.kept_places(),
             **catalog.undecided(),
+            "seams": catalog.seams(),
         }
 
     def _fork(self, lsn: int) -> int:

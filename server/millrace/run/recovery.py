@@ -156,6 +156,8 @@ class Recovery:
         keeper.catching_up = set(control["catching_up"])
         held = map(ComponentDecisions.model_validate_json, control["held"])
         keeper.held = {found.first: found for found in held}
+        if "seams" in control:  # most notes have none, and those of earlier versions
+            self._daemon.seams.take(control["seams"])
 
     # -- the journal -------------------------------------------------------------------------------
 

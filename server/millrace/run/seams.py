@@ -8,7 +8,8 @@ program that computes them reports its progress with `tell`, and then the query 
 
 Rule: a query that is not live yet is not in the catalog's file. If the server ends first, the request is void; a query
 that started again without its past would have an unseen gap. The seam of a live query and the progress of its history
-are saved next to the catalog, because the program that computes that part may outlive the server.
+are saved next to the catalog, because the program that computes that part may outlive the server. They are noted in the
+journal, too, from which a standby learns them.
 """
 
 from __future__ import annotations
@@ -158,7 +159,7 @@ class Seams:
             return "It is live; rows before its seam are still being computed from history."
         return f"{job.rows:,} of {job.of:,} archived rows are processed."
 
-    def tell(self, query: str, until_us: int | None, done: bool, out: str | None = None) -> BackfillView:
+    async def tell(self, query: str, until_us: int | None, done: bool, out: str | None = None) -> BackfillView:
         """Record the progress of the program that computes the rows below the seam, and where these rows go."""
         job = self._find(query)
         if done and job.phase != "live":
@@ -173,6 +174,7 @@ class Seams:
         job.told_us = until_us if until_us is not None else job.told_us
         job.done = job.done or done
         self._keep()
+        await self._daemon.catalog.note_undecided()
         return self._view(job)
 
     async def cancel(self, query: str) -> CancelReply:
@@ -185,6 +187,7 @@ class Seams:
             await self._give_up(job, "it was cancelled")
         del self._jobs[query]
         self._keep()
+        await self._daemon.catalog.note_undecided()
         return CancelReply(query=query, cancelled=job.phase != "live")
 
     def dropped(self, query: str) -> None:
@@ -218,22 +221,36 @@ class Seams:
         if path is None or not path.exists():
             return
         try:
-            for name, kept in json.loads(path.read_text("utf-8")).items():
-                plan = self._daemon.catalog.known.queries.get(name)
-                if plan is not None:
-                    self._jobs[name] = _Job(plan, (), phase="live", **{key: kept[key] for key in KEPT})
+            self._adopt(json.loads(path.read_text("utf-8")))
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise HistoryError(f"{path}: expected a file written by a server, got {words(error)}") from None
         self._keep()  # without dropped queries: another may get the name
+
+    def take(self, kept: Mapping[str, Mapping[str, Any]]) -> None:
+        """In a replay: what the journal says of the seams of live queries."""
+        if kept != self.kept():
+            self._jobs.clear()
+            self._adopt(kept)
+            self._keep()
+
+    def _adopt(self, kept: Mapping[str, Mapping[str, Any]]) -> None:
+        for name, of in kept.items():
+            plan = self._daemon.catalog.known.queries.get(name)
+            if plan is not None:
+                self._jobs[name] = _Job(plan, (), phase="live", **{key: of[key] for key in KEPT})
+
+    def kept(self) -> dict[str, dict[str, Any]]:
+        """The seams of the live queries, as plain data."""
+        return {
+            name: {key: getattr(job, key) for key in KEPT} for name, job in self._jobs.items() if job.phase == "live"
+        }
 
     def _keep(self) -> None:
         """Write down where the seams of the live queries are."""
         path = self._path
         if path is None:
             return
-        live = {
-            name: {key: getattr(job, key) for key in KEPT} for name, job in self._jobs.items() if job.phase == "live"
-        }
+        live = self.kept()
         try:
             if live or path.exists():
                 write_whole(path, json.dumps(live, indent=1).encode() + b"\n")
