@@ -37,7 +37,7 @@ from millrace.protocol import Schema
 from millrace.store.places import SinkFolders
 from millrace.store.resultlog import ResultLog
 from millrace.store.results import ResultLimits, Results, ResultsBroken
-from millrace.store.sinkfiles import Label, Rotation, SinkFile, SinkPosition, line_file, whole_files
+from millrace.store.sinkfiles import Label, NotDurableError, Rotation, SinkFile, SinkPosition, line_file, whole_files
 from millrace.values.batch import Batch
 from millrace.values.retention import parse_keep, parse_retain
 from tests.disk.calls import Recording
@@ -60,6 +60,7 @@ ACTIONS = (
     "commit",
     "archive",
     "age",
+    "rotate",
 )
 DAY_US = 86_400_000_000
 
@@ -226,6 +227,8 @@ class Server:
         except OSError:
             if queue.next < self.emitted:
                 queue.next += queue.file.taken
+        except NotDurableError:
+            queue.failed = True
 
     # -- actions -----------------------------------------------------------------------------------
 
@@ -262,6 +265,15 @@ class Server:
 
     def age(self) -> None:
         self.now_us += 10_000_000
+
+    def rotate(self) -> None:
+        """Another program renames files of lines, as a rotation of logs does."""
+        folder = self.world.folder / "sinks" / "below"
+        for ending in LINES:
+            if (folder / f"out.{ending}").exists() and self.random.random() < 0.7:
+                self.world.rotations += 1
+                with suppress(OSError):
+                    os.rename(folder / f"out.{ending}", folder / f"out.{ending}.{self.world.rotations:04d}")
 
     def commit(self) -> None:
         """A sink whose file can't be made durable stops until the next start."""
@@ -365,10 +377,12 @@ class Server:
     def _audit_sink(self, ending: str, queue: Queue) -> None:
         folder, batch = self.world.folder / "sinks" / "below", rows_of(0, self.lives)
         path = folder / f"out.{ending}"
-        if ending == "jsonl":
-            assert path.read_bytes() == json_lines(batch), "lines"
-        elif ending == "csv":
-            assert path.read_bytes() == csv_names(file_schema(SCHEMA)) + csv_lines(file_batch(batch)), "table"
+        if ending in LINES:
+            header = csv_names(file_schema(SCHEMA)) if ending == "csv" else b""
+            found = [one.read_bytes() for one in (*sorted(folder.glob(f"{path.name}.*")), path)]
+            assert all(part.startswith(header) for part in found if part), "header"
+            rows_found = b"".join(part[len(header) :] for part in found)
+            assert rows_found == (csv_lines(file_batch(batch)) if header else json_lines(batch)), ending
         else:
             entries = [json.loads(line) for line in (path / "_f.manifest.jsonl").read_bytes().splitlines()] \
                 if (path / "_f.manifest.jsonl").exists() else []  # fmt: skip
@@ -398,6 +412,7 @@ class World:
         self.disk = Folder()
         self.life = 0
         self.promised = 0
+        self.rotations = 0
         self.cuts = 0
         self._plan = Plan([], None)
         self._changes = 0

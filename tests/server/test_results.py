@@ -191,6 +191,22 @@ def test_a_tail_torn_at_any_byte_is_cut_and_comes_again(memory_path):
     assert kept == {0, 30, 36, 44, following}
 
 
+def test_a_head_that_ends_in_zeros_is_torn(memory_path):
+    """A power cut has lost the rest of it, and not the rows."""
+    results, log = made(memory_path / "a")
+    log.append(0, rows_of(0, 30))
+    results.work(final=True)
+    (path,) = (memory_path / "a/results" / HISTORY).iterdir()
+    content = path.read_bytes()
+    head = len(rowfiles.write_head(log._files[0].head))
+    folder = memory_path / "b"
+    (folder / "results" / HISTORY).mkdir(parents=True)
+    for whole in range(head):
+        (folder / "results" / HISTORY / path.name).write_bytes(content[:whole] + bytes(head - whole) + content[head:])
+        _, torn = made(folder)
+        assert torn.next == 0
+
+
 def test_a_flipped_bit_is_never_a_row(memory_path):
     """In the last file it ends the log there, before that it is reported; readers go on after the damage."""
     rng = random.Random(5)

@@ -2,6 +2,7 @@
 
 import asyncio
 import csv
+import errno
 import io
 import json
 import os
@@ -19,7 +20,7 @@ from millrace.store import resultlog
 from millrace.store import results as results_module
 from millrace.store.places import SinkFolders
 from millrace.store.results import Results
-from millrace.store.sinkfiles import Folder, Label, Rotation, SinkPosition, line_file, whole_files
+from millrace.store.sinkfiles import Folder, Label, NotDurableError, Rotation, SinkPosition, line_file, whole_files
 from millrace.values.batch import Batch
 from millrace.values.retention import parse_retain
 from tests.server.harness import until
@@ -159,6 +160,82 @@ def test_log_rotation_and_a_kill_double_no_row(tmp_path, ending):
     assert file.notice is None
     assert content(moved.parent, ending) == list(range(15))
     assert content(tmp_path, ending) == list(range(15, 25))
+
+
+@pytest.mark.parametrize("ending", LINES)
+@pytest.mark.parametrize("how", ["no file", "empty", "header", "rotated twice", "copied", "torn"])
+@pytest.mark.parametrize("committed", [0, 4])
+def test_log_rotation_and_a_kill_before_the_next_file_double_no_row(tmp_path, ending, how, committed):
+    file = restarted(tmp_path, ending, SinkPosition(HISTORY, 0), makes=True)
+    stored = SinkPosition(HISTORY, 0, **file.start())
+    path, moved = tmp_path / f"out.{ending}", tmp_path / f"out.{ending}.1"
+    if committed:
+        file.write(0, rows_of(0, committed))
+        stored = file.committed()
+    file.write(committed, rows_of(committed, 10 - committed))
+    header = path.read_bytes().partition(b"0")[0] if ending == "csv" else b""
+    if how == "copied":
+        if not committed:
+            pytest.skip("nothing says which file was copied")
+        moved.write_bytes(path.read_bytes())
+        os.truncate(path, 0)
+    else:
+        path.rename(moved)
+    if how == "rotated twice":
+        file.write(10, rows_of(10, 5))
+        moved.rename(tmp_path / f"out.{ending}.2")
+        path.rename(moved)
+    elif how == "empty":
+        path.touch()
+    elif how == "header":
+        path.write_bytes(header)
+    elif how == "torn":
+        os.truncate(moved, moved.stat().st_size - 1)
+    written = 15 if how == "rotated twice" else 9 if how == "torn" else 10
+    file.abandon()
+    file = restarted(tmp_path, ending, stored)
+    file.write(stored.next, rows_of(stored.next, 20 - stored.next))
+    file.close()
+    assert file.notice is None
+    assert content(tmp_path, ending) == list(range(written, 20))
+
+
+@pytest.mark.parametrize("ending", LINES)
+def test_a_new_file_has_its_label_before_its_rows(tmp_path, ending, monkeypatch):
+    """A label that cannot be stored because the disk is full is tried again, and no row precedes it."""
+    file = restarted(tmp_path, ending, SinkPosition(HISTORY, 0), makes=True)
+    path, set_label = tmp_path / f"out.{ending}", os.setxattr
+    header = path.read_bytes()
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "setxattr", full)
+    with pytest.raises(OSError, match="No space"):
+        file.write(0, rows_of(0, 3))
+    assert path.read_bytes() in (b"", header)
+    monkeypatch.setattr(os, "setxattr", set_label)
+    file.write(0, rows_of(0, 3))
+    assert os.getxattr(path, "user.millrace") == f"{HISTORY} 0".encode()
+    assert content(tmp_path, ending) == [0, 1, 2]
+    file.close()
+
+
+@pytest.mark.parametrize("ending", LINES)
+def test_a_rotated_file_that_cannot_be_made_durable_ends_the_sink(tmp_path, ending, monkeypatch):
+    """A second sync would report success without what the first one has lost."""
+    file = restarted(tmp_path, ending, SinkPosition(HISTORY, 0), makes=True)
+    file.write(0, rows_of(0, 3))
+    (tmp_path / f"out.{ending}").rename(tmp_path / f"out.{ending}.1")
+
+    def broken(_):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(NotDurableError, match="could not be made durable: Input/output error; restart the server"):
+        file.write(3, rows_of(3, 3))
+    monkeypatch.undo()
+    file.abandon()
 
 
 @pytest.mark.parametrize("ending", LINES)

@@ -29,7 +29,7 @@ from millrace.protocol.words import counted
 from millrace.standby.sinkfence import Outdated
 from millrace.store.places import Identity, error_words
 from millrace.store.resultlog import ResultLog
-from millrace.store.sinkfiles import SinkFile, SinkPosition
+from millrace.store.sinkfiles import NotDurableError, SinkFile, SinkPosition
 from millrace.values.batch import Batch
 
 log = structlog.get_logger()
@@ -1047,8 +1047,7 @@ class WriterSink(Consumer):
             try:
                 position = await loop.run_in_executor(self._thread, self._writer.committed)
             except OSError as error:
-                # The system may have dropped what it could not write: the rows since the last position are doubtful.
-                self._stop(f"its file could not be made durable: {error_words(error)}; restart the server")
+                self._stop(str(NotDurableError(error)))
                 return self.position
             except Outdated as outdated:
                 self._depose(outdated)

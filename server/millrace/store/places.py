@@ -270,8 +270,10 @@ class SinkFolders:
         """A handle that appends to a regular file, which is created if there is none."""
         path = place.path
         with self.parent(place, makes=makes) as folder:
-            with suppress(FileNotFoundError):
+            try:
                 _check_regular(os.stat(place.names[-1], dir_fd=folder, follow_symlinks=False), path)
+            except FileNotFoundError:
+                sync_names(folder)  # a file that was renamed must not lose both names to the new one
             try:
                 handle = os.open(place.names[-1], _APPEND, 0o666, dir_fd=folder)
             except OSError as error:
@@ -359,6 +361,18 @@ def _step(name: str, folder: int, path: Path, flags: int = _ON_THE_WAY) -> int:
             raise
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
         raise refused(f"cannot write {path}: expected a folder, got {_kind(status)}") from None
+
+
+def names_in(folder: int) -> list[str]:
+    """The names in a folder, in order; none if this user may not list it."""
+    try:
+        handle = os.open(".", _FOLDER, dir_fd=folder)
+    except PermissionError:
+        return []
+    try:
+        return sorted(os.listdir(handle))
+    finally:
+        os.close(handle)
 
 
 def sync_names(folder: int) -> None:

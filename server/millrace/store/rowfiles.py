@@ -94,7 +94,7 @@ def read_head(handle: int, path: Path) -> tuple[Head, int] | None:
     if len(start) < _HEAD.size:
         return None
     magic, length, checksum = _HEAD.unpack(start)
-    if magic != MAGIC or length > MOST_HEAD_BYTES:
+    if magic != MAGIC or not 0 < length <= MOST_HEAD_BYTES:
         return None
     data = os.pread(handle, length, _HEAD.size)
     if len(data) < length or zlib.crc32(data) != checksum:

@@ -16,7 +16,7 @@ import secrets
 import sys
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,7 +32,7 @@ from millrace.protocol import Refuse, Schema, Type
 from millrace.standby.sinkfence import OPEN, SinkFence
 from millrace.store import placemarks
 from millrace.store.holds import hold, release
-from millrace.store.places import Identity, Place, SinkFolders, identity
+from millrace.store.places import Identity, Place, SinkFolders, error_words, identity, names_in
 from millrace.values.batch import Batch
 
 log = structlog.get_logger()
@@ -53,6 +53,8 @@ MARK_BYTES: Final = 4_096
 LABEL: Final = "user.millrace"
 # A link that the file system does not offer; a plain renaming has to do.
 _NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)
+# Errors of a disk that is full or broken, not of one that lacks something.
+_FAILING: Final = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 # More than a line of a manifest has: the name of a file, twice at most, and numbers.
 MOST_LINE_BYTES: Final = 4_096
 _JSON: Final = msgspec.json.Encoder()
@@ -153,6 +155,14 @@ class SinkFile(Protocol):
         """Close handles, without writing anything."""
 
 
+class NotDurableError(Exception):
+    """A sync failed, and a second one could succeed without what the system has dropped. The next start finds out which
+    rows are there."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(f"its file could not be made durable: {error_words(error)}; restart the server")
+
+
 # -- lines -------------------------------------------------------------------------------------------------------------
 
 
@@ -187,6 +197,9 @@ class Appended(Protocol):
         """The text that was stored with the file; None if there is none, or the file system has no such thing."""
 
     def set_label(self, text: str) -> None: ...
+
+    def rotated(self) -> Iterator[Appended]:
+        """Files next to it that may have had its name before. The caller closes each."""
 
     def epoch(self) -> str | None:
         """The epoch that was left for other servers; None if there is none."""
@@ -272,8 +285,18 @@ class Disk:
             return None
 
     def set_label(self, text: str) -> None:
-        with suppress(OSError):
+        try:
             os.setxattr(self._handle, LABEL, text.encode())
+        except OSError as error:
+            if error.errno in _FAILING:
+                raise  # the file system has labels, and could not store this one
+
+    def rotated(self) -> Iterator[Disk]:
+        name = self._place.names[-1]
+        for other in names_in(self._folder):
+            if other.startswith(name) and other != name:
+                with suppress(FileNotFoundError, PermissionError, Refuse):  # not a file, or not ours
+                    yield Disk(self._places, self._place.named(other))
 
     def epoch(self) -> str | None:
         return placemarks.found(self._folder, self._place.names[-1])
@@ -302,8 +325,9 @@ class LineFile:
     """JSON lines or CSV, appended. A file that was moved away or deleted is created again.
 
     `former` is an older encoding with its header. A file that starts with that header keeps this encoding. A new file
-    is labelled with the history and the number of its first row: after log rotation and a kill, that says which rows
-    are in the earlier file.
+    is labelled with the history and the number of its first row, durably before that row: after log rotation and a
+    kill, that says which rows are in the earlier file. If the kill came before the label, the earlier file is looked
+    for, by its label or the checksum of the position, among those whose name starts with this one's.
 
     While rows arrive again that the file has (`_tail`), each is compared with the bytes there.
     """
@@ -388,9 +412,9 @@ class LineFile:
         if self.taken == len(batch):
             return
         if self._first is None:
-            self._first = sequence
             if disk.size() <= len(self._header):
-                disk.set_label(f"{self.history} {sequence}")
+                self._head(disk, sequence)
+            self._first = sequence
         if self._header and not disk.size():
             self._append(disk, self._header)
         try:
@@ -401,6 +425,19 @@ class LineFile:
             raise
         self.taken = len(batch)
         self.next = first + len(batch)
+
+    def _head(self, disk: Appended, sequence: int) -> None:
+        """Before its first row, make a new file's header and label durable: a power cut must not leave rows alone."""
+        if self._header and not disk.size():
+            self._append(disk, self._header)
+        try:
+            disk.set_label(f"{self.history} {sequence}")
+            disk.sync()
+        except OSError:
+            with suppress(OSError):  # what a failed sync has dropped is written again
+                disk.truncate(0)
+            self._size = disk.size()
+            raise
 
     def _compare(self, disk: Appended, sequence: int, batch: Batch) -> int:
         """Skip the rows that the file has, after a look at them; the number of the first that it lacks."""
@@ -459,6 +496,8 @@ class LineFile:
             disk = self._open_disk(makes)
             try:
                 claim(disk, self.path, self._fence)
+                if not (makes or self._known):
+                    disk.settle()
                 self._drop_torn_header(disk)
                 self._encode, self._header = self._encoding_of(disk)
                 if self._known or not self._resume(disk, makes=makes):
@@ -485,7 +524,10 @@ class LineFile:
                     f"{self.next}"
                 )
         else:
-            disk.sync()
+            try:
+                disk.sync()
+            except OSError as error:
+                raise NotDurableError(error) from error
         self.abandon()
         self._whole = self._tail = self._first = None
 
@@ -510,15 +552,20 @@ class LineFile:
         position = self._position
         if makes or position is None:
             return False
-        disk.settle()
         size = disk.size()
         began = self._label_of(disk) if self._complete or position.offset is not None else None
-        if position.offset is not None and size >= position.offset and _mark(disk, position.offset) == position.mark:
-            offset, first = position.offset, position.next
+        at, begin = position.offset or 0, len(self._header)
+        known = position.offset is not None and size >= at and _mark(disk, at) == position.mark
+        if known and (at > begin or (began is None and size > begin)):  # else any file looks like it
+            offset, first = at, position.next
         elif began is not None and began >= position.next:
-            offset, first = len(self._header), began  # the rows below are in the file before log rotation
+            offset, first = begin, began  # the rows below are in the file before log rotation
+        elif (following := self._after_rotated(disk)) is not None:
+            offset, first = begin, following
+        elif known:
+            offset, first = at, position.next
         else:
-            if position.offset is not None:
+            if at > begin:
                 lost = "is gone" if not size else "is another file, or was changed by another program"
                 missing = f"the rows up to {position.next - 1} may be missing"
                 self._say(f"{self.path} {lost}: {missing}; it continues with row {position.next}")
@@ -535,6 +582,32 @@ class LineFile:
             self._tail = Tail(offset, first + rows)
         return True
 
+    def _after_rotated(self, disk: Appended) -> int | None:
+        """The number of the row after those in files that were renamed since the position, if a kill or a power cut
+        came before the present file had its label; None if none is found."""
+        position = self._position
+        if position is None or position.offset is None or not self._complete:
+            return None
+        ends = []
+        for other in disk.rotated():
+            try:
+                other.settle()
+                size, began = other.size(), self._label_of(other)
+                if began is not None and began >= position.next:
+                    begin, first = len(self._header), began
+                elif len(self._header) < position.offset <= size and _mark(other, position.offset) == position.mark:
+                    begin, first = position.offset, position.next
+                else:
+                    continue
+                whole, rows = _whole_rows(other, begin, size, quoted=self._quoted)
+                if whole < size:
+                    other.truncate(whole)
+                    other.sync()
+                ends.append(first + rows)
+            finally:
+                other.close()
+        return max(ends, default=None)
+
     def _label_of(self, disk: Appended) -> int | None:
         """The number of the file's first row in this history."""
         history, _, first = (disk.label() or "").partition(" ")
@@ -542,11 +615,12 @@ class LineFile:
         return int(first) if mine and first.isdecimal() else None
 
     def _drop_torn_header(self, disk: Appended) -> None:
-        """A kill may have left a part of a new file's header, and a power cut its size alone: zeros."""
+        """A kill may have left a part of a new file's header, and a power cut zeros in place of some of it."""
         size = disk.size()
         if 0 < size <= len(self._header):
             data = disk.read(size, 0)
-            if data != self._header and (self._header.startswith(data) or not data.strip(b"\0")):
+            torn = all(found in (0, wanted) for found, wanted in zip(data, self._header, strict=False))
+            if data != self._header and torn:
                 disk.truncate(0)
 
     def _encoding_of(self, disk: Appended) -> tuple[Encode, bytes]:
