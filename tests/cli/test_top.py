@@ -25,8 +25,10 @@ from millrace.cli.topmodel import (
     keys,
     number,
     operator_rows,
+    standing,
 )
 from millrace.protocol.admin.operators import ComponentView, OperatorView
+from millrace.protocol.admin.server import ServerView
 from tests.cli.conftest import clean_environment
 from tests.patience import HANG_SECONDS
 from tests.views import view
@@ -107,6 +109,23 @@ def test_staleness_is_shown_where_there_is_any():
     rows = operator_rows(before, Snapshot(5, [], stale))
     (column,) = [column for column in columns("operators", rows, 200) if column.key == "staleness_us"]
     assert cell(column, rows[0]) == "2 ms"
+
+
+def test_a_line_is_about_standbys():
+    def line(follows=None, *standbys):
+        return standing(view(ServerView, {"follows": follows, "standbys": standbys}))
+
+    followed = {"server": "http://a:1", "connected": True, "error": None, "lag_steps": 3, "lag_seconds": 1.24}
+    assert line() is None
+    assert line(followed) == "standby of http://a:1: connected, 3 steps, 1.2 s behind"
+    away = {**followed, "connected": False, "error": "no route"}
+    assert line(away) == "standby of http://a:1: NOT CONNECTED (no route), 3 steps, 1.2 s behind"
+    found = [
+        {"peer": "10.0.0.2", "connected": True, "copying": False, "lag_steps": 1},
+        {"peer": "10.0.0.3", "connected": False, "copying": False, "lag_steps": 9},
+        {"peer": "10.0.0.4", "connected": False, "copying": True, "lag_steps": 9},
+    ]
+    assert line(None, *found) == "standby: 10.0.0.2 lacks 1 step, 10.0.0.3 IS GONE, 10.0.0.4 copies the data directory"
 
 
 @given(st.floats(0, 1e15))

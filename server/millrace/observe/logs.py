@@ -95,6 +95,12 @@ EVENTS: Final[dict[str, LogEvent]] = {
     "the start waits for the standby": LogEvent(
         "warning", ("reason",), "The server depends on its standby (`[standby] lease`, `confirm`) and has not heard it."
     ),
+    "no standby has followed this server yet: it works without one until one does": LogEvent(
+        "warning", (), "`[standby] lease` and `confirm` have no effect so far."
+    ),
+    "this server works without a standby from now on, until one follows": LogEvent(
+        "warning", ("reason",), "An operator has said so with `millrace promote --alone`."
+    ),
     "made a checkpoint": LogEvent(
         "info", ("steps", "pause_seconds"), "A start from here repeats no step up to this one; the loop waited so long."
     ),
@@ -324,7 +330,9 @@ EVENTS: Final[dict[str, LogEvent]] = {
         "A full disk, a permission, or a missing folder. `on_slow` decides how many rows it holds.",
     ),
     "a sink writes again": LogEvent("info", ("sink", "seconds", "lost"), "The problem of the previous row is over."),
-    "a sink cannot write and has stopped": LogEvent("error", ("sink", "reason"), "Drop it and create it again."),
+    "a sink cannot write and has stopped": LogEvent(
+        "error", ("sink", "reason"), "The reason says what to do; else drop it and create it again."
+    ),
     "a sink could not complete its file": LogEvent("error", ("sink", "reason"), "The end of its file is missing."),
     "a sink ended without writing its last rows; they are lost": LogEvent(
         "error", ("sink", "rows"), "It could not write when it was dropped or the server ended."
