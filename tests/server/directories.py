@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from millrace.protocol.messages import Result
+from millrace.sql.planned import KINDS
 from tests.server.harness import peer, running, until
 
 SQL = """
@@ -53,9 +54,18 @@ def killed(folder, image, count=20, more=None, sql=SQL, **sections):
     return found
 
 
+def ids(daemon):
+    """The ids of streams, queries and sinks by kind and name, and the newest id."""
+    known = daemon.catalog.known
+    found = {(kind, name): one.id for kind in KINDS for name, one in getattr(known, kind).items()}
+    assert sorted({0, *found.values()}) == sorted([0, *found.values()]), "an id that is missing or is there twice"
+    return found, known.last_id
+
+
 def state(daemon):
     """What must be the same after a restart."""
     return {
+        "ids": ids(daemon),
         "sequences": {name: outlet.next_sequence for name, outlet in daemon.runner.outlets.items()},
         "histories": {name: outlet.history for name, outlet in daemon.runner.outlets.items()},
         "state": [(at.name, at.state_tuples) for at in daemon.operators()],

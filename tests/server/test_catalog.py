@@ -444,7 +444,7 @@ def test_a_change_that_cannot_be_written_down_says_so(tmp_path, monkeypatch):
         assert "the change is in effect, but is lost" in said["detail"]
         assert daemon.components()[0].strategy == "bfs"
 
-    def full(self, statements, plans, decisions, changes):
+    def full(self, *contents):
         raise StoreError("cannot write the catalog: disk full")
 
     lives(tmp_path, first)

@@ -33,12 +33,13 @@ class AlterStream(TextChange):
         before = state.definitions.streams[name].sql
         # A statement that replaces a stream by itself is refused, so what has changed nothing undoes itself.
         back = self if step.stream.sql == before else AlterStream(sql=replacing(before))
+        after = state.definitions.with_(step)
         return Planned(
             self,
-            state.definitions.with_(step),
+            after,
             outcome,
             (step.command,),
-            (AlterFeeds(step.stream),),
+            (AlterFeeds(after.streams[name]),),
             None if step.fields else (back,),
             lost="an added column is never removed" if step.fields else None,
             sentence=f"added {added} to stream {name}" if step.fields else f"altered stream {name}",

@@ -47,7 +47,8 @@ class CreateQuery(TextChange):
 
     def planned(self, state: ControlState, step: Step | None, facts: Any) -> Planned:
         assert isinstance(step, NewQuery)
-        query = step.plan
+        after = state.definitions.with_(step)
+        query = after.queries[step.plan.name]
         state.refuse_temporary(*query.reads_queries, query.name)
         warnings = list(query.warnings)
         outcome = StatementView(
@@ -55,7 +56,6 @@ class CreateQuery(TextChange):
         )
         if isinstance(step, CreateTemporary):
             outcome = replace(outcome, kind="select", replaces=None, temporary=True, limit=step.limit)
-        after = state.definitions.with_(step)
         if not step.replaces:
             plan = gated(query) if query.name in state.catching_up else query
             return Planned(

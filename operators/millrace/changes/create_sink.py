@@ -21,11 +21,12 @@ class CreateSink(TextChange):
 
     def planned(self, state: ControlState, step: Step | None, facts: Any) -> Planned:
         assert isinstance(step, NewSink)
-        sink = step.sink
+        after = state.definitions.with_(step)
+        sink = after.sinks[step.sink.name]
         state.refuse_temporary(sink.query)
         return Planned(
             self,
-            state.definitions.with_(step),
+            after,
             StatementView(kind=self.action, name=sink.name, query=sink.query),
             effects=(OpenSink(sink, state.definitions.queries[sink.query].schema),),
             inverse=(DropSink(name=sink.name),),

@@ -22,10 +22,11 @@ class CreateStream(TextChange):
 
     def planned(self, state: ControlState, step: Step | None, facts: Any) -> Planned:
         assert isinstance(step, NewStream)
-        stream = step.stream
+        after = state.definitions.with_(step)
+        stream = after.streams[step.stream.name]
         return Planned(
             self,
-            state.definitions.with_(step),
+            after,
             StatementView(kind=self.action, name=stream.name, fields=stream.schema.to_data()),
             (AddStream(stream, state.strategy),),
             (FollowStream(stream),),

@@ -65,7 +65,8 @@ class StreamDefinition(Definition):
     `propagation` how a timestamp made on demand travels: past the operators that do not need it, or through them, and
     `lull_us` the most by which the stream's time lags the clock: its user's promise. `time_unit` is the unit of
     numbers in the time field at the ways in; the engine knows microseconds alone. `punctuation_key` names the columns
-    whose values name a group, about which a feed may promise more than about the stream.
+    whose values name a group, about which a feed may promise more than about the stream. `id` stays while the name or
+    the definition changes, and no other object gets it; 0 is not numbered yet.
     """
 
     name: str
@@ -89,6 +90,7 @@ class StreamDefinition(Definition):
     sql: str = ""
     time_unit: UnitName = "us"
     punctuation_key: tuple[str, ...] = ()
+    id: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
         if (self.time is not None) != (self.timestamps == "external"):
@@ -245,7 +247,7 @@ class QueryPlan(Definition):
     `reads_streams` and `reads_queries` name what must exist and may not be dropped meanwhile. `update_key` is that of
     an update stream: a row replaces the one before it with the same values there. Other results have None. `warnings`
     say what its author should think about, `notes` how it was understood. `edits` are what has been changed of the
-    operators since, in order.
+    operators since, in order. `id` is the query's, as that of a stream; operators have theirs (`ids`).
     """
 
     name: str
@@ -260,6 +262,7 @@ class QueryPlan(Definition):
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     edits: tuple[Edit, ...] = ()
+    id: int = field(default=0, compare=False)
 
     @property
     def sink(self) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from millrace.engine.events import AlterStream, RenameQuery
 from millrace.engine.plan import QueryPlan, StreamDefinition, origin_of
@@ -28,7 +28,7 @@ class SinkDefinition:
     streams wait, the sink's oldest rows are dropped, or the sink ends. With `latest`, the sink of an update
     stream receives the newest row of each key.
     `freshness_us` is the maximum age of a row when it is written; older rows are counted. `rotate_...` limit a file of
-    Parquet or Arrow: its rows, its bytes in memory, and the time after its first row.
+    Parquet or Arrow: its rows, its bytes in memory, and the time after its first row. `id` is as that of a stream.
     """
 
     name: str
@@ -44,6 +44,7 @@ class SinkDefinition:
     rotate_bytes: int = 64 * 2**20
     rotate_age_us: int = 60_000_000
     sql: str = ""
+    id: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +184,10 @@ Planned = (
 )
 
 _Value = TypeVar("_Value")
+_Object = TypeVar("_Object", bound=StreamDefinition | QueryPlan | SinkDefinition)
+
+Kind = Literal["streams", "queries", "sinks"]
+KINDS: Final[tuple[Kind, ...]] = ("streams", "queries", "sinks")
 
 
 class Facts(NamedTuple):
@@ -202,13 +207,15 @@ class Facts(NamedTuple):
 class Catalog:
     """Streams, queries and sinks by name.
 
-    facts   a cache of the facts of queries, each with the plan that it holds for, because computing them needs all
-            upstream queries. Additions keep the cache; any other change clears it.
+    last_id  the newest id of an object. A new object gets the next one; one that is replaced or renamed keeps its id
+    facts    a cache of the facts of queries, each with the plan that it holds for, because computing them needs all
+             upstream queries. Additions keep the cache; any other change clears it.
     """
 
     streams: Mapping[str, StreamDefinition] = field(default_factory=dict)
     queries: Mapping[str, QueryPlan] = field(default_factory=dict)
     sinks: Mapping[str, SinkDefinition] = field(default_factory=dict)
+    last_id: int = field(default=0, compare=False, kw_only=True)
     facts: dict[str, tuple[QueryPlan, Facts]] = field(default_factory=dict, compare=False, repr=False)
 
     def with_(self, planned: Planned) -> Catalog:
@@ -222,19 +229,18 @@ class Catalog:
     def _with(self, planned: Planned) -> Catalog:
         match planned:
             case CreateStream(stream):
-                return replace(self, streams=_set(self.streams, stream.name, stream))
+                return self._put("streams", stream)
             case AlterStatement(stream=stream, queries=queries):
-                return replace(
-                    self, streams=_set(self.streams, stream.name, stream), queries={**self.queries, **queries}
-                )
+                readers = {name: _same_object(self.queries[name], plan) for name, plan in queries.items()}
+                return replace(self, queries={**self.queries, **readers})._put("streams", stream)
             case CreateQuery(plan):
-                return replace(self, queries=_set(self._reading(plan), plan.name, plan))
+                return replace(self, queries=self._reading(plan))._put("queries", plan)
             case RenameStatement():
                 return self._renamed(planned)
             case QueryPlan():
-                return replace(self, queries=_set(self.queries, planned.name, planned))
+                return self._put("queries", planned)
             case CreateSink(sink):
-                return replace(self, sinks=_set(self.sinks, sink.name, sink))
+                return self._put("sinks", sink)
             case DropStatement("stream", name):
                 return replace(self, streams=_unset(self.streams, name))
             case DropStatement("query", name):
@@ -243,6 +249,25 @@ class Catalog:
                 return replace(self, sinks=_unset(self.sinks, name))
             case Unchanged() | Insert() | Show() | ShowCreate() | Describe() | Explain() | ExplainRunning():
                 return self
+
+    def _put(self, kind: Kind, definition: StreamDefinition | QueryPlan | SinkDefinition) -> Catalog:
+        """The catalog with a new or a replaced object."""
+        known: Mapping[str, Any] = getattr(self, kind)
+        before = known.get(definition.name)
+        number = (0 if before is None else before.id) or definition.id or self.last_id + 1
+        put = {**known, definition.name: with_id(definition, number)}
+        return replace(self, last_id=max(self.last_id, number), **{kind: put})
+
+    def identified(self) -> Catalog:
+        """The same catalog, in which every object has an id: those of earlier versions get theirs in their order."""
+        last, parts = self.last_id, {}
+        for kind in KINDS:
+            parts[kind] = dict(getattr(self, kind))
+            for name, one in parts[kind].items():
+                if not one.id:
+                    last += 1
+                    parts[kind][name] = with_id(one, last)
+        return self if last == self.last_id else replace(self, last_id=last, **parts)
 
     def _reading(self, plan: QueryPlan) -> Mapping[str, QueryPlan]:
         """The queries after a replacement: readers of the query read the output of its new plan."""
@@ -256,7 +281,9 @@ class Catalog:
 
     def _renamed(self, step: RenameStatement) -> Catalog:
         names = {name: step.to if name == step.name else name for name in self.queries}
-        queries = {names[name]: step.queries.get(names[name], plan) for name, plan in self.queries.items()}
+        queries = {
+            names[name]: _same_object(plan, step.queries.get(names[name], plan)) for name, plan in self.queries.items()
+        }
         return replace(self, queries=queries, sinks={**self.sinks, **step.sinks})
 
     def stream(self, name: str) -> StreamDefinition:
@@ -269,12 +296,30 @@ class Catalog:
         return "stream" if name in self.streams else "query" if name in self.queries else None
 
 
-def _set(items: Mapping[str, _Value], name: str, value: _Value) -> dict[str, _Value]:
-    return {**items, name: value}
-
-
 def _unset(items: Mapping[str, _Value], name: str) -> dict[str, _Value]:
     return {key: value for key, value in items.items() if key != name}
+
+
+def with_id(definition: _Object, number: int) -> _Object:
+    return definition if definition.id == number else replace(definition, id=number)
+
+
+def identified(step: Planned, number: int) -> Planned:
+    """A statement whose object has this id."""
+    match step:
+        case CreateStream(stream):
+            return CreateStream(with_id(stream, number))
+        case CreateQuery(plan):
+            return replace(step, plan=with_id(plan, number))
+        case CreateSink(sink):
+            return CreateSink(with_id(sink, number))
+        case _:
+            return step
+
+
+def _same_object(before: _Object, after: _Object) -> _Object:
+    """Another definition of an object."""
+    return with_id(after, before.id)
 
 
 def schemas_of(plan: QueryPlan, catalog: Catalog) -> dict[str, Schema]:

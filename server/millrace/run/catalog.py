@@ -56,6 +56,7 @@ from millrace.sql import Catalog as Definitions
 from millrace.sql import CreateQuery, Insert, Inspection, explain, parse, plan_all
 from millrace.sql import Planned as Step
 from millrace.sql.limits import KNOWN
+from millrace.sql.planned import identified, with_id
 from millrace.standby.sinkfence import SinkFence
 from millrace.store.openings import Opened, abandon
 from millrace.store.places import SinkFolders
@@ -609,29 +610,30 @@ class Catalog:
             self.writers.openings.kept = None if places is None else {place.sink: place.path for place in places}
             plans = StoredPlans(stored, decisions)
             for statement in stored.statements:
-                await self._load_statement(keeper.store.path, statement, plans)
+                await self._load_statement(keeper.store.path, statement, plans, stored.ids.get(statement, 0))
             await self._decide(named(decisions, self.known.queries, stored.version))
             if stored.statements:
                 log.info("restored from the catalog", statements=len(stored.statements))
                 self._report_lost_state()
             keeper.loaded = True
-            if plans.renewed:
+            if plans.renewed or not stored.ids.keys() >= set(stored.statements):
                 keeper.begin_to_write()
         keeper.loaded = True
 
     def _report_lost_state(self) -> None:
         now_us = self._runner.now_us()
         for name, query in self._engine.queries_by_name.items():
+            keeper.definitions = Definitions(last_id=stored.last_id)
             meaning = lost_state(query)
             if meaning is not None:
                 self.performer.restarted[name] = now_us, meaning
                 log.warning("restarted without operator state", query=name, meaning=meaning)
 
-    async def _load_statement(self, path: Path, statement: str, plans: StoredPlans) -> None:
+    async def _load_statement(self, path: Path, statement: str, plans: StoredPlans, number: int) -> None:
         plan = plans.plan(statement)
         if plan is not None:
             try:
-                await self._load_step(CreateQuery(plan), statement)
+                await self._load_step(CreateQuery(with_id(plan, number)), statement)
             except Refuse as error:
                 plans.refused(statement, error.text)
             else:
@@ -640,7 +642,7 @@ class Catalog:
             text = draft(statement, replace(self.state, limits=KNOWN))
             for step, _ in text.statements:
                 renewed = CreateQuery(plans.renew(statement, step.plan)) if isinstance(step, CreateQuery) else step
-                await self._load_step(renewed, statement)
+                await self._load_step(identified(renewed, number), statement)
         except Refuse as error:
             raise Refuse(
                 f"{path} contains a statement that cannot be executed now: {error.text}\n(the statement: {statement})",

@@ -35,6 +35,7 @@ from millrace.run.pause import Pause
 from millrace.run.runner import Runner
 from millrace.run.sinks import Sinks
 from millrace.sql import Catalog as Definitions
+from millrace.sql.planned import KINDS
 from millrace.store.catalog import CatalogFile, Stored, StoreError
 from millrace.store.stored import PlanTexts
 
@@ -207,7 +208,9 @@ class Keeper:
             texts = self._plan_texts.of(known.queries, running)
             plans = {sql: texts[sql] for sql in statements if sql in texts}
             changes = {entry.number: entry.model_dump_json() for entry in entries}
-            store.write(statements, plans, written(decisions, running), changes)
+            numbers = {one.sql: one.id for kind in KINDS for one in getattr(known, kind).values()}
+            ids = {sql: numbers[sql] for sql in statements}
+            store.write(statements, plans, written(decisions, running), changes, ids, known.last_id)
 
         await asyncio.get_running_loop().run_in_executor(self._writer, write)
         self._ledger.dirty.difference_update(entry.number for entry in entries)

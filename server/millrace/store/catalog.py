@@ -17,7 +17,8 @@ from millrace.protocol import MillraceError
 from millrace.run.config import is_writable
 
 # Counted up when the tables change; a newer server reads older files, never the other way round.
-# 1: statements. 2: decisions beside them. 3: lowered plans, and decisions that refer to operators by id.
+# 1: statements. 2: decisions beside them. 3: lowered plans, and decisions that refer to operators by id. Older servers
+# of this format do not know the tables of changes and ids, and leave them as they are.
 VERSION: Final = 3
 # Between the places of neighbouring statements, so that others fit between them. A statement that comes between two
 # takes the next place but STEP, because a query, for example, precedes all sinks and follows all other queries.
@@ -25,7 +26,11 @@ SPACE: Final = 2**32
 STEP: Final = 2**10
 
 
-_NONE: Final[Mapping[int, str]] = {}
+_NO_CHANGES: Final[Mapping[int, str]] = {}
+_NO_IDS: Final[Mapping[str, int]] = {}
+# In the table of ids: the place of the newest one, for which no statement may be there any more.
+_NEWEST: Final = ""
+_TABLES: Final = frozenset({"statements", "decisions", "plans", "changes", "ids"})
 
 
 class StoreError(MillraceError):
@@ -36,14 +41,17 @@ class StoreError(MillraceError):
 
 class Stored(NamedTuple):
     """The contents of a catalog: `plans` has the text of a lowered plan by the statement that creates its query, and
-    `decisions` is the document as it was written (None: none was). `version` is that of the file's format, and
-    `changes` has the ledger's entries, oldest first."""
+    `decisions` is the document as it was written (None: none was). `version` is that of the file's format,
+    `changes` has the ledger's entries, oldest first, `ids` has the objects' by their statements, and `last_id` is the
+    newest of all that there have been."""
 
     statements: list[str]
     plans: Mapping[str, str]
     decisions: str | None
     version: int
     changes: Sequence[str] = ()
+    ids: Mapping[str, int] = _NO_IDS
+    last_id: int = 0
 
 
 class CatalogFile:
@@ -59,6 +67,7 @@ class CatalogFile:
         # As they are in the file; a statement with its place.
         self._statements: list[tuple[int, str]] = []
         self._plans: dict[str, str] = {}
+        self._ids: dict[str, int] = {}
         self._decisions: str | None = None
         with self._told("read"):
             self._database = sqlite3.connect(path, timeout=0, check_same_thread=False)
@@ -95,18 +104,35 @@ class CatalogFile:
             changes: list[str] = []
             if "changes" in self._tables:
                 changes = [text for (text,) in self._database.execute("SELECT document FROM changes ORDER BY number")]
+            if "ids" in self._tables:
+                self._ids = dict(self._database.execute("SELECT statement, id FROM ids ORDER BY id"))
         statements = [sql for _, sql in self._statements]
-        return Stored(statements, dict(self._plans), self._decisions, self._version, changes)
+        ids = {sql: number for sql, number in self._ids.items() if sql != _NEWEST}
+        return Stored(
+            statements,
+            dict(self._plans),
+            self._decisions,
+            self._version,
+            changes,
+            ids,
+            self._ids.get(_NEWEST, 0),
+        )
 
     def write(
-        self, statements: Sequence[str], plans: Mapping[str, str], decisions: str, changes: Mapping[int, str] = _NONE
+        self,
+        statements: Sequence[str],
+        plans: Mapping[str, str],
+        decisions: str,
+        changes: Mapping[int, str] = _NO_CHANGES,
+        ids: Mapping[str, int] = _NO_IDS,
+        last_id: int = 0,
     ) -> None:
         """Only here does a file of an older format become one of this format. Rows that have not changed stay; of
         `changes` these are new or different, by number."""
         database = self._database
         gone, new, placed = _difference(self._statements, statements)
         with self._told("write"), database:
-            if self._version < VERSION or "changes" not in self._tables:
+            if self._version < VERSION or not self._tables >= _TABLES:
                 self._renew(database)
             database.executemany("DELETE FROM statements WHERE place = ?", [(place,) for place, _ in gone])
             database.executemany("INSERT INTO statements VALUES (?, ?)", new)
@@ -116,18 +142,22 @@ class CatalogFile:
             database.executemany("DELETE FROM plans WHERE statement = ?", unplanned)
             replanned = [(sql, plan) for sql, plan in plans.items() if self._plans.get(sql) != plan]
             database.executemany("INSERT OR REPLACE INTO plans VALUES (?, ?)", replanned)
+            ids = {**ids, _NEWEST: last_id}
+            database.executemany("DELETE FROM ids WHERE statement = ?", [(sql,) for sql in self._ids if sql not in ids])
+            numbered = [(sql, number) for sql, number in ids.items() if self._ids.get(sql) != number]
+            database.executemany("INSERT OR REPLACE INTO ids VALUES (?, ?)", numbered)
             if changes:
                 database.executemany("INSERT OR REPLACE INTO changes VALUES (?, ?)", changes.items())
                 database.execute("DELETE FROM changes WHERE number <= ?", (max(changes) - KEPT,))
         self._statements, self._plans, self._decisions = placed, dict(plans), decisions
-        self._tables, self._version = {"statements", "decisions", "plans", "changes"}, VERSION
+        self._ids, self._tables, self._version = ids, set(_TABLES), VERSION
 
     def _renew(self, database: sqlite3.Connection) -> None:
         database.execute("CREATE TABLE IF NOT EXISTS statements (place INTEGER PRIMARY KEY, sql TEXT NOT NULL)")
         database.execute("CREATE TABLE IF NOT EXISTS decisions (place INTEGER PRIMARY KEY, document TEXT NOT NULL)")
         database.execute("CREATE TABLE IF NOT EXISTS plans (statement TEXT PRIMARY KEY, plan TEXT NOT NULL)")
-        # An older server does not know the ledger, and leaves it as it is.
         database.execute("CREATE TABLE IF NOT EXISTS changes (number INTEGER PRIMARY KEY, document TEXT NOT NULL)")
+        database.execute("CREATE TABLE IF NOT EXISTS ids (statement TEXT PRIMARY KEY, id INTEGER NOT NULL)")
         database.execute(f"PRAGMA user_version = {VERSION}")
 
     @property
