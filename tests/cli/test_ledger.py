@@ -12,7 +12,9 @@ from tests.cli.conftest import Server
 FILE = """CREATE STREAM s (ts TIMESTAMP, k BIGINT) WITH (time = 'ts');
 CREATE QUERY q AS SELECT ts, k FROM s WHERE k > 0;
 """
-GONE = "millrace: query p does not exist; there are none yet\n"
+GONE = (
+    "millrace: p does not exist any more: undo the change that has dropped it first, which `millrace changes` lists\n"
+)
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
 """Changes of every kind, alone and several as one, with nonsense among them: each is refused and changes nothing, or is
-applied, and its undo brings back what it does not call lost."""
+applied, and its undo brings back what it does not call lost, also under other names."""
 
 import asyncio
 import dataclasses
@@ -7,22 +7,32 @@ import itertools
 import re
 import tempfile
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import settings as settle
 from hypothesis import strategies as st
 
 from millrace.changes.create_query import CreateQuery
+from millrace.changes.create_sink import CreateSink
 from millrace.changes.drop_query import DropQuery
+from millrace.changes.drop_sink import DropSink
+from millrace.changes.drop_stream import DropStream
+from millrace.changes.insert_operator import InsertOperator
 from millrace.changes.pause_query import PauseQuery
 from millrace.changes.rename_query import RenameQuery
+from millrace.changes.set_break import SetBreak
+from millrace.changes.set_order import SetOrder
+from millrace.changes.set_strategy import SetStrategy
 from millrace.changes.table import CHANGES, read
+from millrace.changes.unshare_query import UnshareQuery
 from millrace.engine import shadow
 from millrace.protocol import Refuse
 from millrace.store.catalog import StoreError
 from tests.depth import examples
+from tests.server.directories import ids
 from tests.server.harness import served
 from tests.server.test_api import ask
 from tests.server.test_catalog import by_operator, working
@@ -120,25 +130,30 @@ def holds(daemon):
 
 
 def everything(daemon):
-    """The export, the ledger, and the engine's graph with every decision about it."""
+    """The export, the ledger, ids, and the engine's graph with every decision about it."""
     graph = shadow.Snapshot.of(daemon.engine)
     parts = [getattr(graph, field.name) for field in dataclasses.fields(graph) if field.name != "empty"]
-    return daemon.catalog.keeper.export(), daemon.catalog.ledger.entries(), parts
+    return daemon.catalog.keeper.export(), daemon.catalog.ledger.entries(), ids(daemon), parts
 
 
 def entered(daemon):
-    """The same with the number of the newest change in the ledger."""
-    return holds(daemon), daemon.catalog.ledger.newest()
+    """The same with the number of the newest change in the ledger, and the ids of objects."""
+    return holds(daemon), daemon.catalog.ledger.newest(), ids(daemon)
 
 
 async def apply(daemon, changes, undoes=None):
     """Whether they were applied; refused, nothing has changed."""
-    before = everything(daemon)
+    before, (known, last) = everything(daemon), ids(daemon)
     try:
         await daemon.catalog.change_all(changes, undoes=undoes)
     except Refuse:
         pass
     else:
+        after, _ = ids(daemon)
+        added = {*after.values()} - {*known.values()}
+        assert undoes is not None or min(added, default=last + 1) > last, "an id of an object that was dropped"
+        if not any(isinstance(change, RenameQuery | DropQuery | DropStream | DropSink) for change in changes):
+            assert known.items() <= after.items(), "an object keeps its id"
         return True
     assert everything(daemon) == before, changes
     return False
@@ -198,6 +213,117 @@ def planned(change, state, engine):
         return change.plan(state, engine)
     except Refuse as refused:
         return refused.text
+
+
+def shape(daemon):
+    """What holds, without the texts of queries and sinks: an alias makes no difference."""
+    (streams, _, _), components, decisions = holds(daemon)
+    known = daemon.catalog.known
+    queries = {name: replace(plan, sql="", notes=(), warnings=()) for name, plan in known.queries.items()}
+    sinks = {name: replace(sink, sql="") for name, sink in known.sinks.items()}
+    return streams, queries, sinks, components, decisions, ids(daemon)[0]
+
+
+async def rename(daemon, names):
+    """Give the queries of these ids other names, in this order. Those that got theirs."""
+    done = []
+    for number, to in names:
+        found = [name for name, plan in daemon.catalog.known.queries.items() if plan.id == number]
+        if found and await apply(daemon, [RenameQuery(name=found[0], to=to)]):
+            done.append((number, to))
+    return done
+
+
+@st.composite
+def changes_of_any_kind(draw):
+    """One strategy, which is drawn as often as each of those next to it."""
+    return draw(CHANGE)
+
+
+own = st.sampled_from(QUERIES)
+# Mostly applied.
+FITTING = st.one_of(
+    st.builds("CREATE OR REPLACE QUERY {} AS {}".format, own, select).map(lambda sql: CreateQuery(sql=sql)),
+    st.builds("CREATE QUERY s AS SELECT {0}.k FROM {0}".format, own).map(lambda sql: CreateQuery(sql=sql)),
+    st.builds("CREATE SINK f FROM {} WITH (type = 'stdout')".format, own).map(lambda sql: CreateSink(sql=sql)),
+    st.builds(RenameQuery, name=own, to=st.sampled_from(["s", "t"])),
+    st.builds(DropQuery, name=own),
+    st.builds(PauseQuery, name=own),
+    st.builds(SetOrder, name=st.just("r"), join=st.sampled_from(["sync", "filter"])),
+    st.builds(SetBreak, name=st.sampled_from(["p.filter1", "q.union1", "r.join1"]), on=st.just(True)),
+    st.builds(SetStrategy, name=st.just("a"), strategy=st.sampled_from(["bfs", "rr(2)"]),
+              operator=st.sampled_from([None, "p.filter1", "r.join1", "q.union1"])),
+    st.builds(InsertOperator, before=st.sampled_from(["p.filter1", "r.join1"]), where=st.just("k > 3"),
+              name=st.sampled_from([None, "r.filter7"])),
+    changes_of_any_kind(),
+)  # fmt: skip
+NAMES = st.lists(st.tuples(st.integers(3, 6), st.sampled_from(["t", "u", *QUERIES])), min_size=1, max_size=5)
+
+
+REPLACED_P = CreateQuery(sql=f"CREATE OR REPLACE QUERY p AS {SELECTS[1]}")
+
+
+@settle(max_examples=examples(150), deadline=None)
+@given(st.lists(FITTING, max_size=2), st.lists(FITTING, min_size=1, max_size=2), NAMES, st.booleans())
+@example([], [PauseQuery(name="p")], [(3, "t"), (4, "p"), (3, "q")], True)
+@example([], [CreateQuery(sql=f"CREATE OR REPLACE QUERY q AS {SELECTS[3]}")], [(3, "t"), (5, "p")], False)
+@example([CreateQuery(sql="CREATE QUERY s AS SELECT p.k FROM p")], [DropQuery(name="s")], [(3, "k")], False)
+@example([], [SetBreak(name="r.join1", on=True), DropQuery(name="r")], [(4, "s")], True)
+@example([], [CreateSink(sql="CREATE SINK q FROM q WITH (type = 'stdout')")], [(4, "t")], False)
+@example(
+    [SetStrategy(name="a", strategy="bfs", operator="p.filter1")],
+    [SetStrategy(name="a", strategy="rr(2)")],
+    [(3, "t")],
+    False,
+)
+@example([InsertOperator(before="p.filter1", where="k > 3", name="p.filter7")], [REPLACED_P], [(3, "t")], False)
+@example(
+    [CreateQuery(sql=f"CREATE QUERY s AS {SELECTS[0]}"), UnshareQuery(name="p", operators=["p.filter1"])],
+    [REPLACED_P],
+    [(3, "t")],
+    True,
+)
+def test_an_undo_after_renames_is_as_an_undo_before_them(earlier, changes, names, restarts):
+    """The same objects get the same names before the undo or after it, in two servers."""
+
+    async def before():
+        async with working(None) as daemon:
+            await daemon.catalog.execute(";".join(START))
+            for one in earlier:
+                await apply(daemon, [one])
+            if not await apply(daemon, changes):
+                return None
+            entry = daemon.catalog.ledger.find(None)
+            if entry.inverse is None:
+                return None
+            there = [(number, to) for number, to in names if number in ids(daemon)[0].values()]
+            await daemon.catalog.undo(entry.number)
+            done = await rename(daemon, there)
+            return done, shape(daemon)
+
+    async def after(folder, names, expected):
+        async with working(folder) as daemon:
+            await daemon.catalog.execute(";".join(START))
+            for one in earlier:
+                await apply(daemon, [one])
+            assert await apply(daemon, changes)
+            number = daemon.catalog.ledger.find(None).number
+            if await rename(daemon, names) != names:
+                return  # what the undo brings back or removes is in the way
+            if not restarts:
+                await undo(daemon, number, expected)
+                return
+        async with working(folder) as daemon:
+            await undo(daemon, number, expected)
+
+    async def undo(daemon, number, expected):
+        await daemon.catalog.undo(number)
+        assert shape(daemon) == expected
+
+    found = asyncio.run(before())
+    if found is not None:
+        with tempfile.TemporaryDirectory() as name:
+            asyncio.run(after(Path(name), *found))
 
 
 # Mostly applied, each with rows in several tables of the file.

@@ -2,22 +2,26 @@
 
 The fields are the body of its HTTP route and its record at once. `plan` is a function of
 the control state, and either raises Refuse or lists commands and effects; it performs none of them.
+
+Rule: a record refers to objects by id (`ids`), so it is about the same objects after they got other names. It has the
+names from then, too: `resolved` replaces those that differ now.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Literal, NamedTuple
+from typing import Any, ClassVar, Final, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
 from millrace.changes.effects import Effect
 from millrace.changes.state import ControlState
 from millrace.engine.engine import Engine
 from millrace.engine.events import CommandBody
+from millrace.protocol import Refuse
 from millrace.protocol.admin.changes import StatementView
 from millrace.sql import Catalog as Definitions
 from millrace.sql import Planned as Step
@@ -34,7 +38,7 @@ KINDS: Final[Mapping[str, Kind]] = {
 }
 
 # Fields that only records have.
-INTERNAL: Final = frozenset({"id", "texts"})
+INTERNAL: Final = frozenset({"id", "ids", "texts"})
 
 
 class Verb(NamedTuple):
@@ -108,6 +112,7 @@ class Change(BaseModel):
     action    its name in records and in the API: that of its class
     label     its name in metrics and in the log: the action, unless the class has a shorter one
     about     the kind of the object that it changes, as its routes say; `target` is the field with the object's name
+    refers    the fields that name objects, or operators of objects
     previews  whether its reply has `dry_run`
     answers   the view of the reply of its routes
     """
@@ -118,9 +123,12 @@ class Change(BaseModel):
     label: ClassVar[str]
     about: ClassVar[Kind | None]
     target: ClassVar[str] = "name"
+    refers: ClassVar[tuple[str, ...]] = ("name",)
     previews: ClassVar[bool] = False
     routes: ClassVar[tuple[Route, ...]] = ()
     answers: ClassVar[type | None] = None
+
+    ids: dict[str, int] = Field(default_factory=dict, description="Of a record: the ids of the objects that it names.")
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
@@ -157,6 +165,63 @@ class Change(BaseModel):
     @property
     def labelled(self) -> ChangeLabel:
         return ChangeLabel(self.label, getattr(self, self.target, None))
+
+    # -- references --------------------------------------------------------------------------------
+
+    def bound(self, *known: Definitions) -> Self:
+        """The change with the ids of the objects that it names, which are in one of these definitions."""
+        ids: dict[str, int] = {}
+        for name in self.mentions():
+            found = next((one for one in (self._objects(each).get(name) for each in known) if one is not None), None)
+            if found is not None:
+                ids[name] = found.id
+        return self.model_copy(update={"ids": ids})
+
+    def resolved(self, definitions: Definitions) -> Self:
+        """The change under the present names of its objects. Raises Refuse if one of them is gone."""
+        if not self.ids:
+            return self
+        present = {one.id: name for name, one in self._objects(definitions).items()}
+        for name, number in self.ids.items():
+            if number not in present and self.needs(name):
+                raise Refuse(
+                    f"{name} does not exist any more: undo the change that has dropped it first, which "
+                    "`millrace changes` lists",
+                    code="not_undoable",
+                )
+        names = {name: present[number] for name, number in self.ids.items() if present.get(number, name) != name}
+        change = self.renamed(names) if names else self
+        return change.model_copy(update={"ids": {}})
+
+    def _objects(self, definitions: Definitions) -> Mapping[str, Any]:
+        """Those that the fields may name: streams and queries have no name in common, but a sink may have theirs."""
+        if self.about == "sink":
+            return definitions.sinks
+        return {**definitions.streams, **definitions.queries}
+
+    def mentions(self) -> Iterable[str]:
+        """The names of objects in the fields; an operator's name starts with that of its object."""
+        for field in self.refers:
+            value = getattr(self, field)
+            for name in [value] if isinstance(value, str) else value or ():
+                yield name.partition(".")[0]
+
+    def needs(self, name: str) -> bool:
+        """Whether it cannot be made if the object of this name is gone."""
+        return True
+
+    def renamed(self, names: Mapping[str, str]) -> Self:
+        """The same change, where objects have other names."""
+
+        def other(text: str) -> str:
+            name, dot, rest = text.partition(".")
+            return f"{names.get(name, name)}{dot}{rest}"
+
+        update: dict[str, Any] = {}
+        for field in self.refers:
+            value = getattr(self, field)
+            update[field] = other(value) if isinstance(value, str) else value and [other(name) for name in value]
+        return self.model_copy(update=update)
 
     def record(self) -> dict[str, Any]:
         """The change as data, from which `table.read` makes it again."""

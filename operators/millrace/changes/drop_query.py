@@ -41,16 +41,17 @@ class DropQuery(Change):
 
     def planned(self, state: ControlState, step: Step | None, facts: Any) -> Planned:
         from millrace.changes.create_query import CreateQuery
+        from millrace.changes.texts import creating
 
         assert isinstance(step, DropStatement)
-        before = state.definitions.queries[self.name].sql
+        before = state.definitions.queries[self.name]
         return Planned(
             self,
             state.definitions.with_(step),
             StatementView(kind=self.action, name=self.name),
             (events.DropQuery(self.name),),
             (RemoveOutlet(self.name),),
-            None if self.name in state.temporary else (CreateQuery(sql=before), *facts),
+            None if self.name in state.temporary else (CreateQuery(sql=creating(before.sql), id=before.id), *facts),
             lasting=self.name not in state.temporary,
             lost="the query starts with empty state, and its rows are numbered from 0",
             reply=QueryDropReply(query=self.name, dropped=True),

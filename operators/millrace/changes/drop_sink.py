@@ -42,7 +42,7 @@ class DropSink(Change):
             state.definitions.with_(step),
             StatementView(kind=self.action, name=self.name),
             effects=(CloseSink(self.name),),
-            inverse=(CreateSink(sql=before.sql),),
+            inverse=(CreateSink(sql=before.sql, id=before.id),),
             lost="the sink starts with the rows from then on",
             reply=SinkDropReply(sink=self.name, dropped=True),
             sentence=f"dropped sink {self.name}",

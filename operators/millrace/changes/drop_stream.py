@@ -35,6 +35,7 @@ class DropStream(Change):
 
     def planned(self, state: ControlState, step: Step | None, facts: Any) -> Planned:
         from millrace.changes.create_stream import CreateStream
+        from millrace.changes.texts import creating
 
         assert isinstance(step, DropStatement)
         before = state.definitions.streams[self.name]
@@ -44,7 +45,7 @@ class DropStream(Change):
             StatementView(kind=self.action, name=self.name),
             (events.DropStream(self.name),),
             (ForgetStream(self.name),),
-            (CreateStream(sql=before.sql),) if before.sql else None,
+            (CreateStream(sql=creating(before.sql), id=before.id),) if before.sql else None,
             lost="the stream starts empty: its marks, counters and feeds are gone" if before.sql else "no statement",
             reply=StreamDropReply(stream=self.name, dropped=True),
             sentence=f"dropped stream {self.name}",

@@ -26,6 +26,7 @@ class InsertOperator(RowChoice):
 
     previews: ClassVar[bool] = True
     target: ClassVar[str] = "before"
+    refers: ClassVar[tuple[str, ...]] = ("before", "name")
     answers: ClassVar[type] = InsertReply
     routes: ClassVar[tuple[Route, ...]] = (
         Route(

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from millrace.changes.change import Change, Planned
 from millrace.changes.table import read
 from millrace.protocol import Refuse
+from millrace.sql import Catalog as Definitions
 
 # How many applied changes it keeps.
 KEPT: Final = 1_000
@@ -19,7 +20,7 @@ class Applied(BaseModel):
     """Changes that were applied as one: their number, when, and by whom.
 
     text       a sentence
-    inverse    the changes that undo it; None if nothing does
+    inverse    the changes that undo it, which refer to objects by id; None if nothing does
     lost       why nothing does, or what undoing it does not bring back
     undoes     the number of the change that it has undone, and `undone_by` of the one that has undone it
     """
@@ -50,11 +51,17 @@ class Ledger:
             self._applied[entry.number] = entry
             self._last = max(self._last, entry.number)
 
-    def entry(self, plans: Sequence[Planned], at_us: int, author: str, undoes: int | None = None) -> Applied:
-        """The next entry: changes that are applied as one."""
-        inverses = [plan.inverse for plan in reversed(plans)]
-        known = all(inverse is not None for inverse in inverses)
-        inverse = [change.record() for changes in inverses for change in changes or ()] if known else None
+    def entry(
+        self, plans: Sequence[Planned], before: Definitions, at_us: int, author: str, undoes: int | None = None
+    ) -> Applied:
+        """The next entry: changes that are applied as one to these definitions."""
+        inverses: list[list[dict[str, Any]]] = []
+        for plan in plans:
+            # What it created is in the definitions after it, what it dropped in those before.
+            inverses.append([change.bound(plan.definitions, before).record() for change in plan.inverse or ()])
+            before = plan.definitions
+        known = all(plan.inverse is not None for plan in plans)
+        inverse = [record for records in reversed(inverses) for record in records] if known else None
         lost = [plan.lost for plan in plans if plan.lost is not None and (known or plan.inverse is None)]
         return Applied(
             number=self._last + 1,

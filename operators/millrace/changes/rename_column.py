@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field
 
@@ -10,9 +12,11 @@ from millrace.changes.change import Change, Planned, Route, Verb
 from millrace.changes.effects import AlterFeeds
 from millrace.changes.fields import StreamName
 from millrace.changes.state import ControlState
+from millrace.protocol import Refuse
 from millrace.protocol.admin.changes import ColumnReply, StatementView
 from millrace.sql import AlterStatement, rename_column
 from millrace.sql import Planned as Step
+from millrace.sql.rewriting import objects_of, renamed_query, with_names
 
 
 class RenameColumn(Change):
@@ -40,6 +44,21 @@ class RenameColumn(Change):
     to: Annotated[str, Field(description="Its new name, which no column of the stream may have.", max_length=1_000)]
     texts: dict[str, str] = Field(default_factory=dict, description="Of an undo: the texts of queries from before.")
 
+    def mentions(self) -> Iterable[str]:
+        """The stream, the queries whose texts it has, and all that these read."""
+        return [self.name, *self.texts, *(name for sql in self.texts.values() for name in objects_of(sql))]
+
+    def needs(self, name: str) -> bool:
+        return name == self.name
+
+    def renamed(self, names: Mapping[str, str]) -> Self:
+        texts = {}
+        for name, sql in self.texts.items():
+            with suppress(Refuse):  # without it, the query gets a new text
+                to = names.get(name, name)
+                texts[to] = renamed_query(with_names(sql, names), to)
+        return self.model_copy(update={"texts": texts})
+
     def step(self, state: ControlState) -> Step:
         state.must_know("stream", self.name)
         return rename_column(self.name, (self.column, self.to), state.definitions, texts=self.texts)
@@ -48,12 +67,13 @@ class RenameColumn(Change):
         assert isinstance(step, AlterStatement)
         before = {name: state.definitions.queries[name].sql for name in step.queries}
         rewritten = [name for name, plan in step.queries.items() if plan.sql != before[name]]
+        after = state.definitions.with_(step)
         return Planned(
             self,
-            state.definitions.with_(step),
+            after,
             StatementView(kind="alter_stream", name=self.name, renamed={self.column: self.to}, rewritten=rewritten),
             (step.command,),
-            (AlterFeeds(step.stream),),
+            (AlterFeeds(after.streams[self.name]),),
             (
                 RenameColumn(
                     name=self.name,

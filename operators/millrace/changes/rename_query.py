@@ -10,6 +10,7 @@ from millrace.changes.change import Change, Planned, Route, Verb
 from millrace.changes.effects import RenameOutlet, RetargetSink
 from millrace.changes.fields import QueryName
 from millrace.changes.state import ControlState
+from millrace.engine.engine import Engine
 from millrace.protocol.admin.changes import RenameReply, StatementView
 from millrace.sql import Planned as Step
 from millrace.sql import RenameStatement, rename
@@ -40,6 +41,9 @@ class RenameQuery(Change):
     to: Annotated[
         str, Field(description="Letters, digits, '_' and '-'; no stream or query may have it.", max_length=1_000)
     ]
+
+    def holds(self, engine: Engine) -> bool:
+        return self.name == self.to and self.name in engine.queries_by_name
 
     def step(self, state: ControlState) -> Step:
         state.must_know("query", self.name)

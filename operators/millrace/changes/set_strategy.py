@@ -20,6 +20,7 @@ class SetStrategy(Change):
     """Set the strategy of a component, or of one of its operators, while it runs."""
 
     label: ClassVar[str] = "strategy"
+    refers: ClassVar[tuple[str, ...]] = ("name", "operator")
     answers: ClassVar[type] = StrategyReply
     routes: ClassVar[tuple[Route, ...]] = (
         Route(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, PrivateAttr
@@ -13,15 +14,19 @@ from millrace.sql import Planned as Step
 from millrace.sql import parse, plan
 from millrace.sql import syntax as s
 from millrace.sql.limits import KNOWN
+from millrace.sql.planned import identified
+from millrace.sql.rewriting import objects_of, with_names
 
 
 class TextChange(Change):
     """A statement. Its place in a longer text decides about errors, so a text is planned as a whole (statements.py)."""
 
     target: ClassVar[str] = "sql"
+    refers: ClassVar[tuple[str, ...]] = ()
     steps: ClassVar[tuple[type, ...]]
 
     sql: Annotated[str, Field(description="The statement.", max_length=1_000_000)]
+    id: Annotated[int, Field(ge=0, description="Of an undo: the id that the object had; 0: the next one.")] = 0
 
     _subject: str | None = PrivateAttr(None)
 
@@ -32,7 +37,13 @@ class TextChange(Change):
         step = state.defaults.settle_step(plan(statements[0], state.definitions))
         if type(step) not in self.steps:
             raise Refuse(f"this statement is not a change of the kind {self.action}: {self.sql:.80}", code="sql")
-        return step
+        return step if self.id == 0 else identified(step, self.id)
+
+    def mentions(self) -> Iterable[str]:
+        return objects_of(self.sql)
+
+    def renamed(self, names: Mapping[str, str]) -> Self:
+        return type(self)(sql=with_names(self.sql, names), id=self.id)
 
     @property
     def labelled(self) -> ChangeLabel:
@@ -53,9 +64,18 @@ class TextChange(Change):
         return self
 
 
+def creating(sql: str) -> str:
+    """A CREATE STREAM or CREATE QUERY that is refused if its object exists."""
+    return _create(sql, "CREATE")
+
+
 def replacing(sql: str) -> str:
     """A CREATE STREAM or CREATE QUERY that replaces what exists."""
+    return _create(sql, "CREATE OR REPLACE")
+
+
+def _create(sql: str, words: str) -> str:
     body = parse(sql, KNOWN)[0].body
     assert isinstance(body, s.CreateStreamStatement | s.CreateQueryStatement)
     kind = "STREAM" if isinstance(body, s.CreateStreamStatement) else "QUERY"
-    return f"CREATE OR REPLACE {kind} {sql[body.name.span.start :]}"
+    return f"{words} {kind} {sql[body.name.span.start :]}"

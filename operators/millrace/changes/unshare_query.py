@@ -19,6 +19,7 @@ class UnshareQuery(Change):
     separate until the query is replaced."""
 
     label: ClassVar[str] = "unshare"
+    refers: ClassVar[tuple[str, ...]] = ("name", "operators")
     answers: ClassVar[type] = UnshareReply
     routes: ClassVar[tuple[Route, ...]] = (
         Route(

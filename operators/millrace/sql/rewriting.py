@@ -1,6 +1,7 @@
-"""Rewrites statements of a catalog after a rename or an added column.
+"""Rewrites statements of a catalog after a rename or an added column, and those of records (`with_names`).
 
-Rule: a rewritten text has the same plan. Every rewrite is planned and compared, and used only if the plans are equal.
+Rule: a rewritten text has the same plan. Every rewrite of a definition is planned and compared, and used only if the
+plans are equal.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from millrace.engine.plan import QueryPlan, StreamDefinition
-from millrace.protocol import MillraceError
+from millrace.protocol import MillraceError, Refuse
 from millrace.sql import syntax as s
 from millrace.sql.limits import KNOWN
 from millrace.sql.parser import parse, written
@@ -94,48 +95,51 @@ def _is_narrowed(query: QueryPlan) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """The edits of FROM: the name, and the alias if it has none."""
+class _Table:
+    """The name of a stream or query in FROM, and the place of its alias if it has none."""
 
-    span: s.Span
+    name: s.Name
     alias_at: int | None
 
 
 def _replace_input(sql: str, before: str, after: str, alias: bool) -> str:
     body = parse(sql, KNOWN)[0].body
     assert isinstance(body, s.CreateQueryStatement | s.SelectStatement)
-    changes: list[Change] = []
-    for place in _places(body.query, before, hidden=False):
-        changes.append((place.span, written(after)))
-        if alias and place.alias_at is not None:
-            changes.append((s.Span(place.alias_at, place.alias_at), f" AS {written(before)}"))
-    return replace_places(sql, changes)
+    tables = [table for table in _tables(body.query) if table.name.text == before]
+    return replace_places(sql, [change for table in tables for change in _renamed_table(table, after, alias)])
 
 
-def _places(node: s.Node, name: str, hidden: bool) -> Iterator[_Place]:
-    """Every table that reads the query of this name. A query of WITH with the same name hides it."""
+def _renamed_table(table: _Table, to: str, alias: bool) -> Iterator[Change]:
+    """The table under another name; with an alias its columns may still be written with the old one."""
+    yield table.name.span, written(to)
+    if alias and table.alias_at is not None:
+        yield s.Span(table.alias_at, table.alias_at), f" AS {written(table.name.text)}"
+
+
+def _tables(node: s.Node, hidden: frozenset[str] = frozenset()) -> Iterator[_Table]:
+    """Every table that reads a stream or a query. A query of WITH hides what has the same name."""
     if isinstance(node, s.QueryBody):
         for cte in node.ctes:
-            yield from _places(cte.query, name, hidden)
-            hidden = hidden or cte.name.text == name
+            yield from _tables(cte.query, hidden)
+            hidden |= {cte.name.text}
         for term in (node.first, *(arm.term for arm in node.arms)):
-            yield from _places(term, name, hidden)
+            yield from _tables(term, hidden)
         return
-    if isinstance(node, s.TablePrimary) and not hidden:
-        span = _place_of(node.source, name)
-        if span is not None:
-            yield _Place(span, None if node.alias is not None else node.source.span.end)
+    if isinstance(node, s.TablePrimary):
+        name = _name_of(node.source)
+        if name is not None and name.text not in hidden:
+            yield _Table(name, None if node.alias is not None else node.source.span.end)
     for child in s.children(node):
-        yield from _places(child, name, hidden)
+        yield from _tables(child, hidden)
 
 
-def _place_of(source: s.TableSource, name: str) -> s.Span | None:
-    """The place of this name in a source of rows."""
+def _name_of(source: s.TableSource) -> s.Name | None:
+    """The stream or query that a source of rows reads."""
     match source:
-        case s.NamedTable(name=s.Name(span=span, text=text), part=None) if text == name:
-            return span
-        case s.TableFunction(arguments=(s.ColumnRef(table=None, name=s.Name(span=span, text=text)), *_)):
-            return span if text == name else None
+        case s.NamedTable(name=name):
+            return name
+        case s.TableFunction(arguments=(s.ColumnRef(table=None, name=name), *_)):
+            return name
     return None
 
 
@@ -157,6 +161,46 @@ def rename_in_readers(
             else:
                 queries[name] = rewrites[name] = rewritten
     return rewrites, stuck
+
+
+# -- records -----------------------------------------------------------------------------------------------------------
+
+
+def objects_of(sql: str) -> list[str]:
+    """The streams and queries that a statement names, without the one that it creates."""
+    return list(dict.fromkeys(table.name.text for table in _objects(parse(sql, KNOWN)[0].body)))
+
+
+def with_names(sql: str, names: Mapping[str, str]) -> str:
+    """A statement about objects that have other names now. Raises Refuse if it cannot be written."""
+    body = parse(sql, KNOWN)[0].body
+    words = [node.text for node in nodes_of(body) if isinstance(node, s.Name)]
+    ctes = {node.name.text for node in nodes_of(body) if isinstance(node, s.Cte)}
+    changes: list[Change] = []
+    for table in _objects(body):
+        before = table.name.text
+        to = names.get(before)
+        if to is None:
+            continue
+        if to in ctes:
+            raise Refuse(f"{before} is called {to} now, as a query of WITH is: rename it first", code="not_undoable")
+        changes += _renamed_table(table, to, alias=words.count(before) > 1 or to in words)
+    return replace_places(sql, changes)
+
+
+def _objects(body: s.Node) -> Iterator[_Table]:
+    """The places of these names: its own, if the object exists already, and those that it reads."""
+    match body:
+        case s.CreateQueryStatement(name=name, replace=replaces, query=query):
+            if replaces:
+                yield _Table(name, None)
+            yield from _tables(query)
+        case s.CreateStreamStatement(name=name, replace=True):
+            yield _Table(name, None)
+        case s.CreateSinkStatement(query=query):
+            yield _Table(query, None)
+        case _:
+            pass
 
 
 # -- added columns -----------------------------------------------------------------------------------------------------

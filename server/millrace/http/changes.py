@@ -136,19 +136,19 @@ def _add_ledger(app: FastAPI, daemon: Daemon) -> None:
     async def undo(request: UndoRequest | None = None) -> Response:
         request = request or UndoRequest()
         entry = catalog.ledger.find(request.number)
-        wanted = catalog.ledger.inverse(entry)
         if request.dry_run:
-            plan, number = await catalog.foresee(wanted, undoes=True), None
+            wanted, plan = await catalog.foresee_undo(entry)
+            changes, number = [change.record() for change in wanted], None
         else:
-            await catalog.undo(entry.number)
-            plan, number = None, catalog.ledger.newest()
+            done = await catalog.undo(entry.number)
+            changes, plan, number = done.changes, None, done.number
         return shown(
             UndoView(
                 dry_run=request.dry_run,
                 undoes=entry.number,
                 text=entry.text,
                 lost=entry.lost,
-                changes=[one.record() for one in wanted],
+                changes=changes,
                 plan=plan,
                 number=number,
             )

@@ -313,10 +313,12 @@ class Catalog:
 
         async def turn() -> list[Any]:
             async def whole() -> list[Any]:
+                nonlocal labels
                 await check()
                 if undoes is not None:
                     self.ledger.inverse(self.ledger.find(undoes))  # another client may have undone it meanwhile
                 plans = await self._plan_changes(changes, undoes=undoes is not None)
+                labels = [plan.change.labelled for plan in plans]
                 answers = await self._apply(plans, plans[-1].definitions, undoes)
                 self.keeper.definitions = plans[-1].definitions
                 return _replies(plans, answers)
@@ -327,29 +329,43 @@ class Catalog:
             return await self._admitted(turn, labels)
         return await asyncio.shield(asyncio.ensure_future(turn()))
 
-    async def foresee(self, changes: Sequence[Change], check: Check = _nothing, *, undoes: bool = False) -> PlanView:
+    async def foresee(self, changes: Sequence[Change], check: Check = _nothing) -> PlanView:
         """The effect of changes on the graph, without applying them."""
+        return (await self._foresee_changes(changes, check, undoes=False))[1]
+
+    async def foresee_undo(self, entry: Applied) -> tuple[list[Change], PlanView]:
+        """The changes that would undo an applied one, and their effect on the graph."""
+        plans, view = await self._foresee_changes(self.ledger.inverse(entry), _nothing, undoes=True)
+        return [plan.change for plan in plans], view
+
+    async def _foresee_changes(
+        self, changes: Sequence[Change], check: Check, *, undoes: bool
+    ) -> tuple[list[Planned], PlanView]:
         with self._planning.admitted():
             async with self._one_at_a_time:
                 await check()
                 plans = await self._plan_changes(changes, undoes=undoes)
                 effects = [effect for plan in plans for effect in plan.effects]
                 await self.writers.open_files(effects, opens=False, known=False)
-                return await self._foresee(_commands(plans))
+                return plans, await self._foresee(_commands(plans))
 
     async def _plan_changes(self, changes: Sequence[Change], *, undoes: bool = False) -> list[Planned]:
         """Plan changes, each in the state after those before it: one alone on the engine, several on its shadow. An
         undo leaves out what holds already."""
         await self._runner.at_rest()
-        for change in changes:
-            self._refuse_on_trial(change)
         state = self.state
         if len(changes) > 1:
             snapshot = shadow.Snapshot.of(self._engine)
-            return await self._planning.run(
+            plans = await self._planning.run(
                 lambda: _plan_on_shadow([(change, None) for change in changes], state, snapshot, undoes=undoes)
             )
-        (change,) = changes
+            for plan in plans:
+                self._refuse_on_trial(plan.change)
+            return plans
+        change = changes[0].resolved(state.definitions)
+        if undoes and change.holds(self._engine):
+            raise _nothing_left()
+        self._refuse_on_trial(change)
         facts = change.facts(self._engine)
         if not _is_slow(change):
             return [change.planned(state, None, facts)]
@@ -357,16 +373,17 @@ class Catalog:
         await self._runner.at_rest()
         return [plan]
 
-    async def undo(self, number: int | None, check: Check = _nothing) -> tuple[Applied, list[Any]]:
-        """Undo an applied change: the newest, or the one of this number."""
+    async def undo(self, number: int | None, check: Check = _nothing) -> Applied:
+        """Undo an applied change: the newest, or the one of this number. The change that has undone it."""
         entry = self.ledger.find(number)
-        return entry, await self.change_all(self.ledger.inverse(entry), check, entry.number)
+        await self.change_all(self.ledger.inverse(entry), check, entry.number)
+        return self.ledger.find(self.ledger.find(entry.number).undone_by)
 
     def _entry(self, plans: Sequence[Planned], undoes: int | None) -> Applied | None:
         """The entry of changes in the ledger; None if it does not have them."""
         lasting = [plan for plan in plans if plan.lasting]
         author = logs.client.get() or SERVER
-        return self.ledger.entry(lasting, self._runner.now_us(), author, undoes) if lasting else None
+        return self.ledger.entry(lasting, self.known, self._runner.now_us(), author, undoes) if lasting else None
 
     async def _apply(
         self, plans: Sequence[Planned], after: Definitions, undoes: int | None = None, *, together: bool = False
@@ -606,6 +623,7 @@ class Catalog:
         keeper = self.keeper
         if keeper.store is not None:
             stored, decisions = keeper.read()
+            keeper.definitions = Definitions(last_id=stored.last_id)
             places = decisions.places
             self.writers.openings.kept = None if places is None else {place.sink: place.path for place in places}
             plans = StoredPlans(stored, decisions)
@@ -623,7 +641,6 @@ class Catalog:
     def _report_lost_state(self) -> None:
         now_us = self._runner.now_us()
         for name, query in self._engine.queries_by_name.items():
-            keeper.definitions = Definitions(last_id=stored.last_id)
             meaning = lost_state(query)
             if meaning is not None:
                 self.performer.restarted[name] = now_us, meaning
@@ -714,9 +731,10 @@ def _plan_on_shadow(
     plans: list[Planned] = []
     with shadow.cast(snapshot) as engine:
         for number, (change, given) in enumerate(changes, 1):
-            if undoes and change.holds(engine):
-                continue
             try:
+                change = change.resolved(state.definitions)
+                if undoes and change.holds(engine):
+                    continue
                 step = change.step(state) if given is None else given
                 plan = change.planned(state, step, change.facts(engine))
                 engine.obey(events.Change(tuple(plan.commands)))
@@ -728,8 +746,12 @@ def _plan_on_shadow(
             plans.append(plan)
             state = state.with_(plan.definitions)
     if not plans:
-        raise Refuse("nothing is left to undo: later changes have undone it", code="undone")
+        raise _nothing_left()
     return plans
+
+
+def _nothing_left() -> Refuse:
+    return Refuse("nothing is left to undo: later changes have undone it", code="undone")
 
 
 def _commands(plans: Sequence[Planned]) -> tuple[CommandBody, ...]:
