@@ -127,7 +127,7 @@ class World:
             case "query":
                 return self.query(which, one, other, order)
             case "break":
-                return SetBreak(operator, operator not in engine.graph.breaks)
+                return SetBreak(operator, not engine.graph.has_break(operator))
             case "strategy":
                 forks = [fork.name for fork in engine.graph.forks.values()]
                 chosen = forks[other % len(forks)] if forks and other % 3 == 0 else operator

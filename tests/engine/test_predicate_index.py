@@ -146,7 +146,7 @@ class Twins:
             case "break":
                 operators = [*self.engines[0].graph.operators]
                 operator = operators[value % len(operators)]
-                self.obey(SetBreak(operator, operator not in self.engines[0].graph.breaks))
+                self.obey(SetBreak(operator, not self.engines[0].graph.has_break(operator)))
             case "strategy":
                 self.obey(SetStrategy("s", ["dfs", "bfs", "rr", "chain", "dfs(2)", "bfs(1)"][value % 6], None))
             case "save":

@@ -52,7 +52,7 @@ def test_names_follow_and_so_does_what_was_decided():
     assert engine.components()[0].breaks == {"z.Q2": "user"}
     strategies = engine.components()[0].strategies
     assert (strategies["z.fork1"], strategies["z.Q1"]) == ("bfs(3)", "dfs(2)")
-    assert engine.costs["z.Q1"] == (2, 5.0)
+    assert engine.costs[engine.graph.operators["z.Q1"]] == (2, 5.0)
     assert [operator.name for operator in engine.operators() if operator.name.startswith("q.")] == []
     told = {query.name: (query.sql, query.reads_queries) for query in engine.queries()}
     assert told == {"z": ("CREATE QUERY z", []), "r": ("reads z", ["z"]), "t": ("", ["z"])}

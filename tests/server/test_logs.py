@@ -6,6 +6,7 @@ from pathlib import Path
 
 from structlog.testing import capture_logs
 
+from millrace.engine.events import Measured
 from millrace.observe.logs import CAUSES, EVENTS, EVERY_US, Sparing, add_context, client
 from millrace.protocol.messages import Ack
 from tests.patience import HANG_SECONDS
@@ -198,6 +199,22 @@ async def test_who_did_what_is_told(daemon):
     assert (told["tuples arrived late"]["stream"], told["tuples arrived late"]["tuples"]) == ("s", 1)
     assert told["a feed ended"]["lost"] is True
     assert [line["event"] for line in logs if line["log_level"] == "error"] == []
+
+
+@served("CREATE STREAM s (k BIGINT); CREATE QUERY q AS SELECT k + 1 AS n FROM s WHERE k > 90")
+async def test_the_break_points_of_chain_are_logged(daemon):
+    await ask(daemon, "PUT", "/api/v1/components/s/strategy", {"strategy": "chain"})
+    filtering = daemon.engine.query("q").operators[0]
+    with capture_logs() as logs:
+        async with lines(daemon) as feeder:
+            for fed in (100, 200, 300):
+                for k in range(100):
+                    feeder.say(f'{{"stream": "s", "tuple": {{"k": {k}}}}}')
+                await until(lambda fed=fed: filtering.counts.input_tuples == fed)
+                for name, cost_us in (("q.filter1", 1.0), ("q.project1", 1_000.0)):
+                    daemon.runner.submit(Measured(name, 10_000, 10_000 * cost_us))
+        await until(lambda: any(line["event"] == "chain updated its segments" for line in logs))
+    assert [line for line in logs if line["event"] == "chain updated its segments"][-1]["breaks"] == ["q.filter1"]
 
 
 def test_what_was_kept_back_is_told_before_the_end():

@@ -315,7 +315,7 @@ class Play:
             self._command(SetStrategy(component, draw(rng, "play.strategy"), operator))
         if draw(rng, "play.set break"):
             operator = rng.choice(self._row_operators())
-            self._command(SetBreak(operator, operator not in self.engine.graph.breaks))
+            self._command(SetBreak(operator, not self.engine.graph.has_break(operator)))
         if draw(rng, "play.alter stream"):
             stream = rng.choice(self.world.streams).name
             self._command(AlterStream(stream, (("propagation", draw(rng, "play.propagation")),)))

@@ -471,7 +471,7 @@ class UpdatePlay:
             self._command(SetStrategy(rng.choice(self.engine.graph.components).name, draw(rng, "play.strategy")))
         if draw(rng, "updates.set break"):
             operator = rng.choice(operators)
-            self._command(SetBreak(operator, operator not in self.engine.graph.breaks))
+            self._command(SetBreak(operator, not self.engine.graph.has_break(operator)))
         if draw(rng, "updates.alter stream"):
             change = (("propagation", draw(rng, "play.propagation")),)
             self._command(AlterStream(rng.choice(list(self.world.disorder)), change))

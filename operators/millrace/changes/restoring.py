@@ -44,7 +44,7 @@ def _decisions(engine: Engine, query: Query) -> Iterator[Change]:
     if query.separate:
         yield UnshareQuery(name=plan.name, operators=list(query.separate))
     for operator in query.operators:
-        if operator.name in engine.graph.breaks and operator.name.startswith(f"{plan.name}."):
+        if operator in engine.graph.breaks and operator.name.startswith(f"{plan.name}."):
             yield SetBreak(name=operator.name, on=True)
     join = query.switches
     if join is not None and not join.as_planned:

@@ -53,10 +53,10 @@ class SetBreak(Change):
     on: Annotated[bool, Field(description="Whether there is a break point.")]
 
     def facts(self, engine: Engine) -> Any:
-        return self.name in engine.graph.breaks
+        return engine.graph.has_break(self.name)
 
     def holds(self, engine: Engine) -> bool:
-        return engine.knows(self.name) and (self.name in engine.graph.breaks) == self.on
+        return engine.knows(self.name) and engine.graph.has_break(self.name) == self.on
 
     def planned(self, state: ControlState, step: Step | None, facts: Any) -> Planned:
         return Planned(

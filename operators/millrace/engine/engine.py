@@ -112,7 +112,7 @@ class Engine:
         self.streams_by_name: dict[str, Stream] = {}
         self.queries_by_name: dict[str, Query] = {}
         self.graph = Graph(thin=thin, index=index)
-        self.costs: dict[str, tuple[int, float]] = {}
+        self.costs: dict[Operator, tuple[int, float]] = {}
         self.last_id = 0  # of the operators of all queries that have ever been
         self.turn = 0
         self.time = WatermarkCoordinator(self)

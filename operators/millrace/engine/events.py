@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from millrace.engine.plan import QueryPlan, StreamDefinition
-from millrace.engine.scheduler.table import Link
 from millrace.operators.frame.spec import Spec
 from millrace.operators.queues.edge import QueueKind
 from millrace.operators.source.source import Judged
 from millrace.protocol import Field, Refuse, Schema, Type
+from millrace.protocol.admin.operators import LinkView
 from millrace.values.batch import Batch, Int64s, constant_column, constant_int64
 from millrace.values.functions.tape import Results
 
@@ -575,7 +575,7 @@ class ChainDecided:
 
     component: str
     decisions: int
-    links: dict[str, Link]
+    links: dict[str, LinkView]
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,7 +141,7 @@ def collect(engine: Engine) -> dict[str, Any]:
             for query, readers in engine.reads.items()
             for reader, read in readers.items()
         ],
-        "costs": [[name, tuples, us] for name, (tuples, us) in engine.costs.items()],
+        "costs": [[operator.name, tuples, us] for operator, (tuples, us) in engine.costs.items()],
         "gauge": [engine.gauge.peak_tuples, engine.gauge.peak_bytes],
         "definitions": definitions(engine),
         "producers": {
@@ -158,9 +158,9 @@ def collect(engine: Engine) -> dict[str, Any]:
         "separate": {name: [*query.separate] for name, query in engine.queries_by_name.items() if query.separate},
         "merge_wait": engine.merge_wait,
         "lost": [[name, query.lost] for name, query in engine.queries_by_name.items() if query.lost],
-        "strategies": [[name, str(strategy)] for name, strategy in graph.strategies.items()],
-        "breaks": list(graph.breaks),
-        "links": [[name, *astuple(link)] for name, link in graph.links.items()],
+        "strategies": [[operator.name, str(strategy)] for operator, strategy in graph.strategies.items()],
+        "breaks": [operator.name for operator in graph.breaks],
+        "links": [[operator.name, *astuple(link.view())] for operator, link in graph.links.items()],
         "chains": engine.chains.save(),
         "forks": [[operator.name, fork.name, fork.turn] for operator, fork in graph.all_forks().items()],
         "operators": operators,
@@ -242,7 +242,6 @@ def restore(data: bytes, *, stopwatch: Stopwatch | None, trace: bool, into: Engi
     engine.owing = dict.fromkeys(saved["owing"])
     engine.history_held = dict.fromkeys(saved["history_held"])
     engine.slow = dict(saved["slow"])
-    engine.costs = {name: (tuples, us) for name, tuples, us in saved["costs"]}
     engine.gauge.peak_tuples, engine.gauge.peak_bytes = saved["gauge"]
     engine.merge_wait = saved.get("merge_wait", 0)
     for name, producers in saved.get("producers", {}).items():
@@ -272,10 +271,6 @@ def _restore_graph(engine: Engine, saved: dict[str, Any]) -> None:
         engine.query(name).separate = dict.fromkeys(nodes)
     for name, lost in saved["lost"]:
         engine.query(name).lost = lost
-    graph.strategies = {name: Strategy.parse(text) for name, text in saved["strategies"]}
-    graph.breaks = dict.fromkeys(saved["breaks"])
-    graph.links = {name: Link(*link) for name, *link in saved["links"]}
-    engine.chains.restore(saved["chains"])
     by_name = {operator.name: fork for operator, fork in graph.forks.items()}
     for name, fork_name, turn in saved["forks"]:
         if name in by_name:
@@ -283,6 +278,15 @@ def _restore_graph(engine: Engine, saved: dict[str, Any]) -> None:
             by_name[name].turn = turn
         else:
             graph.rest(graph.operators[name], fork_name, turn)
+    known: dict[str, Operator] = {one.name: one for one in (*graph.operators.values(), *graph.all_forks().values())}
+    graph.strategies = {known[name]: Strategy.parse(text) for name, text in saved["strategies"]}
+    graph.breaks = dict.fromkeys(known[name] for name in saved["breaks"])
+    graph.links = {
+        known[name]: Link(slope, selectivity, cost_us, known.get(segment, known[name]), cut)
+        for name, slope, selectivity, cost_us, segment, cut in saved["links"]
+    }
+    engine.chains.restore(saved["chains"], known)
+    engine.costs = {known[name]: (tuples, us) for name, tuples, us in saved["costs"]}
     for name, (counts, readers, output, state) in saved["operators"]:
         operator = graph.operators[name]
         operator.counts.restore(counts)

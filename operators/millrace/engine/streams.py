@@ -122,8 +122,8 @@ def _punctuated(engine: Engine, event: Punctuated, effects: Effects) -> None:
 def _measured(engine: Engine, event: Measured, effects: Effects) -> None:
     operator = engine.graph.operators.get(event.operator)
     if operator is not None:
-        tuples, us = engine.costs.get(event.operator, (0, 0.0))
-        engine.costs[event.operator] = (tuples + event.tuples, us + event.us)
+        tuples, us = engine.costs.get(operator, (0, 0.0))
+        engine.costs[operator] = (tuples + event.tuples, us + event.us)
         ask(operator, partial(edges.measured, engine, event))
         ask(operator, partial(operator.measured, event.tuples, event.us))
         engine.graph.component_of(operator).worked_us += event.us

@@ -287,7 +287,7 @@ def _chain(component: Component) -> ChainView | None:
             slope=link.slope,
             selectivity=link.selectivity,
             cost_us=link.cost_us,
-            segment=link.segment,
+            segment=link.segment.name,
             break_=link.cut,
         )
         for name, link in links
@@ -319,12 +319,12 @@ def decisions(engine: Engine, components: Iterable[Component]) -> list[dict[str,
                 if row.strategy is not component.strategy and row.strategy != component.strategy
             ]
             + [
-                {"operator": fork.name, "fork_of": operator.name, "strategy": str(graph.strategies[fork.name])}
+                {"operator": fork.name, "fork_of": operator.name, "strategy": str(graph.strategies[fork])}
                 for operator, fork in graph.resting.items()
                 if graph.component_of(operator) is component
-                and graph.strategies.get(fork.name, component.strategy) != component.strategy
+                and graph.strategies.get(fork, component.strategy) != component.strategy
             ],
-            "breaks": [operator.name for operator in component.table if operator.name in graph.breaks],
+            "breaks": [operator.name for operator in component.table if operator in graph.breaks],
         }
         for component in components
     ]
@@ -395,7 +395,7 @@ def operator(engine: Engine, subject: Operator, queries: list[str], now_us: int 
 def _operator(engine: Engine, operator: Operator, queries: list[str], now_us: int, answers: Any) -> OperatorView:
     waiting = isinstance(operator, IdleWaiting)
     registers = answers.registers() if waiting else None
-    busy = engine.costs.get(operator.name, (0, 0.0))
+    busy = engine.costs.get(operator, (0, 0.0))
     plans = [query.plan for query in engine.owners(operator) if query.plan.edits]
     edit = next((edit for plan in plans if (edit := editing.edited(plan, operator.name)) is not None), None)
     component = engine.graph.component_of(operator)
@@ -464,7 +464,7 @@ def counters(engine: Engine, now_us: int) -> dict[str, tuple[int, int, int, floa
             operator.counts.input_tuples,
             operator.counts.output_tuples,
             operator.counts.executions,
-            engine.costs.get(operator.name, (0, 0.0))[1],
+            engine.costs.get(operator, (0, 0.0))[1],
             tuple(idle_us(operator, at, now_us) for at in range(len(operator.inputs)))
             if isinstance(operator, IdleWaiting)
             else (),

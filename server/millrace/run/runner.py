@@ -979,7 +979,7 @@ class Runner:
         log.info("a queue turned with the load", operator=order.operator, input=order.input, **order.numbers)
 
     def _chain_decided(self, order: ChainDecided) -> None:
-        cuts = [name for name, link in order.links.items() if link.cut]
+        cuts = [name for name, link in order.links.items() if link.break_]
         log.info("chain updated its segments", component=order.component, decisions=order.decisions, breaks=cuts)
 
     def _query_failed(self, order: QueryFailed) -> None:

@@ -70,8 +70,8 @@ def measured(engine: Engine, event: Measured) -> None:
     if operator is None or not any(reader.absorbs for reader in operator.inputs):
         return
     queries = engine.owners(operator)
-    taken, _ = engine.costs[operator.name]
-    us = sum(engine.costs.get(other.name, (0, 0.0))[1] for query in queries for other in query.operators)
+    taken, _ = engine.costs[operator]
+    us = sum(engine.costs.get(other, (0, 0.0))[1] for query in queries for other in query.operators)
     for reader in operator.inputs:
         if isinstance(reader, QueueInlet):
             reader.queue.measured(event.us, engine.clock.now_us)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from millrace.engine.scheduler.component import Component
 from millrace.engine.scheduler.rules import RULES, encore
@@ -31,15 +31,25 @@ from millrace.operators.frame.punctuation_grain import EVERY, PunctuationGrain, 
 from millrace.operators.sink.sink import Sink
 from millrace.operators.source.source import Source
 from millrace.protocol import Refuse
+from millrace.protocol.admin.operators import LinkView
 from millrace.values.eventtime import MIN_TIME
 
 DEFAULT: Final = Strategy()
+
+_Decision = TypeVar("_Decision")
 # The operators that a component lists by their kind, in their order.
 LISTED: Final = (Source, IdleWaiting, OrderSwitching, Sink)
 
 
+def hand_over(decided: dict[Operator, _Decision], old: Operator, new: Operator) -> None:
+    """What was decided or measured of an operator belongs to the one that takes its place."""
+    if old in decided:
+        decided[new] = decided.pop(old)
+
+
 class GraphDecisions(NamedTuple):
     """What is decided of a graph: strategies, weights, break points, and the names that forks and components have got.
+    Values only, so operators are named.
 
     forks, resting    by operator whose output they share: the name, of a resting one with its turn
     components        by first operator: name, strategy and weight
@@ -49,8 +59,8 @@ class GraphDecisions(NamedTuple):
     resting: Mapping[str, tuple[str, int]]
     components: Mapping[str, tuple[str, Strategy, int]]
     strategies: Mapping[str, Strategy]
-    breaks: Mapping[str, None]
-    links: Mapping[str, Link]
+    breaks: Sequence[str]
+    links: Mapping[str, LinkView]
 
 
 class Touched:
@@ -120,9 +130,9 @@ class Graph:
         self.thin = thin
         self.index = index
         self.operators: dict[str, Operator] = {}
-        self.strategies: dict[str, Strategy] = {}
-        self.breaks: dict[str, None] = {}
-        self.links: dict[str, Link] = {}
+        self.strategies: dict[Operator, Strategy] = {}
+        self.breaks: dict[Operator, None] = {}
+        self.links: dict[Operator, Link] = {}
         self.punctuating: dict[Source, None] = {}
         self.resting: dict[Operator, Fork] = {}
         self.stopped: dict[Operator, None] = {}
@@ -149,17 +159,15 @@ class Graph:
             if not isinstance(operator, Sink):
                 self._producers[id(operator.output)] = operator
             if strategy is not None:
-                self.strategies[operator.name] = strategy
+                self.strategies[operator] = strategy
         self._unlinked.extend(operators)
         self._connected = self._derived = False
 
     def become(self, operators: Sequence[Operator], names: Mapping[Operator, str], change: Exchanged) -> None:
-        """Consist of these operators, in this order; some have other names. What was decided of an operator follows
-        its name, and goes with it: one that gets the name later is another."""
+        """Consist of these operators, in this order; some have other names. What was decided of an operator goes with
+        it, unless another takes its place."""
         before, new, gone = self.operators, change.new, dict.fromkeys(change.gone)
         above = {self.producer(inlet): None for one in gone for inlet in one.inputs}
-        moved: dict[str, str | None] = {one.name: None for one in gone}
-        moved |= {operator.name: name for operator, name in names.items()}
         for operator, name in names.items():
             operator.name = name
         self.operators = {operator.name: operator for operator in operators}
@@ -171,8 +179,8 @@ class Graph:
                 self._producers[id(one.output)] = one
         for old, one in change.instead.items():
             self._stand_in(old, one)
-        self._move_decisions(moved)
         for operator in gone:
+            self._forget(operator)
             self.stopped.pop(operator, None)
             if isinstance(operator, Source):
                 self.punctuating.pop(operator, None)
@@ -208,34 +216,32 @@ class Graph:
             self.stopped[new] = None
         if old in self._component_of:
             self._component_of[new] = self._component_of.pop(old)
+        hand_over(self.strategies, old, new)
+        hand_over(self.breaks, old, new)
+        hand_over(self.links, old, new)
+        self._lead(old, new)
 
-    def _move_decisions(self, names: Mapping[str, str | None]) -> None:
-        """What was decided follows names; None is gone."""
-        self.strategies = _moved(self.strategies, names)
-        self.breaks = _moved(self.breaks, names)
-        if not self.links:
-            return
-        self.links = {
-            name: replace(link, segment=names.get(link.segment) or link.segment)
-            for name, link in _moved(self.links, names).items()
-        }
-        # In the present tables: those of changed operators will be derived again.
-        for row in (row for component in self._components for row in component.table.values()):
-            if row.link is not None:
-                row.link = self.links.get(row.operator.name)
+    def _forget(self, operator: Operator) -> None:
+        self.strategies.pop(operator, None)
+        self.breaks.pop(operator, None)
+        self.links.pop(operator, None)
+        self._lead(operator, None)
 
-    def _forget(self, name: str) -> None:
-        """What was decided of an operator goes with it: one that gets its name later is another."""
-        self.strategies.pop(name, None)
-        self.breaks.pop(name, None)
-        self.links.pop(name, None)
+    def _lead(self, old: Operator, new: Operator | None) -> None:
+        """Another operator is the first of a segment; None: each of the others names itself until `chain` decides."""
+        for operator, link in self.links.items():
+            if link.segment is old:
+                self.links[operator] = replace(link, segment=operator if new is None else new)
+                component = self._component_of.get(operator)
+                if component is not None and operator in component.table:
+                    component.table[operator].link = self.links[operator]
 
     def _forget_fork(self, operator: Operator) -> None:
         for forks in (self._forks, self.resting):
             fork = forks.pop(operator, None)
             if fork is not None:
                 self._component_of.pop(fork, None)
-                self._forget(fork.name)
+                self._forget(fork)
                 self._touched.reorders = True
 
     def _is_shared(self, operator: Operator) -> bool:
@@ -251,8 +257,8 @@ class Graph:
 
     def decided(self, operator: Operator) -> bool:
         """Whether an admin has set a break point at an operator, or a strategy that its component has not."""
-        own = self.strategies.get(operator.name)
-        return operator.name in self.breaks or (own is not None and own != self.component_of(operator).strategy)
+        own = self.strategies.get(operator)
+        return operator in self.breaks or (own is not None and own != self.component_of(operator).strategy)
 
     def set_strategy(self, component_name: str, strategy: Strategy, operator_name: str | None) -> None:
         """Re-map the rows of a component, or one of them."""
@@ -260,7 +266,7 @@ class Graph:
         if operator_name is None:
             component.strategy = strategy
             members = (*component.table, *self._resting_in(component))
-            self.strategies |= {operator.name: strategy for operator in members}
+            self.strategies |= dict.fromkeys(members, strategy)
             self.rule_again(component.table)
         else:
             resting: list[Operator] = [fork for fork in self._resting_in(component) if fork.name == operator_name]
@@ -270,7 +276,7 @@ class Graph:
                     f"operator {operator_name} is not in component {component_name} but in "
                     f"{self._component_of[operator].name}"
                 )
-            self.strategies[operator.name] = strategy
+            self.strategies[operator] = strategy
             self.rule_again([] if resting else [operator])
 
     def rest(self, operator: Operator, name: str, turn: int) -> None:
@@ -286,24 +292,27 @@ class Graph:
         operator = self._row_operator(operator_name)
         if isinstance(operator, Fork):
             raise Refuse(f"{operator_name} is a fork: set the break point at the operator before it")
-        if on == (operator.name in self.breaks):
+        if on == (operator in self.breaks):
             raise Refuse(f"operator {operator_name} {'already has a' if on else 'has no'} break point")
         if on:
-            self.breaks[operator.name] = None
+            self.breaks[operator] = None
         else:
-            del self.breaks[operator.name]
+            del self.breaks[operator]
         self.rule_again([operator])
 
-    def decide_chain(self, links: Mapping[str, Link]) -> None:
+    def has_break(self, operator_name: str) -> bool:
+        return any(operator.name == operator_name for operator in self.breaks)
+
+    def decide_chain(self, links: Mapping[Operator, Link]) -> None:
         """Take what `chain` has decided of a component."""
         self.links.update(links)
-        self.rule_again(self.operators[name] for name in links)
+        self.rule_again(links)
 
     def forget_links(self, operators: Iterable[Operator]) -> None:
         """Their paths become others: `chain` measures them again."""
-        known = [operator for operator in operators if operator.name in self.links]
+        known = [operator for operator in operators if operator in self.links]
         for operator in known:
-            del self.links[operator.name]
+            del self.links[operator]
         self.rule_again(known)
 
     def set_weight(self, component_name: str, weight: int) -> None:
@@ -318,9 +327,9 @@ class Graph:
                 next(iter(component.table)).name: (component.name, component.strategy, component.weight)
                 for component in self.components
             },
-            dict(self.strategies),
-            dict(self.breaks),
-            dict(self.links),
+            {operator.name: strategy for operator, strategy in self.strategies.items()},
+            [operator.name for operator in self.breaks],
+            {operator.name: link.view() for operator, link in self.links.items()},
         )
 
     def decide(self, decisions: GraphDecisions) -> None:
@@ -334,8 +343,10 @@ class Graph:
         for first, (name, strategy, weight) in decisions.components.items():
             twin = self.component_of(self.operators[first])
             twin.name, twin.strategy, twin.weight = name, strategy, weight
-        self.strategies, self.breaks = dict(decisions.strategies), dict(decisions.breaks)
-        self.links = dict(decisions.links)
+        known = {one.name: one for one in (*self.operators.values(), *self.all_forks().values())}
+        self.strategies = {known[name]: strategy for name, strategy in decisions.strategies.items()}
+        self.breaks = dict.fromkeys(known[name] for name in decisions.breaks)
+        self.links = {known[name]: Link.of(link, known) for name, link in decisions.links.items()}
         self.rewire()
 
     def take_apart(self) -> None:
@@ -454,7 +465,7 @@ class Graph:
         Round robin and chain run paths only, so an operator under one of them ends its fragment before a fork or a join
         of several inputs; under chain also where its segment ends.
         """
-        if operator.name in self.breaks:
+        if operator in self.breaks:
             return "user"
         self._connect()
         kind = self._strategy(operator).kind
@@ -463,7 +474,7 @@ class Graph:
             scheduled = self._scheduled(operator)
             if len(scheduled) > 1 or any(len(self._consumers[reader].inputs) > 1 for reader in scheduled):
                 return why
-            if why == "chain" and operator.name in self.links and self.links[operator.name].cut:
+            if why == "chain" and operator in self.links and self.links[operator].cut:
                 return why
         return None
 
@@ -474,7 +485,7 @@ class Graph:
         return operator
 
     def _strategy(self, operator: Operator) -> Strategy:
-        own = self.strategies.get(operator.name)
+        own = self.strategies.get(operator)
         if own is not None:
             return own
         component = self._component_of.get(operator)
@@ -637,7 +648,7 @@ class Graph:
             if first not in components:
                 name = first.name.rpartition(".")[0]
                 parent = self._component_of.get(first)
-                strategy = parent.strategy if parent is not None else self.strategies.get(first.name, DEFAULT)
+                strategy = parent.strategy if parent is not None else self.strategies.get(first, DEFAULT)
                 # A component of this name with another first operator has gone, with its decisions.
                 components[first] = parent if parent is not None and parent.name == name else Component(name, strategy)
             component_of[operator] = components[first]
@@ -647,7 +658,7 @@ class Graph:
         for operator, component in component_of.items():
             parent = self._component_of.get(operator)
             if parent is not None and parent is not component:
-                self.strategies.setdefault(operator.name, parent.strategy)
+                self.strategies.setdefault(operator, parent.strategy)
         self._component_of = component_of
         self._components = list(components.values())
 
@@ -721,7 +732,7 @@ class Graph:
         role = role_of(operator, preds, succs)
         moves = RULES[strategy.kind][role]
         leaves = encore not in moves
-        link = self.links.get(operator.name) if strategy.kind is StrategyKind.CHAIN else None
+        link = self.links.get(operator) if strategy.kind is StrategyKind.CHAIN else None
         return Row(operator, preds, succs, readers, sinks, role, strategy, moves, leaves, self._leaps(operator), link)
 
     def _note_break(self, operator: Operator) -> None:
@@ -922,7 +933,7 @@ class Graph:
 
     def _rule(self, row: Row, strategy: Strategy) -> None:
         """Another strategy for a row that leads to the same operators."""
-        link = self.links.get(row.operator.name) if strategy.kind is StrategyKind.CHAIN else None
+        link = self.links.get(row.operator) if strategy.kind is StrategyKind.CHAIN else None
         moves = RULES[strategy.kind][row.role]
         row.follow(strategy, moves, encore not in moves, link)
 
@@ -965,7 +976,7 @@ class Graph:
             return False
         if alone:
             name = new[0].name.rpartition(".")[0]
-            homes = [Component(name, self.strategies.get(new[0].name, DEFAULT))]
+            homes = [Component(name, self.strategies.get(new[0], DEFAULT))]
             self._components += homes
         self._component_of |= dict.fromkeys(new, homes[0])
         self._consumers |= {reader: operator for operator in new for reader in operator.inputs}
@@ -1116,11 +1127,3 @@ class Graph:
         if broken:
             return (self._forks[operator],) if operator in self._forks else tuple(self._consumers[r] for r in readers)
         return (operator,) if isinstance(operator, Source) else ()
-
-
-def _moved(decisions: Mapping[str, Any], names: Mapping[str, str | None]) -> dict[str, Any]:
-    """Decisions by operator under other names; None is gone."""
-    if names.keys().isdisjoint(decisions):
-        return dict(decisions)
-    renamed = ((names.get(before, before), decision) for before, decision in decisions.items())
-    return {name: decision for name, decision in renamed if name is not None}

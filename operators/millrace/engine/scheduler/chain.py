@@ -84,15 +84,7 @@ class Chains:
     """The measurements of the operators under `chain`. The graph has the decisions, and derives tables from them."""
 
     def __init__(self) -> None:
-        self.estimates: dict[str, Estimate] = {}
-
-    def move(self, names_after: Mapping[str, str | None]) -> None:
-        """Estimates follow the operators' names; estimates of None are deleted."""
-        known = {name: self.estimates.pop(name) for name in names_after if name in self.estimates}
-        self.estimates |= {after: known[name] for name, after in names_after.items() if after and name in known}
-
-    def rename(self, names: Mapping[str, str]) -> None:
-        self.estimates = {names.get(name, name): estimate for name, estimate in self.estimates.items()}
+        self.estimates: dict[Operator, Estimate] = {}
 
     def decide(self, engine: Engine, effects: Effects) -> None:
         """Let every component that has worked long enough decide again, and report changed decisions."""
@@ -106,41 +98,42 @@ class Chains:
                 continue
             component.decisions += 1
             graph.decide_chain(links)
-            effects.orders.append(ChainDecided(component.name, component.decisions, links))
+            shown = {operator.name: link.view() for operator, link in links.items()}
+            effects.orders.append(ChainDecided(component.name, component.decisions, shown))
 
-    def _links(self, engine: Engine, component: Component) -> dict[str, Link]:
+    def _links(self, engine: Engine, component: Component) -> dict[Operator, Link]:
         """The envelopes of a component's paths, by operator."""
-        links: dict[str, Link] = {}
+        links: dict[Operator, Link] = {}
         for path, leaves in paths(engine.graph, component):
             for operator in path:
                 self._look(engine, operator)
             for segment in envelope([self._alone(operator) for operator in path], leaves, engine.graph.links):
                 inside = segment.operators[-1] is not path[-1]
                 for operator in segment.operators:
-                    estimate = self.estimates[operator.name]
-                    links[operator.name] = Link(
+                    estimate = self.estimates[operator]
+                    links[operator] = Link(
                         slope=segment.slope,
                         selectivity=estimate.selectivity,
                         cost_us=estimate.cost_us,
-                        segment=segment.operators[0].name,
+                        segment=segment.operators[0],
                         cut=inside and operator is segment.operators[-1],
                     )
         return links
 
     def _look(self, engine: Engine, operator: Operator) -> None:
-        estimate = self.estimates.setdefault(operator.name, Estimate())
-        measured, spent_us = engine.costs.get(operator.name, (0, 0.0))
+        estimate = self.estimates.setdefault(operator, Estimate())
+        measured, spent_us = engine.costs.get(operator, (0, 0.0))
         estimate.look(operator.counts.input_tuples, operator.counts.output_tuples, measured, spent_us)
 
     def _alone(self, operator: Operator) -> PathSegment:
-        estimate = self.estimates[operator.name]
+        estimate = self.estimates[operator]
         return PathSegment((operator,), estimate.selectivity, max(estimate.cost_us, LEAST_US))
 
     def save(self) -> list[Any]:
-        return [[name, *astuple(estimate)] for name, estimate in self.estimates.items()]
+        return [[operator.name, *astuple(estimate)] for operator, estimate in self.estimates.items()]
 
-    def restore(self, data: Sequence[Any]) -> None:
-        self.estimates = {name: Estimate(*numbers) for name, *numbers in data}
+    def restore(self, data: Sequence[Any], known: Mapping[str, Operator]) -> None:
+        self.estimates = {known[name]: Estimate(*numbers) for name, *numbers in data}
 
 
 def paths(graph: Graph, component: Component) -> Iterator[tuple[list[Operator], bool]]:
@@ -168,7 +161,7 @@ def paths(graph: Graph, component: Component) -> Iterator[tuple[list[Operator], 
         yield path, not graph.scheduled(path[-1])
 
 
-def envelope(path: Sequence[PathSegment], leaves: bool, before: dict[str, Link]) -> list[PathSegment]:
+def envelope(path: Sequence[PathSegment], leaves: bool, before: dict[Operator, Link]) -> list[PathSegment]:
     """The segments of a path's lower envelope, each steeper than the next.
 
     Neighbours are merged while the first is not the steeper one. Where the present decision divides them, a smaller
@@ -184,17 +177,17 @@ def envelope(path: Sequence[PathSegment], leaves: bool, before: dict[str, Link])
     return segments
 
 
-def _steeper(first: PathSegment, second: PathSegment, before: dict[str, Link]) -> bool:
-    link = before.get(first.operators[-1].name)
+def _steeper(first: PathSegment, second: PathSegment, before: dict[Operator, Link]) -> bool:
+    link = before.get(first.operators[-1])
     divided = link is not None and link.cut
     return first.slope > second.slope * (1 / BAND if divided else BAND)
 
 
-def _moved(graph: Graph, links: dict[str, Link]) -> bool:
+def _moved(graph: Graph, links: dict[Operator, Link]) -> bool:
     """Whether a decision differs from the present one: in its segments, or by slopes outside the band."""
-    for name, link in links.items():
-        before = graph.links.get(name)
-        if before is None or before.cut != link.cut or before.segment != link.segment:
+    for operator, link in links.items():
+        before = graph.links.get(operator)
+        if before is None or before.cut != link.cut or before.segment is not link.segment:
             return True
         low, high = sorted((abs(before.slope), abs(link.slope)))
         if high > low * BAND or (before.slope < 0) != (link.slope < 0):

@@ -9,7 +9,7 @@ of one fragment and the source of the next.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -95,7 +95,7 @@ class Link:
     slope: float
     selectivity: float
     cost_us: float
-    segment: str
+    segment: Operator
     cut: bool
 
     def view(self) -> LinkView:
@@ -103,9 +103,13 @@ class Link:
             slope=self.slope,
             selectivity=self.selectivity,
             cost_us=self.cost_us,
-            segment=self.segment,
+            segment=self.segment.name,
             break_=self.cut,
         )
+
+    @staticmethod
+    def of(view: LinkView, known: Mapping[str, Operator]) -> Link:
+        return Link(view.slope, view.selectivity, view.cost_us, known[view.segment], view.break_)
 
 
 class Next:

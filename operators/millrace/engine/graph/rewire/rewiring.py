@@ -2,8 +2,8 @@
 
 Describing may refuse, and touches nothing: new operators are built on inlets that no arc knows yet. Carrying out
 refuses nothing. It connects the new operators, hands inlets over from one arc to another, takes out the operators
-that no plan has any more, and names each operator as its first query does. An operator's decisions and costs follow
-its name.
+that no plan has any more, and names each operator as its first query does. An operator's decisions and costs go
+with it, or to the one that takes its place.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from millrace.engine.graph.graph import Exchanged
+from millrace.engine.graph.graph import Exchanged, hand_over
 from millrace.engine.plan import QueryPlan
 from millrace.operators.frame.buffer import Buffer
 from millrace.operators.frame.idle_waiting import IdleWaiting
@@ -82,7 +82,7 @@ def carry_out(engine: Engine, change: Rewiring) -> None:
     gone = [one for one in left if one not in change.instead]
     _leave(gone)
     names = _names(engine, list(former) if in_place else kept)
-    _move_costs(engine, {one.name: None for one in gone} | {one.name: name for one, name in names.items()})
+    _hand_costs(engine, change.instead, gone)
     exchanged = Exchanged(new, gone, change.instead, readers, arcs, in_place=in_place)
     graph.become(placed, {**names, **change.forks}, exchanged)
     if in_place:
@@ -156,11 +156,14 @@ def _leave(gone: Sequence[Operator]) -> None:
             inlet.remove()
 
 
-def _move_costs(engine: Engine, names_after: Mapping[str, str | None]) -> None:
-    """Costs follow the operators' names; costs of None are deleted."""
-    engine.chains.move(names_after)
-    costs = {name: engine.costs.pop(name) for name in names_after if name in engine.costs}
-    engine.costs |= {after: costs[name] for name, after in names_after.items() if after and name in costs}
+def _hand_costs(engine: Engine, instead: Mapping[Operator, Operator], gone: Sequence[Operator]) -> None:
+    """Costs belong to operators, and go with them; one that stands in for another continues with its costs."""
+    for old, one in instead.items():
+        hand_over(engine.costs, old, one)
+        hand_over(engine.chains.estimates, old, one)
+    for one in gone:
+        engine.costs.pop(one, None)
+        engine.chains.estimates.pop(one, None)
 
 
 def _names(engine: Engine, queries: Iterable[Query]) -> dict[Operator, str]:

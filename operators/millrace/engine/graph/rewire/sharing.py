@@ -230,9 +230,9 @@ def unshare(engine: Engine, query: Query, nodes: Sequence[str] | None = None, *,
     for operator, node in reversed(places.items()):
         inlets = _inlets(engine, query, node.name, twins)
         change.handed.append((operator.output, twins[operator].output, inlets))
-    strategies = {twins[operator]: engine.graph.strategies.get(operator.name) for operator in places}
+    strategies = {twins[operator]: engine.graph.strategies.get(operator) for operator in places}
     carry_out(engine, change)
-    engine.graph.strategies |= {twin.name: chosen for twin, chosen in strategies.items() if chosen is not None}
+    engine.graph.strategies |= {twin: chosen for twin, chosen in strategies.items() if chosen is not None}
     engine.copied |= {twin: operator for operator, twin in twins.items()}
     tighten(engine, [*twins.values(), *places])
 
