@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from millrace.engine import credit
 from millrace.engine.engine import Engine
 from millrace.engine.events import (
     Arrived,
@@ -80,12 +81,12 @@ def test_what_is_withheld_follows_a_name_and_goes_with_its_query() -> None:
     bench.query(path("q", 1, "a"))
     bench.do(WithholdCredit("q", strict=True))
     bench.do(RenameQuery("q", "z"))
-    assert bench.engine.slow == {"z": True}
+    assert credit.slow(bench.engine) == {"z": True}
     restored = Engine.restore(bench.engine.save())
     assert restored.withheld() == {"a": ["z"]}
     assert restored.save() == bench.engine.save()
     bench.do(DropQuery("z"))
-    assert bench.engine.slow == {}
+    assert credit.slow(bench.engine) == {}
     with pytest.raises(Refuse, match="query z does not exist"):
         bench.do(WithholdCredit("z"))
 

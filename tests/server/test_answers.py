@@ -124,7 +124,7 @@ async def made(daemon, folder):
     """Rows, changes and readers, so that every kind of object is there with as much to show as possible."""
     async with lines(daemon) as feeder, lines(daemon) as reader, peer(daemon) as asking:
         reader.say('{"subscribe": "board", "refresh": 500}')
-        await until(lambda: daemon.engine.reads.get("board"))
+        await until(lambda: daemon.engine.reads)
         await asking.subscribe("filtered")
         for k in range(4):
             feeder.say(f'{{"stream": "plain", "tuple": {{"k": {k}, "v": {k}.5, "name": "n"}}}}')

@@ -182,6 +182,7 @@ def test_a_journal_without_ids_gives_the_same_ones_wherever_it_is_read(tmp_path)
     follower.advance()
     assert follower.difference is None
     follower.close()
+
     async def undo_by_names(daemon):
         ledger = {entry.text: entry.number for entry in daemon.catalog.ledger.entries()}
         assert await undo(daemon, ledger["paused query later"]) == "resumed query later"

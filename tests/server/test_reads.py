@@ -22,7 +22,7 @@ def reads(daemon, query="board"):
 
 
 def keys(daemon):
-    return [read.keys for read in daemon.engine.reads["board"].values()]
+    return [read.keys for read in daemon.engine.reads[daemon.engine.query("board").sink].values()]
 
 
 @served(SQL)

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
+from millrace.engine import credit
 from millrace.engine.engine import Engine
 from millrace.engine.events import (
     AlterStream,
@@ -459,7 +460,7 @@ class Live(Timed):
     def _rest(self) -> None:
         """All clients stop sending, slow readers and the loop catch up, and clients answer: all that is due leaves."""
         self._agenda.clear()
-        for name in list(self.engine.slow):
+        for name in credit.slow(self.engine):
             self._command(WithholdCredit(name, False, False), work=0)
         self._resting = True
         for who in list(self._held):

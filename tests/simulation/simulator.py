@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest.mock import patch
 
+from millrace.engine import credit
 from millrace.engine.engine import Engine
 from millrace.engine.events import (
     AddQuery,
@@ -369,7 +370,7 @@ class Play:
         if names and draw(rng, "play.withhold credit"):
             name = rng.choice(names)
             strict = draw(rng, "play.withhold strictly")
-            self._command(WithholdCredit(name, name not in self.engine.slow, strict), work=0)
+            self._command(WithholdCredit(name, name not in credit.slow(self.engine), strict), work=0)
         if names and self.engine.share and draw(rng, "play.unshare"):
             self._command(UnshareQuery(rng.choice(names)), work=0)
 

@@ -172,16 +172,16 @@ class Change(BaseModel):
         """The change with the ids of the objects that it names, which are in one of these definitions."""
         ids: dict[str, int] = {}
         for name in self.mentions():
-            found = next((one for one in (self._objects(each).get(name) for each in known) if one is not None), None)
-            if found is not None:
-                ids[name] = found.id
+            for kind in (kind for definitions in known for kind in self._named_in(definitions)):
+                if name in kind:
+                    ids.setdefault(name, kind[name].id)
         return self.model_copy(update={"ids": ids})
 
     def resolved(self, definitions: Definitions) -> Self:
         """The change under the present names of its objects. Raises Refuse if one of them is gone."""
         if not self.ids:
             return self
-        present = {one.id: name for name, one in self._objects(definitions).items()}
+        present = {one.id: name for kind in self._named_in(definitions) for name, one in kind.items()}
         for name, number in self.ids.items():
             if number not in present and self.needs(name):
                 raise Refuse(
@@ -193,11 +193,9 @@ class Change(BaseModel):
         change = self.renamed(names) if names else self
         return change.model_copy(update={"ids": {}})
 
-    def _objects(self, definitions: Definitions) -> Mapping[str, Any]:
-        """Those that the fields may name: streams and queries have no name in common, but a sink may have theirs."""
-        if self.about == "sink":
-            return definitions.sinks
-        return {**definitions.streams, **definitions.queries}
+    def _named_in(self, definitions: Definitions) -> Sequence[Mapping[str, Any]]:
+        """The objects that the fields may name: streams and queries share their names, but a sink may have one, too."""
+        return (definitions.sinks,) if self.about == "sink" else (definitions.streams, definitions.queries)
 
     def mentions(self) -> Iterable[str]:
         """The names of objects in the fields; an operator's name starts with that of its object."""

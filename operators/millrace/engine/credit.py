@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from millrace.engine.events import Effects, FeedOpened, Grant, WithholdCredit
 from millrace.engine.faults import ask
 from millrace.engine.graph.rewire import failing
-from millrace.engine.plan import origin_of
+from millrace.engine.plan import LATE, origin_of
 from millrace.engine.scheduler.component import Component
+from millrace.operators.sink.sink import Sink
 from millrace.operators.source.feeds import Feed
 from millrace.operators.source.source import Source
 
@@ -53,7 +54,7 @@ def grant(engine: Engine, effects: Effects) -> None:
     """
     held: dict[str, None] = {}
     withheld = failing.withheld(engine) if engine.remembering else {}
-    slow = sources(engine) if engine.slow else {}
+    awaiting = sources(engine) if engine.slow else {}
     for name in engine.owing:
         stream = engine.streams_by_name.get(name)
         if stream is None:
@@ -63,7 +64,7 @@ def grant(engine: Engine, effects: Effects) -> None:
         if (
             name in engine.history_held
             or (full and not _awaited(engine, component, stream.source))
-            or (stream.source in slow and withholds(engine, stream.source, slow))
+            or (stream.source in awaiting and withholds(engine, stream.source, awaiting))
         ):
             held[name] = None
             continue
@@ -95,32 +96,44 @@ def _awaited(engine: Engine, component: Component, source: Source) -> bool:
 
 def withhold(engine: Engine, command: WithholdCredit) -> dict[str, Any]:
     """Withhold the credit for a query's reader, or no longer."""
-    name = command.name
-    if (origin := origin_of(name)) is None:
-        engine.query(name)
-    else:
-        engine.source(origin)
+    output = output_of(engine, command.name)
     if command.withheld:
-        engine.slow[name] = command.strict
+        engine.slow[output] = command.strict
     else:
-        engine.slow.pop(name, None)
-    return {"query": name, "withheld": command.withheld, "strict": command.strict}
+        engine.slow.pop(output, None)
+    return {"query": command.name, "withheld": command.withheld, "strict": command.strict}
+
+
+def output_of(engine: Engine, name: str) -> Sink | Source:
+    """The operator whose rows a slow reader of this name takes: a query's sink, or the source of a stream whose late
+    tuples it reads."""
+    origin = origin_of(name)
+    return engine.query(name).sink if origin is None else engine.source(origin)
+
+
+def slow(engine: Engine) -> dict[str, bool]:
+    """By query, or stream of late tuples, with a slow reader: whether there is no exception."""
+    return {_name(output): strict for output, strict in engine.slow.items()}
+
+
+def _name(output: Sink | Source) -> str:
+    return output.query if isinstance(output, Sink) else f"{output.stream}{LATE}"
 
 
 def sources(engine: Engine) -> dict[Source, bool]:
     """The sources that feed queries with slow readers; true: without an exception. A paused query takes nothing."""
     sources: dict[Source, bool] = {}
-    for name, strict in engine.slow.items():
-        for source in _feeding(engine, name):
+    for output, strict in engine.slow.items():
+        for source in _feeding(engine, output):
             sources[source] = sources.get(source, False) or strict
     return sources
 
 
-def _feeding(engine: Engine, name: str) -> list[Source]:
+def _feeding(engine: Engine, output: Sink | Source) -> list[Source]:
     """The sources with feeds whose tuples become a query's rows; tuples of a side stream are fed to its origin."""
-    if (origin := origin_of(name)) is not None:
-        return [engine.source(origin)]
-    query = engine.query(name)
+    if isinstance(output, Source):
+        return [output]
+    query = engine.query(output.query)
     if query.paused is not None:
         return []
     above = engine.graph.sources(*query.operators)
@@ -135,7 +148,7 @@ def withholds(engine: Engine, source: Source, slow: dict[Source, bool]) -> bool:
 def _awaited_by_others(engine: Engine, source: Source) -> bool:
     """Whether an operator of a query without a slow reader holds tuples of other streams until this one proceeds."""
     for waiter in engine.graph.component_of(source).waiters:
-        if len(waiter.inputs) < 2 or all(query.plan.name in engine.slow for query in engine.owners(waiter)):
+        if len(waiter.inputs) < 2 or all(query.sink in engine.slow for query in engine.owners(waiter)):
             continue
         if ask(waiter, waiter.blocked) and any(
             source in engine.time.holders(waiter, need, holding) for need, holding in ask(waiter, waiter.needs)
@@ -146,10 +159,11 @@ def _awaited_by_others(engine: Engine, source: Source) -> bool:
 
 def by_stream(engine: Engine) -> dict[str, list[str]]:
     """By stream that gets no credit, the queries and streams of late tuples whose readers are slow."""
-    slow = sources(engine)
+    withheld = sources(engine)
     reasons: dict[str, list[str]] = {}
-    for name in engine.slow:
-        for source in _feeding(engine, name):
-            if withholds(engine, source, slow) and name not in reasons.setdefault(source.stream, []):
-                reasons[source.stream].append(name)
+    for output in engine.slow:
+        for source in _feeding(engine, output):
+            names = reasons.setdefault(source.stream, [])
+            if withholds(engine, source, withheld) and _name(output) not in names:
+                names.append(_name(output))
     return {stream: names for stream, names in reasons.items() if names}

@@ -44,6 +44,7 @@ from millrace.operators.frame.buffer import Gauge
 from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.operator import Operator, StepClock
 from millrace.operators.queues.reads import Reads
+from millrace.operators.sink.sink import Sink
 from millrace.operators.source.source import Source
 from millrace.protocol import Refuse
 from millrace.protocol.admin.changes import PlanView
@@ -118,9 +119,9 @@ class Engine:
         self.time = WatermarkCoordinator(self)
         self.owing: dict[str, None] = {}
         self.history_held: dict[str, None] = {}
-        self.slow: dict[str, bool] = {}
+        self.slow: dict[Sink | Source, bool] = {}
         self.chains = Chains()
-        self.reads: dict[str, dict[str, Reads]] = {}
+        self.reads: dict[Sink, dict[str, Reads]] = {}
         self.remembering: dict[str, Query] = {}
         self._owners: dict[Operator, list[Query]] | None = None
         self._nodes: dict[str, Operator] = {}

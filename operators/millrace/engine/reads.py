@@ -38,11 +38,11 @@ Traced = dict[Place, dict[int, int]]
 def state(engine: Engine, command: SetReads) -> dict[str, Any]:
     """A reader states how often it looks, or looks no more."""
     query = engine.query(command.name)
-    readers = engine.reads.get(command.name, {})
+    readers = engine.reads.get(query.sink, {})
     if command.interval_us is None:
         readers.pop(command.reader, None)
         if not readers:
-            engine.reads.pop(command.name, None)
+            engine.reads.pop(query.sink, None)
         return {"query": command.name, "readers": len(readers)}
     path = _path(engine, query)
     places = [place for place, _ in _deadlines(path)]
@@ -62,7 +62,7 @@ def state(engine: Engine, command: SetReads) -> dict[str, Any]:
                 code="no_deadline",
             )
     readers[command.reader] = Reads(command.interval_us, engine.clock.now_us, command.keys)
-    engine.reads[command.name] = readers
+    engine.reads[query.sink] = readers
     return {"query": command.name, "readers": len(readers)}
 
 
@@ -72,8 +72,10 @@ def settle(engine: Engine) -> None:
     for query in engine.queries_by_name.values():
         if query.requeued:
             of_queues |= {queue: {} for _, queue in _deadlines(_nodes(query))}
-    for name, readers in engine.reads.items():
-        query = engine.query(name)
+    for query in engine.queries_by_name.values():
+        readers = engine.reads.get(query.sink)
+        if readers is None:
+            continue
         path = _path(engine, query)
         traced = _traced(query, path)
         for place, queue in _deadlines(path):
@@ -88,10 +90,10 @@ def settle(engine: Engine) -> None:
         queue.read_at(list(reads))
 
 
-def shown(engine: Engine, query: str) -> list[ReaderView]:
+def shown(engine: Engine, query: Query) -> list[ReaderView]:
     return [
         ReaderView(reader=reader, refresh_us=read.interval_us, keys=None if read.keys is None else len(read.keys))
-        for reader, read in engine.reads.get(query, {}).items()
+        for reader, read in engine.reads.get(query.sink, {}).items()
     ]
 
 

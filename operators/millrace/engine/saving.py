@@ -121,6 +121,7 @@ def save(engine: Engine) -> bytes:
 
 def collect(engine: Engine) -> dict[str, Any]:
     """The same before it becomes bytes, which takes long where much is retained. No tuple may be taken meanwhile."""
+    from millrace.engine import credit
     from millrace.engine.graph.rewire import sharing
 
     graph = engine.graph
@@ -135,10 +136,10 @@ def collect(engine: Engine) -> dict[str, Any]:
         "last_id": engine.last_id,
         "owing": list(engine.owing),
         "history_held": list(engine.history_held),
-        "slow": engine.slow,
+        "slow": credit.slow(engine),
         "reads": [
-            [query, reader, read.interval_us, read.since_us, read.keys]
-            for query, readers in engine.reads.items()
+            [sink.query, reader, read.interval_us, read.since_us, read.keys]
+            for sink, readers in engine.reads.items()
             for reader, read in readers.items()
         ],
         "costs": [[operator.name, tuples, us] for operator, (tuples, us) in engine.costs.items()],
@@ -216,7 +217,7 @@ def bring_back(engine: Engine, collected: dict[str, Any]) -> None:
 
 def restore(data: bytes, *, stopwatch: Stopwatch | None, trace: bool, into: Engine | None = None) -> Engine:
     """The saved engine: a new one, or `into`, which starts over as that."""
-    from millrace.engine import streams
+    from millrace.engine import credit, streams
     from millrace.engine.engine import Engine
     from millrace.engine.graph.rewire import adding
 
@@ -241,7 +242,7 @@ def restore(data: bytes, *, stopwatch: Stopwatch | None, trace: bool, into: Engi
     engine.time.restore(saved["time"])
     engine.owing = dict.fromkeys(saved["owing"])
     engine.history_held = dict.fromkeys(saved["history_held"])
-    engine.slow = dict(saved["slow"])
+    engine.slow = {credit.output_of(engine, name): strict for name, strict in saved["slow"].items()}
     engine.gauge.peak_tuples, engine.gauge.peak_bytes = saved["gauge"]
     engine.merge_wait = saved.get("merge_wait", 0)
     for name, producers in saved.get("producers", {}).items():
@@ -251,7 +252,7 @@ def restore(data: bytes, *, stopwatch: Stopwatch | None, trace: bool, into: Engi
         stream.source.restore_ledger(ledgers.get(name), engine.clock.now_us)
     for query, reader, interval_us, since_us, keys in saved.get("reads", ()):
         listed = None if keys is None else tuple(map(tuple, keys))
-        engine.reads.setdefault(query, {})[reader] = Reads(interval_us, since_us, listed)
+        engine.reads.setdefault(engine.query(query).sink, {})[reader] = Reads(interval_us, since_us, listed)
     reads.settle(engine)
     return engine
 

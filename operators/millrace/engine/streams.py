@@ -280,8 +280,8 @@ def drop(engine: Engine, command: DropStream) -> StreamDropReply:
     sources = []
     for stream in both:
         gone = engine.streams_by_name.pop(stream, None)
-        engine.slow.pop(stream, None)
         if gone is not None:
+            engine.slow.pop(gone.source, None)
             engine.history_held.pop(stream, None)
             engine.time.timers.forget(stream)
             sources.append(gone.source)

@@ -189,7 +189,7 @@ def query(engine: Engine, query: Query, **served: Any) -> QueryView:
         joins={} if query.switches is None else _joins(query),
         update_key=None if plan.update_key is None else list(plan.update_key),
         auto=_auto(query) if query.requeued else {},
-        reads=reads.shown(engine, plan.name),
+        reads=reads.shown(engine, query),
         state=state(query),
         reason=query.paused,
         rows=query.sink.sequence,

@@ -18,6 +18,7 @@ from millrace.changes.drop_query import DropQuery
 from millrace.changes.drop_sink import DropSink
 from millrace.changes.effects import AddOutlet, Effect, FollowStream, OpenSink
 from millrace.changes.ledger import Applied
+from millrace.engine import credit
 from millrace.engine.events import (
     Answer,
     Effects,
@@ -251,8 +252,8 @@ class Recovery:
         commands: list[Any] = [
             WatchProgress(name, wanted=False) for name, query in engine.queries_by_name.items() if query.sink.watched
         ]
-        commands += [WithholdCredit(name, withheld=False) for name in engine.slow]
-        commands += [SetReads(query, reader, None) for query, readers in engine.reads.items() for reader in readers]
+        commands += [WithholdCredit(name, withheld=False) for name in credit.slow(engine)]
+        commands += [SetReads(sink.query, reader, None) for sink, readers in engine.reads.items() for reader in readers]
         for name in list(engine.history_held):
             runner.submit(HistoryHeld(name, False))
         names = component_names(engine)

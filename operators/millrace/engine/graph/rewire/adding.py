@@ -123,8 +123,8 @@ def drop(engine: Engine, command: DropQuery) -> QueryDropReply:
     readers = [other.plan.name for other in engine.queries_by_name.values() if command.name in other.plan.reads_queries]
     if readers:
         raise Refuse(f"query {command.name} is read by {names(readers)}: drop them first", code="in_use")
-    engine.slow.pop(command.name, None)
-    engine.reads.pop(command.name, None)
+    engine.slow.pop(query.sink, None)
+    engine.reads.pop(query.sink, None)
     carry_out(engine, Rewiring(gone=[query]))
     sharing.tighten(engine, query.operators)
     return QueryDropReply(query=command.name, dropped=True)

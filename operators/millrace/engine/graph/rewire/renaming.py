@@ -31,9 +31,6 @@ def rename_query(engine: Engine, command: RenameQuery) -> RenameReply:
             plan = other.plan.renamed(name, to)
             change.after.append((other, replace(plan, sql=texts.get(plan.name, plan.sql)), other.operators))
     query.sink.query = to
-    if name in engine.reads:
-        engine.reads[to] = engine.reads.pop(name)
-    engine.slow = {to if one == name else one: strict for one, strict in engine.slow.items()}
     query.separate = {moved_name(node, name, to): None for node in query.separate}
     query.apart = {moved_name(node, name, to): why for node, why in query.apart.items()}
     carry_out(engine, change)
