@@ -11,18 +11,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.engine.engine import Engine
-from millrace.engine.events import ChainDecided, Measured, ReplaceQuery, SetStrategy
+from millrace.engine.events import (
+    ChainDecided,
+    Measured,
+    RemoveOperator,
+    RenameQuery,
+    ReplaceOperator,
+    ReplaceQuery,
+    ResumeQuery,
+    SetBreak,
+    SetStrategy,
+)
 from millrace.engine.plan import QueryPlan
 from millrace.engine.scheduler.chain import BAND, PathSegment, envelope
 from millrace.engine.scheduler.table import Link
+from millrace.operators.filter.spec import SelectSpec
+from millrace.operators.frame.operator import Operator
 from millrace.protocol.admin.operators import ChainedView
 from tests.engine.graphs import Bench, arrive, compare, identity, path, plan, rows, select
+from tests.engine.test_failures import Fails
+from tests.engine.test_replacing import restored
 
 # (selectivity, cost) of the operators of a path.
 CHARTS = st.lists(st.tuples(st.floats(0, 3), st.floats(0.01, 100)), min_size=1, max_size=6)
 
 
-def segments(chart: list[tuple[float, float]], before: dict[str, Link] | None = None) -> list[PathSegment]:
+def segments(chart: list[tuple[float, float]], before: dict[Operator, Link] | None = None) -> list[PathSegment]:
     made = Bench("s")
     made.query(path("p", len(chart)))
     operators = made.engine.queries_by_name["p"].operators
@@ -170,3 +184,60 @@ def test_branches_of_a_fork_go_by_their_own_slopes() -> None:
     bench.run(Measured("p.A", 50, 6_000.0), Measured("q.B", 50, 600.0))
     assert bench.visits(arrive("s", 1, 2, 3)) == "B B B A A A"
     assert rows(bench.run(arrive("s", 4)), "p") == [(4,)]
+
+
+def decided(bench: Bench) -> tuple[object, ...]:
+    """The decisions about operators, and what is measured of them, as they are shown."""
+    (component,) = bench.engine.components()
+    costs = [(one.name, one.busy_us) for one in bench.engine.operators()]
+    return chained(bench), component.breaks, component.strategies, costs
+
+
+def with_decisions() -> Fails:
+    bench = Fails("s")
+    bench.query(selective(), "chain(1)")
+    measured(bench, tuples=400)
+    bench.do(SetStrategy("s", "rr(2)", "q.D"))
+    for name in ("q.A", "q.B"):
+        bench.do(SetBreak(name, on=True))
+    return bench
+
+
+@pytest.mark.parametrize("fails", ["q.A", "q.B", None])
+def test_an_operator_that_takes_anothers_place_has_its_decisions_and_costs(fails: str | None) -> None:
+    bench = with_decisions()
+    before = decided(bench)
+    if fails is None:
+        bench.do(ReplaceOperator("q.B", SelectSpec(compare("<", 3)), "v < 3"))
+    else:
+        bench.breaks(fails)
+        bench.run(arrive("s", 1))
+        assert bench.state("q")[0] == "failed"
+        bench.do(ResumeQuery("q"))
+    assert decided(bench) == before
+
+
+def test_a_renamed_query_keeps_its_segments_under_its_new_name() -> None:
+    bench = with_decisions()
+    before, saved = decided(bench), bench.engine.save()
+    bench.do(RenameQuery("q", "z"))
+    assert repr(decided(bench)) == repr(before).replace("q.", "z.")
+    shown = decided(bench)
+    restored(bench)
+    assert decided(bench) == shown
+    bench.do(RenameQuery("z", "q"))
+    assert bench.engine.save() == saved
+
+
+def test_a_segment_whose_first_operator_is_removed_can_be_saved() -> None:
+    bench = Bench("s")
+    bench.query(
+        plan("q", ("A", select(compare("<", 50)), ["s.source"]), ("B", select(compare("<", 4)), ["A"])), "chain"
+    )
+    measured(bench, {"q.A": 20.0, "q.B": 1.0}, 400)
+    assert {one.segment for one in chained(bench)} == {"q.A"}
+    bench.do(RemoveOperator("q.A"))
+    assert {one.segment for one in chained(bench)} == {"q.B"}
+    shown = decided(bench)
+    restored(bench)
+    assert decided(bench) == shown
