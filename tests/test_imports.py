@@ -4,8 +4,8 @@
     protocol <- client         values <- functions <- sql        sql <- changes <- the daemon
     formats, changes <- journal <- the daemon, offline
 
-The daemon consists of six rooms: net, http, run, store, observe, standby. They may use each other; the other drivers do
-not use them. A new room needs a row in `MAY_IMPORT`, a root in `ROOTS` and a line in `pyproject.toml`.
+The daemon consists of seven rooms: net, http, run, store, observe, standby, access. They may use each other; the other
+drivers do not use them. A new room needs a row in `MAY_IMPORT`, a root in `ROOTS` and a line in `pyproject.toml`.
 """
 
 import ast
@@ -21,7 +21,7 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parent.parent
 ROOTS = ("server", "operators", "protocol")
 
-DAEMON = {"net", "http", "run", "store", "observe", "standby"}
+DAEMON = {"net", "http", "run", "store", "observe", "standby", "access"}
 CORE = {"protocol", "values", "operators", "engine", "functions", "sql"}
 MAY_IMPORT = {
     "protocol": set(),

@@ -22,6 +22,7 @@ from tests.kernels import NAMES, installed
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGES = [
+    "server/millrace/access",
     "server/millrace/backfill",
     "server/millrace/cli",
     "server/millrace/formats",

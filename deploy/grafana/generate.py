@@ -333,6 +333,26 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
             ((f"millrace_journal_recovery_seconds{{{SERVER}}}", "{{instance}}"),),
         ),
     ),
+    "Who is refused?": (
+        Panel(
+            "Refused clients",
+            "cps",
+            "Requests and connections without a valid token, or without the role that they need.",
+            ((rate("millrace_auth_failures_total", SERVER), "{{port}} {{reason}}"),),
+        ),
+        Panel(
+            "Wrong tokens",
+            "cps",
+            "Those whose answer was delayed, and those that got none because too many came from one address.",
+            (summed("millrace_wrong_tokens_total", by="outcome"),),
+        ),
+        Panel(
+            "Ended connections",
+            "cps",
+            "Connections that the server ended because of what their client did, by reason.",
+            (summed("millrace_connections_refused_total", by="reason"),),
+        ),
+    ),
 }
 
 

@@ -124,7 +124,7 @@ class FakeServer:
 class Connection(asyncio.Protocol):
     def __init__(self, server):
         self.server = server
-        self.session = Session(Side.SERVER, limits=server.limits, token=server.token)
+        self.session = Session(Side.SERVER, limits=server.limits)
         self.frames = FrameReader(server.limits.frame_bytes)
 
     def connection_made(self, transport):
@@ -170,6 +170,10 @@ class Connection(asyncio.Protocol):
     def hello(self, message):
         server = self.server
         server.hellos.append(message)
+        if server.token is not None and message.token != server.token:
+            self.say(Error("unauthorised", "HELLO: expected the server's token"))
+            self.transport.close()
+            return
         if server.standby:
             self.say(Error("standby", "this server follows another one"))
             self.transport.close()

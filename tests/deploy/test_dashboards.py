@@ -112,7 +112,7 @@ def test_the_dashboard_is_the_generator_s():
     assert kept == made, "run: python deploy/grafana/generate.py"
 
 
-def test_the_dashboard_has_five_rows_and_no_panels_on_each_other():
+def test_the_dashboard_has_a_row_per_question_and_no_panels_on_each_other():
     found = dashboard()
     assert [panel["title"] for panel in found["panels"] if panel["type"] == "row"] == [
         "Is it alive and moving?",
@@ -120,6 +120,7 @@ def test_the_dashboard_has_five_rows_and_no_panels_on_each_other():
         "Where is work?",
         "Is it fresh?",
         "Is its state safe?",
+        "Who is refused?",
     ]
     cells = [
         (x, y)

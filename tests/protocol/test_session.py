@@ -204,14 +204,6 @@ def test_hello_first_once_and_of_this_protocol():
         assert code_of(pair.server.receive, message) == "unexpected_message"
 
 
-@pytest.mark.parametrize("token", [None, "", "secre", "secret!", "\N{BULLET}"])
-def test_the_token_is_required(token):
-    server = Session(Side.SERVER, token="secret")
-    assert code_of(server.receive, m.Hello(1, "c", token)) == "unauthorised"
-    assert server.stage is Stage.NEW
-    assert server.receive(m.Hello(1, "c", "secret"))
-
-
 def test_messages_in_flight_for_an_ended_channel_are_dropped():
     pair = feeding()
     under_way = [m.Data(0, 0, rows(1)), m.DataArrow(0, 0, 1, b""), m.Punctuation(0, 1), m.Ets(0, 0, 1), m.Close(0)]

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from millrace.access.callers import ANYONE
 from millrace.engine.events import Arrived, Punctuated
 from millrace.formats import linecolumns
 from millrace.formats.decoder import StreamDecoder
@@ -83,11 +84,11 @@ def heard(pieces: list[bytes], monkeypatch: pytest.MonkeyPatch, *, in_columns: b
     feeds = Feeds(runner)
     for name in STREAMS:
         feeds.add_stream(definition(name))
-    context: Any = SimpleNamespace(
-        token=None, limits=Limits(), feeds=feeds, credit_bytes=1 << 30, timers=Timers(), reader=None
-    )
+    context: Any = SimpleNamespace(limits=Limits(), feeds=feeds, credit_bytes=1 << 30, timers=Timers(), reader=None)
     connection: Any = SimpleNamespace(
         context=context,
+        caller=ANYONE,
+        told=lambda error: error,
         peer="peer",
         reads=True,
         write=world.written.append,

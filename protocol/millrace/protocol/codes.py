@@ -32,6 +32,7 @@ CODES: Mapping[str, str] = {
     "out_of_order": "DATA leaves a gap: its sequence number is above the next one expected",
     "no_credit": "DATA, or RESULT, has more tuples than the channel has credit for",
     # The request is refused, the channel is not opened; the connection stays.
+    "not_permitted": "the client's token or certificate does not have the role that this needs; the text names it",
     "unknown_stream": "no stream has this name",
     "unknown_query": "no query has this name",
     "schema_mismatch": "the fingerprint in OPEN, or the columns of an Arrow stream, do not match the stream's schema",

@@ -15,7 +15,6 @@ highest one is gone, and messages in flight for it are silently dropped.
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -225,7 +224,8 @@ class Channel:
 
 
 class Session:
-    """The rules of one connection, seen from `side`. `token`, on the server's side, is the required token.
+    """The rules of one connection, seen from `side`. Whether a client may connect at all, with the token of its HELLO,
+    is the server's decision.
 
     `offered` holds the capabilities of HELLO (None: HELLO does not have the field), and `capabilities` the granted
     ones of WELCOME. Only these allow the fields that require a capability.
@@ -236,7 +236,6 @@ class Session:
         side: Side,
         *,
         limits: Limits | None = None,
-        token: str | None = None,
         known: Container[str] = CAPABILITIES,
     ) -> None:
         self.side = side
@@ -247,7 +246,6 @@ class Session:
         # Open channels by number: none of them FREE or GONE, each at most `highest`.
         self.channels: dict[int, Channel] = {}
         self.highest = -1
-        self._token = token
         self._known = known
 
     def receive(self, message: Message) -> bool:
@@ -350,9 +348,6 @@ class Session:
         if hello.protocol != PROTOCOL:
             got = str(hello.protocol)
             raise PeerError.at("HELLO", expected=f"protocol {PROTOCOL}", got=got, code="unsupported_protocol")
-        if self._token is not None and not same_token(self._token, hello.token):
-            got = "none" if hello.token is None else "another"
-            raise PeerError.at("HELLO", expected="the server's token", got=got, code="unauthorised")
         _check_epoch("HELLO", hello.epoch, hello.capabilities)
 
     def _check_welcome(self, welcome: Welcome) -> None:
@@ -506,8 +501,3 @@ def _check_epoch(message: str, epoch: str | None, capabilities: tuple[str, ...] 
     if epoch_number(epoch) is None:
         expected = "a number, '-' and 16 hexadecimal digits"
         raise PeerError.at(where, expected=expected, got=repr(epoch)[:60], code="bad_value")
-
-
-def same_token(expected: str, received: str | None) -> bool:
-    """Whether the peer sent the right token, compared in constant time."""
-    return received is not None and hmac.compare_digest(expected.encode(), received.encode())

@@ -39,6 +39,7 @@ SECTIONS: Final = ("Server", "Data", "Queries", "Inspect", "Tune", "Offline", "H
 GROUPS: Final = (
     GroupInfo("Server", "config", "Check the server's configuration"),
     GroupInfo("Server", "journal", "The journal in a data directory"),
+    GroupInfo("Server", "token", "Who may use the server, and for what"),
     GroupInfo("Data", "stream", "Streams that clients feed"),
     GroupInfo("Data", "sink", "Files that receive a query's rows"),
     GroupInfo("Queries", "query", "Running queries"),
@@ -97,6 +98,30 @@ COMMANDS: Final = (
         "backup:restore",
         "Make a data directory of a backup",
         "millrace restore monday --data-dir data",
+        "own",
+    ),
+    CommandInfo(
+        "Server",
+        "token create",
+        "token:create",
+        "Create a token with roles, or another one for rotation",
+        "millrace token create sensors feed:trams --data-dir data -o sensors.token",
+        "own",
+    ),
+    CommandInfo(
+        "Server",
+        "token list",
+        "token:list_",
+        "List the tokens: names, roles and expiry",
+        "millrace token list --data-dir data",
+        "own",
+    ),
+    CommandInfo(
+        "Server",
+        "token revoke",
+        "token:revoke",
+        "Revoke the tokens of a name",
+        "millrace token revoke sensors --data-dir data",
         "own",
     ),
     CommandInfo(

@@ -113,15 +113,15 @@ class Link:
         if not self.token:
             return _unauthorised(f"{where} requires a token: {TOKEN_WAYS}")
         token = _source(self.token_file, "--token-file", "MILLRACE_TOKEN")
-        text = f"{where}, the HTTP port, refuses {token}: its configuration names the file with the right one"
-        return _unauthorised(f"{text} (server.admin_token_file, else server.token_file)")
+        text = f"{where}, the HTTP port, refuses {token}: create one with `millrace token create`, or use the one that"
+        return _unauthorised(f"{text} its configuration names (server.admin_token_file, else server.token_file)")
 
     def turned_away_from_streams(self, address: str) -> MillraceError:
         """The error for a TCP port that refuses our token. It may differ from the HTTP port's token."""
         where = f"the server at {address}, its port for feeds and subscribers"
         if not self.feed_token:
             return _unauthorised(f"{where}, requires a token: {FEED_TOKEN_WAYS}")
-        text = "its configuration names the file with the right one (server.token_file)"
+        text = "create one with `millrace token create`, or use the one of server.token_file"
         if self.feed_token_file is not None or os.environ.get("MILLRACE_FEED_TOKEN") is not None:
             token = _source(self.feed_token_file, "--feed-token-file", "MILLRACE_FEED_TOKEN")
         else:

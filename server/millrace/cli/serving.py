@@ -64,11 +64,13 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print the effective configuration, or one line per problem (exit code 78)."""
+    from millrace.access.access import check_tokens
     from millrace.run.config import load, to_toml
     from millrace.run.daemon import check_certificates, load_functions
 
     settings = load(config, _flags(data_dir, listen, admin, functions, follow))
     check_certificates(settings)
+    check_tokens(settings.server)
     load_functions(settings)
     if as_json:
         show.as_json(settings.model_dump(mode="json"))

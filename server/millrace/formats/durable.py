@@ -15,15 +15,25 @@ from typing import Final
 ASIDE: Final = "."
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Replace a small file as a whole."""
+def write_whole(path: Path, data: bytes, *, private: bool = False) -> None:
+    """Replace a small file as a whole. Only the owner of its folder can read a `private` one, also if root has
+    written it."""
     aside = path.with_name(f"{ASIDE}{path.name}.part")
-    with aside.open("wb") as file:
+    if private:
+        aside.unlink(missing_ok=True)
+    with open(aside, "wb", opener=_private if private else None) as file:
+        if private and os.geteuid() == 0:
+            owner = path.parent.stat()
+            os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
     aside.rename(path)
     sync_folder(path.parent)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_EXCL, 0o600)
 
 
 def make_folder(folder: Path, mode: int = 0o777) -> None:

@@ -8,13 +8,20 @@ A route waits only for the engine's next steps, and for the disk if it reads his
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
+from millrace.access import callers
+from millrace.access.access import AccessDenied
+from millrace.access.callers import ANYONE, Caller
+from millrace.access.needs import ROUTES, check_route
+from millrace.access.roles import NEEDED, Action
 from millrace.engine import views
 from millrace.http.answers import answer, listed, listed_aside, shown
 from millrace.http.changes import IfMatch, Name, add_changes
@@ -24,7 +31,7 @@ from millrace.http.hosts import Hosts
 from millrace.http.lookup import ResourceLookup
 from millrace.http.openapi import ALWAYS, PROBLEM, TITLES, ViewRoute, document, refusals, tagged
 from millrace.http.operations import add_operations
-from millrace.http.protocol import REFUSED
+from millrace.http.protocol import CERTIFICATE, REFUSED
 from millrace.http.standby import ROOT, add_standby
 from millrace.observe import logs
 from millrace.observe.analysis import analyze as analyzed
@@ -46,9 +53,8 @@ from millrace.protocol.admin.operators import (
     TrialView,
 )
 from millrace.protocol.admin.queries import AnalyzedView, BackfillView, ExplainView, QueryView, SinkView, Why
-from millrace.protocol.admin.server import CatalogView, ServerView
+from millrace.protocol.admin.server import CatalogView, ReloadView, ServerView
 from millrace.protocol.admin.streams import ArchivedView, LateView, StalenessView, StreamView
-from millrace.protocol.session import same_token
 from millrace.protocol.words import printable, spelt
 from millrace.run.timers import sleep
 from millrace.sql.errors import SqlError
@@ -62,9 +68,9 @@ METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
 BODY_BYTES: Final = 16 * 2**20
 # When to send again what found too many others being planned: each of them takes a second at the most.
 RETRY_SECONDS: Final = 1
-# The paths that a load balancer may read without a token.
 # The most characters of a client's name in the log: a browser's names fill lines.
 AGENT_CHARACTERS: Final = 100
+# The paths that a load balancer may read without a token.
 OPEN_PATHS: Final = ("/-/healthy", "/-/ready")
 # The paths that also answer while the server recovers.
 EARLY_PATHS: Final = (*OPEN_PATHS, "/metrics")
@@ -77,6 +83,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "sql": 400,
     "unknown_strategy": 400,
     "unauthorised": 401,
+    "not_permitted": 403,
     "shutting_down": 503,
     "busy": 503,
     "changed": 412,
@@ -190,7 +197,7 @@ def problem(status: int, code: str, title: str, detail: str, **more: Any) -> JSO
 def _refused(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, MillraceError)
     status = STATUSES.get(error.code, 409 if isinstance(error, Refuse) else 400)
-    answer = problem(status, error.code, _title(status), error.text, **_more(error))
+    answer = problem(status, error.code, _title(status), callers.current.get().told(error), **_more(error))
     if isinstance(error, Changed):
         answer.headers["etag"] = error.etag
     if error.code == "busy":
@@ -247,7 +254,7 @@ def _add_guards(app: FastAPI, daemon: Daemon) -> None:
     async def guard(request: Request, proceed: Callable[[Request], Awaitable[Response]]) -> Response:
         logs.client.set(_client_of(request))
         logs.request.set(f"{request.method} {request.scope['path']}")
-        refused = await _refuse(request, daemon) or _refuse_early(request, daemon)
+        refused = await _refuse(request, daemon, app) or _refuse_early(request, daemon)
         if refused is not None and REFUSED not in request.scope:
             host = request.client.host if request.client else ""
             logs.sparing.warning("refused an admin request", host, status=refused.status_code)
@@ -261,18 +268,75 @@ def _client_of(request: Request) -> str:
     return f"{address} ({agent})" if agent else address
 
 
-async def _refuse(request: Request, daemon: Daemon) -> Response | None:
+async def _refuse(request: Request, daemon: Daemon, app: FastAPI) -> Response | None:
     """The answer to a request that reaches no route."""
-    trusted = _shows_token(request, daemon.admin_token)
     open_path = request.scope["path"] in OPEN_PATHS
-    if not open_path and not (trusted and not request.headers.getlist("origin")):
+    caller, denied = (ANYONE, None) if open_path else _identify(request, daemon, app)
+    # A page of another site knows no token; its browser may send a certificate by itself.
+    shows_token = caller is not None and isinstance(caller.proof, bytes) and caller is not ANYONE
+    if not open_path and not (shows_token and not request.headers.getlist("origin")):
         refused = _refuse_host(request, daemon.hosts)
         if refused is not None:
             return refused
     refused = _refuse_page(request) or _refuse_body(request)
-    if refused is not None or open_path or trusted or daemon.admin_token is None:
+    if refused is not None or open_path:
         return refused
-    return await _refuse_token(request, daemon)
+    if caller is None:
+        assert denied is not None
+        return await _refuse_token(request, daemon, denied)
+    callers.current.set(caller)
+    if caller.name is not None:
+        logs.client.set(f"{caller.name}, {logs.client.get()}")
+    return _refuse_role(request, daemon, app, caller)
+
+
+def _identify(request: Request, daemon: Daemon, app: FastAPI) -> tuple[Caller | None, AccessDenied | None]:
+    """Who sends a request, or why that is not known."""
+    certificate = request.scope["state"].get(CERTIFICATE, frozenset())
+    caller = daemon.access.unnamed("admin", certificate)
+    if caller is not None:
+        return caller, None
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    shown = None if "authorization" not in request.headers else given.strip() if scheme.lower() == "bearer" else ""
+    try:
+        return daemon.access.named("admin", shown, _needed(request, app)), None
+    except AccessDenied as error:
+        return None, error
+
+
+def _needed(request: Request, app: FastAPI) -> str:
+    """The role that a request needs, in words."""
+    path, _ = _route_of(request, app)
+    need = ROUTES.get((_method(request), path))
+    return NEEDED[Action.MEET if need is None else need.action]
+
+
+def _method(request: Request) -> str:
+    return "GET" if request.method == "HEAD" else request.method
+
+
+def _route_of(request: Request, app: FastAPI) -> tuple[str, str | None]:
+    """The path of the route that a request will reach, and the name in the request's path; no path if there is none."""
+    for route in app.router.routes:
+        match, more = route.matches(request.scope)
+        if match is Match.FULL:
+            return getattr(route, "path", ""), more["path_params"].get("name")
+    return "", None
+
+
+def _refuse_role(request: Request, daemon: Daemon, app: FastAPI, caller: Caller) -> Response | None:
+    """The answer to a known client that may not do this. A path without a route is answered like any other."""
+    if caller.unlimited:
+        return None
+    path, name = _route_of(request, app)
+    if not path:
+        return None
+    try:
+        check_route(caller, _method(request), path, name, daemon.catalog.known)
+    except Refuse as error:
+        daemon.access.lacks_role("admin")
+        return problem(403, error.code, _title(403), error.text)
+    return None
 
 
 def _refuse_early(request: Request, daemon: Daemon) -> Response | None:
@@ -336,15 +400,9 @@ def _refuse_body(request: Request) -> Response | None:
     return None
 
 
-def _shows_token(request: Request, token: str | None) -> bool:
-    """Whether the request has the server's token; without one, no request has it."""
-    scheme, _, given = request.headers.get("authorization", "").partition(" ")
-    return token is not None and scheme.lower() == "bearer" and same_token(token, given.strip())
-
-
-async def _refuse_token(request: Request, daemon: Daemon) -> Response:
-    """The answer to a request without the token; it takes time if the request guessed at one."""
-    if "authorization" in request.headers:
+async def _refuse_token(request: Request, daemon: Daemon, denied: AccessDenied) -> Response:
+    """The answer to a request without a valid token; it takes time if the request guessed at one."""
+    if denied.guessed:
         delay = daemon.guesses.wrong("admin", request.client.host if request.client else "")
         if delay is None:
             text = (
@@ -355,8 +413,7 @@ async def _refuse_token(request: Request, daemon: Daemon) -> Response:
             answer.headers.update({"retry-after": "1", "connection": "close"})
             return answer
         await sleep(daemon.timers, delay)
-    text = "send the server's token: Authorization: Bearer ..."
-    answer = problem(401, "unauthorised", _title(401), text)
+    answer = problem(401, "unauthorised", _title(401), f"{denied.text}; send Authorization: Bearer ...")
     answer.headers["www-authenticate"] = "Bearer"
     return answer
 
@@ -390,7 +447,16 @@ def _add_pages(app: FastAPI, daemon: Daemon) -> None:
 
     @app.get("/api/v1/server", response_model=ServerView, summary="The server: version, addresses, clock")
     async def server() -> Response:
-        return shown(daemon.describe())
+        return shown(daemon.describe() if callers.current.get().sees_all else daemon.introduce())
+
+    @app.post(
+        "/api/v1/reload",
+        response_model=ReloadView,
+        responses=refusals(409),
+        summary="Read the files of tokens and certificates again",
+    )
+    async def reload() -> Response:
+        return shown(daemon.reload())
 
 
 def _add_sql(app: FastAPI, daemon: Daemon) -> None:
@@ -403,16 +469,21 @@ def _add_sql(app: FastAPI, daemon: Daemon) -> None:
         summary="Plan statements and apply them as a whole",
     )
     async def sql(request: SqlRequest, if_match: IfMatch = None) -> Response:
+        caller = callers.current.get()
         name = asked_for(request.sql)
         if name is not None:
+            caller.must(Action.READ, name)
             told = explained(StatementView(kind="explain", name=name), await analyzed(daemon, name))
             return shown(SqlView(dry_run=request.dry_run, statements=[told]))
+        if if_match is not None or request.dry_run:
+            caller.must_see_all()  # a refusal has the catalog, and a plan the graph
         check = look.unless_changed("catalog", "", if_match)
         terms = daemon.catalog.terms(idempotent=request.idempotent, temporary=request.temporary, prune=request.prune)
         if request.dry_run:
-            statements, plan = await daemon.catalog.plan(request.sql, check, terms)
+            statements, plan = await daemon.catalog.plan(request.sql, check, terms, caller)
         else:
-            statements, plan = await daemon.catalog.execute(request.sql, check=check, terms=terms), None
+            statements = await daemon.catalog.execute(request.sql, check=check, terms=terms, caller=caller)
+            plan = None
         answer = SqlView(dry_run=request.dry_run, statements=statements, plan=plan)
         return shown(answer, etag=await look.catalog_tag())
 
@@ -434,7 +505,7 @@ def _add_streams(app: FastAPI, daemon: Daemon) -> None:
 
     @app.get("/api/v1/streams", response_model=list[StreamView], summary="All streams")
     async def streams() -> Response:
-        return listed(daemon.streams())
+        return listed(callers.current.get().visible(Action.LOOK, daemon.streams(), attrgetter("name")))
 
     @app.get("/api/v1/streams/{name}", response_model=StreamView, responses=tagged(404), summary="One stream")
     async def stream(name: Name) -> Response:
@@ -477,7 +548,7 @@ def _add_queries(app: FastAPI, daemon: Daemon) -> None:
 
     @app.get("/api/v1/queries", response_model=list[QueryView], summary="All queries")
     async def queries() -> Response:
-        return await listed_aside(daemon.queries())
+        return await listed_aside(callers.current.get().visible(Action.READ, daemon.queries(), attrgetter("name")))
 
     @app.get("/api/v1/queries/{name}", response_model=QueryView, responses=tagged(404), summary="One query")
     async def query(name: Name) -> Response:
@@ -550,7 +621,7 @@ def _add_sinks(app: FastAPI, daemon: Daemon) -> None:
 
     @app.get("/api/v1/sinks", response_model=list[SinkView], summary="All sinks")
     async def sinks() -> Response:
-        return listed(daemon.catalog.sinks())
+        return listed(callers.current.get().visible(Action.READ, daemon.catalog.sinks(), attrgetter("query")))
 
     @app.get("/api/v1/sinks/{name}", response_model=SinkView, responses=tagged(404), summary="One sink")
     async def sink(name: Name) -> Response:

@@ -9,6 +9,8 @@ from fastapi import Body, FastAPI, Header, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.fields import FieldInfo
 
+from millrace.access.callers import current
+from millrace.access.needs import check_changes
 from millrace.changes.change import INTERNAL, Change, Route
 from millrace.changes.table import CHANGES, read
 from millrace.http.answers import answer, shown
@@ -55,6 +57,7 @@ def _add_route(app: FastAPI, daemon: Daemon, look: ResourceLookup, change: type[
         wanted = change.model_validate({change.target: name, **route.fixed, **given})
         check = look.unless_changed(kind, name, if_match)
         if dry_run:
+            current.get().must_see_all()
             return shown(PlannedView(dry_run=True, plan=await daemon.catalog.foresee([wanted], check)))
         reply = to_data(await daemon.catalog.change(wanted, check))
         tag = None
@@ -121,6 +124,7 @@ def _add_ledger(app: FastAPI, daemon: Daemon) -> None:
             for name in INTERNAL.intersection(record):
                 raise Refuse(f"{name}: the server sets it, so a request cannot", code="invalid_request")
         wanted = [read(record) for record in request.changes]
+        check_changes(current.get(), wanted)
         if request.dry_run:
             return shown(PlannedView(dry_run=True, plan=await catalog.foresee(wanted)))
         replies = [{} if reply is None else to_data(reply) for reply in await catalog.change_all(wanted)]
@@ -136,6 +140,7 @@ def _add_ledger(app: FastAPI, daemon: Daemon) -> None:
     async def undo(request: UndoRequest | None = None) -> Response:
         request = request or UndoRequest()
         entry = catalog.ledger.find(request.number)
+        check_changes(current.get(), catalog.ledger.inverse(entry))
         if request.dry_run:
             wanted, plan = await catalog.foresee_undo(entry)
             changes, number = [change.record() for change in wanted], None

@@ -65,11 +65,9 @@ def kernels() -> str:
     return "compiled" if compiled() else "python"
 
 
-def guard_of(address: Address, security: Security) -> GuardView:
-    """Who can reach a port, and what it requires of them."""
-    return GuardView(
-        loopback=address.is_loopback, tls=security.certificate is not None, token=security.token_file is not None
-    )
+def guard_of(address: Address, security: Security, *, token: bool) -> GuardView:
+    """Who can reach a port, and whether it requires a token of them."""
+    return GuardView(loopback=address.is_loopback, tls=security.certificate is not None, token=token)
 
 
 def _open_files() -> int | None:

@@ -17,6 +17,7 @@ import h11
 import structlog
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from millrace.access.certificates import names_of
 from millrace.http.openapi import PROBLEM
 from millrace.net.ports import to_streams
 from millrace.net.refusals import Reason, Refusals
@@ -36,6 +37,8 @@ ANSWER_SECONDS: Final = 30.0
 HANDSHAKE_SECONDS: Final = 5.0
 # The key of a request's scope that says that the transport has refused it already.
 REFUSED: Final = "millrace.refused"
+# The key of a request's state with the names in the client's certificate.
+CERTIFICATE: Final = "millrace.certificate"
 # How long a refused peer may take to read the answer.
 FAREWELL_SECONDS: Final = 5.0
 
@@ -112,6 +115,7 @@ class HttpConnection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.app_state[CERTIFICATE] = names_of(transport)
         if len(self.connections) > self._most:
             self._refuse(
                 "too_many_connections",

@@ -13,6 +13,9 @@ from typing import Any, Final, Protocol, cast
 
 import structlog
 
+from millrace.access.access import Access, AccessDenied
+from millrace.access.callers import NOT_PERMITTED, Caller
+from millrace.access.certificates import names_of
 from millrace.formats.decoder import TooFarAheadError
 from millrace.net import ports
 from millrace.net.feeds import Feeds
@@ -84,7 +87,7 @@ class ConnectionContext:
     slow: Slow
     write_buffer: int
     credit_bytes: int
-    token: str | None
+    access: Access
     server: str
     most_connections: int
     admin: Callable[[], str]
@@ -114,6 +117,8 @@ class Connection(asyncio.Protocol):
     def __init__(self, context: ConnectionContext) -> None:
         self.context = context
         self._host = self._name = self.peer = "?"
+        # Known from the start by its certificate, or because the server requires nothing.
+        self.caller: Caller | None = None
         self.writable = True
         self.heard_at = context.timers.time()
         self._deadline: Handle | None = None
@@ -132,6 +137,7 @@ class Connection(asyncio.Protocol):
         if name:
             self._host, self._name = name[0], f"{name[0]}:{name[1]}"
             self.peer = self._name
+        self.caller = self.context.access.unnamed("listen", names_of(transport))
         transport.set_write_buffer_limits(high=self.context.write_buffer)
         if len(self.context.connections) >= self.context.most_connections:
             self._turn_away()
@@ -193,6 +199,26 @@ class Connection(asyncio.Protocol):
         """The peer has said who it is, or that it speaks a dialect that needs no more."""
         self.context.strangers.pop(self, None)
         self.expect_nothing()
+
+    def admit(self, token: str | None) -> Caller:
+        """The client that shows this token. Raises AccessDenied."""
+        if self.caller is None:
+            self.caller = self.context.access.named("listen", token, "the role feed or read")
+        return self.caller
+
+    def told(self, error: MillraceError) -> MillraceError:
+        """An error without what this client may not know."""
+        if self.caller is None or (text := self.caller.told(error)) == error.text:
+            return error
+        return MillraceError(text, code=error.code)
+
+    def look_at_token(self) -> None:
+        """Tokens were revoked or have expired: close unless this client is still known."""
+        if self.caller is not None and not self.context.access.holds("listen", self.caller):
+            log.info("closed a connection: its token is no longer valid", client=self.peer, token=self.caller.name)
+            if self._dialect is not None and not self._ending:
+                self._dialect.refuse_peer(AccessDenied("the token is no longer valid: send another one", "expired"))
+            self.close()
 
     def wrong_token(self, answer: bytes) -> None:
         """Let the answer to a wrong token wait; nothing more is heard meanwhile."""
@@ -374,6 +400,8 @@ class Connection(asyncio.Protocol):
     def log_refusal(self, error: MillraceError) -> None:
         if isinstance(error, TooFarAheadError):
             return  # told where it is counted, with its stream
+        if error.code == NOT_PERMITTED:
+            self.context.access.lacks_role("listen")
         sparing.warning("a client was refused", self._culprit(error), code=error.code, reason=without_data(error.text))
 
     def log_breach(self, error: MillraceError) -> None:

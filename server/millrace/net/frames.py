@@ -11,6 +11,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from millrace.access.access import AccessDenied
+from millrace.access.callers import ANYONE
+from millrace.access.needs import MESSAGES, check_said
 from millrace.engine.events import Late
 from millrace.formats.decoder import StreamDecoder
 from millrace.net.connection import GREETING_BYTES, Connection, Dialect
@@ -89,12 +92,11 @@ class FrameDialect(Dialect):
         self.peer = connection.peer
         self.context = connection.context
         known = CAPABILITIES if self.context.runner.syncs else CAPABILITIES.keys() - {"durable"}
-        self.session = Session(Side.SERVER, limits=self.context.limits, token=self.context.token, known=known)
+        self.session = Session(Side.SERVER, limits=self.context.limits, known=known)
         self._reader = FrameReader(min(GREETING_BYTES, self.context.limits.frame_bytes))
         self._heard_at = 0.0  # when the last whole frame came
         self._pings = 0
         self._pinged = False
-        self._guessed = False  # whether the peer has shown a token
         self._feeds: dict[int, _Feed] = {}
         self.subscriptions: dict[int, _Subscriber] = {}
         self._gathered: dict[int, list[_Frame]] = {}
@@ -114,9 +116,8 @@ class FrameDialect(Dialect):
             self._take_gathered()
             self._send_acknowledgements()
             self._connection.log_breach(error)
-            guessed = error.code == "unauthorised" and self._guessed
             farewell = self.session.say(Error.of(error))
-            if guessed:
+            if isinstance(error, AccessDenied) and error.guessed:
                 self._connection.wrong_token(farewell)
             else:
                 self._connection.write(farewell)
@@ -262,15 +263,18 @@ class FrameDialect(Dialect):
             return
         self._take_gathered()
         message = decode(body)
-        self._guessed = isinstance(message, Hello) and message.token is not None
         try:
             if self.session.receive(message):
+                caller = self._connection.caller
+                if caller is not None and caller is not ANYONE:  # before HELLO nobody is known
+                    check_said(caller, message, MESSAGES)
                 _HEARD[type(message)](self, message)
         except Refuse as error:
             lost = error.sequence if isinstance(error, Lost) else None
             self.refuse(error, getattr(message, "channel", None), lost)
 
     def _hello(self, said: Hello) -> None:
+        self._connection.admit(said.token)
         self._watch_for_silence()
         self._connection.called(said.client)
         if said.epoch is not None and self.context.shown(said.epoch):
@@ -286,7 +290,7 @@ class FrameDialect(Dialect):
     def refuse(self, error: Refuse, channel: int | None, sequence: int | None = None) -> None:
         """Send the error. On a channel that is being opened it closes the channel, by the session's rules."""
         self._connection.log_refusal(error)
-        self.say(Error.of(error, channel, sequence))
+        self.say(Error.of(self._connection.told(error), channel, sequence))
         if channel is not None and channel not in self.session.channels:
             self._leave(channel)
 

@@ -18,6 +18,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from millrace.access.access import AccessDenied
+from millrace.access.callers import ANYONE
+from millrace.access.needs import LINES, check_said
+from millrace.access.roles import Action
 from millrace.engine.events import Late
 from millrace.formats.linecolumns import WORTHWHILE, LineColumns, Read, newlines
 from millrace.formats.writers import late_lines, request_line, row_lines
@@ -50,7 +54,6 @@ from millrace.protocol.jsonlines import (
     parse,
     progress_line,
 )
-from millrace.protocol.session import same_token
 from millrace.values.batch import Batch, Int64s
 
 # How long a line may take from its first byte to its newline.
@@ -76,7 +79,7 @@ class LineDialect(Dialect):
         self.connection = connection
         self.context = connection.context
         self._limit = min(LINE_BYTES, self.context.limits.frame_bytes)
-        self._trusted = self.context.token is None
+        self._trusted = connection.caller is not None
         self._reader = LineReader(self._limit if self._trusted else min(GREETING_BYTES, self._limit), newlines)
         self._unfinished: int | None = None  # the number of an incomplete line, and when it started
         self._begun_at = 0.0
@@ -227,7 +230,7 @@ class LineDialect(Dialect):
         if self._refusals:
             refusals, self._refusals = self._refusals, []
             for line, error in sorted(refusals, key=itemgetter(0)):
-                self.connection.write(error_line(error, line, self._sequences.get(line)))
+                self.connection.write(error_line(self.connection.told(error), line, self._sequences.get(line)))
         if self._sequences:
             self._sequences.clear()
         if self._owed:
@@ -344,11 +347,18 @@ class LineDialect(Dialect):
         try:
             said = self._parse(line)
             if said is not None:
+                if self.connection.caller is not ANYONE:
+                    self._check(said)
                 _HEARD[type(said)](self, said)
         except MillraceError as error:
             self.refuse(error, self._number)
             return None
         return said
+
+    def _check(self, said: Line) -> None:
+        """Refuse what this client may not say."""
+        assert self.connection.caller is not None, "a client without a token is not heard"
+        check_said(self.connection.caller, said, LINES)
 
     def _parse(self, line: bytes) -> Line | None:
         """A line; None if it is a tuple that was refused before. A refused tuple uses its number."""
@@ -362,26 +372,26 @@ class LineDialect(Dialect):
 
     def _hear_token(self, line: bytes) -> None:
         """The first line, where the server wants a token: any other ends the connection."""
-        assert self.context.token is not None
         try:
             said = parse(line)
         except PeerError:
             said = None
-        if isinstance(said, Token) and same_token(self.context.token, said.token):
+        try:
+            self.connection.admit(said.token if isinstance(said, Token) else None)
+        except AccessDenied as error:
+            self._over = True
+            if error.guessed:
+                self.connection.log_refusal(error)
+                self.connection.wrong_token(error_line(error, self._number))
+                return
+            text = 'expected {"token": "..."} as the first line: this server requires a token'
+            self.refuse(AccessDenied(text, error.reason), self._number)
+            self._answer_lines()
+            self.connection.close()
+        else:
             self._trusted = True
             self._reader.limit = self._limit
             self.connection.introduced()
-            return
-        self._over = True
-        if isinstance(said, Token):
-            error = PeerError("wrong token", code="unauthorised")
-            self.connection.log_refusal(error)
-            self.connection.wrong_token(error_line(error, self._number))
-        else:
-            text = 'expected {"token": "..."} as the first line: this server requires a token'
-            self.refuse(PeerError(text, code="unauthorised"), self._number)
-            self._answer_lines()
-            self.connection.close()
 
     def refuse(self, error: MillraceError, line: int | None) -> None:
         if line is None:  # about something that has ended
@@ -391,7 +401,7 @@ class LineDialect(Dialect):
             self._refusals.append((line, error))
 
     def _token(self, _: Token) -> None:
-        """A token without need, or a second one."""
+        """A token without need, or a second one: the client is known."""
 
     def _epoch(self, said: EpochLine) -> None:
         if said.epoch is None or not self.context.shown(said.epoch):
@@ -457,6 +467,9 @@ class LineDialect(Dialect):
         if feed is None:
             if key in self._lost:
                 raise self._lost[key]
+            caller = self.connection.caller
+            if caller is not None and caller is not ANYONE:  # lines that are read together come here unchecked
+                caller.must(Action.FEED, key[0])
             if len(self._feeds) + len(self._lost) >= self.context.limits.channels:
                 text = f"this connection has {len(self._feeds)} feeds, the limit: close one"
                 raise Refuse(text, code="too_many_channels")

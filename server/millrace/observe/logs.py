@@ -264,7 +264,17 @@ EVENTS: Final[dict[str, LogEvent]] = {
     "a client sent a wrong token": LogEvent(
         "warning",
         ("port", "address", "times"),
-        "At most one line in ten seconds; the metric `millrace_wrong_tokens_total` counts each.",
+        "At most one line in ten seconds; the metrics `millrace_wrong_tokens_total` and `millrace_auth_failures_total` "
+        "count each.",
+    ),
+    "closed a connection: its token is no longer valid": LogEvent(
+        "info", ("token",), "The token was revoked or has expired, or the server has begun to require one."
+    ),
+    "read the tokens again": LogEvent(
+        "info", ("tokens",), "Their file has changed, or SIGHUP or the API asked for it."
+    ),
+    "the tokens cannot be read: the earlier ones are still valid": LogEvent(
+        "error", ("reason",), "Repair or restore the file: the server looks at it again when it changes."
     ),
     "a client violated the protocol": LogEvent("warning", ("code", "reason", "times"), "Its connection was closed."),
     "a client was refused": LogEvent(

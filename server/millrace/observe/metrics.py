@@ -19,6 +19,8 @@ import numpy as np
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import HistogramMetricFamily, Metric
 
+from millrace.access.access import REASONS as AUTH_REASONS
+from millrace.access.access import Access
 from millrace.changes.table import CHANGES
 from millrace.engine.events import AskEnded
 from millrace.net.feeds import Feeds
@@ -128,6 +130,7 @@ class Metrics:
         self.problems: Callable[[], list[str]] = list
         self.refusals = Refusals()
         self.guesses: Guesses | None = None
+        self.access: Access | None = None
         self.registry = CollectorRegistry()
         self.registry.register(self)
         self._process = ProcessCollector(registry=self.registry)
@@ -252,6 +255,17 @@ class Metrics:
                 ((port, outcome), 0 if self.guesses is None else self.guesses.counts[port, outcome])
                 for port in PORTS
                 for outcome in GUESS_OUTCOMES
+            ],
+        )
+        yield _counter(
+            "auth_failures",
+            "Requests and connections that were refused, by port and reason: no token (missing), one that the server "
+            "does not know (wrong), one that has expired, or one whose roles do not allow it (role).",
+            ("port", "reason"),
+            [
+                ((port, reason), 0 if self.access is None else self.access.failures[port, reason])
+                for port in PORTS
+                for reason in AUTH_REASONS
             ],
         )
         yield _counter("steps", "Steps that the engine has executed.", (), [((), self._runner.steps)])

@@ -12,10 +12,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import structlog
 
+from millrace.access.callers import ANYONE, Caller
+from millrace.access.needs import check_text, visible
+from millrace.access.roles import WHOLE, Action
 from millrace.changes.change import Change, ChangeLabel, Planned
 from millrace.changes.decisions import ComponentDecisions, Decisions, about_queries, decided_of, named
 from millrace.changes.drop_query import DropQuery
@@ -154,17 +157,17 @@ class Catalog:
         return Terms(idempotent, self.temporaries.next_name(taken) if temporary else None, prune)
 
     async def plan(
-        self, sql: str, check: Check = _nothing, terms: Terms = STRICT
+        self, sql: str, check: Check = _nothing, terms: Terms = STRICT, caller: Caller = ANYONE
     ) -> tuple[list[StatementView], PlanView]:
         """The outcome of each statement, and of the graph, without applying anything."""
-        return await asyncio.shield(asyncio.ensure_future(self._plan_whole(sql, check, terms)))
+        return await asyncio.shield(asyncio.ensure_future(self._plan_whole(_Request(sql, terms, caller), check)))
 
-    async def _plan_whole(self, sql: str, check: Check, terms: Terms) -> tuple[list[StatementView], PlanView]:
+    async def _plan_whole(self, request: _Request, check: Check) -> tuple[list[StatementView], PlanView]:
         with self._planning.admitted():
-            drafted = await self._draft(sql, check, terms)
+            drafted = await self._draft(request, check)
             async with self._one_at_a_time:
                 await check()
-                text = await self._settled(sql, drafted, terms)
+                text = await self._settled(request, drafted)
                 await self._runner.at_rest()
                 self._check_inserts(text)
                 plans, outcomes = await self._planned(text)
@@ -181,26 +184,32 @@ class Catalog:
         return await self._planning.run(lambda: shadow.plan(snapshot, commands))
 
     async def execute(
-        self, sql: str, *, check: Check = _nothing, label: ChangeLabel = SOME, terms: Terms = STRICT
+        self,
+        sql: str,
+        *,
+        check: Check = _nothing,
+        label: ChangeLabel = SOME,
+        terms: Terms = STRICT,
+        caller: Caller = ANYONE,
     ) -> list[StatementView]:
         """Plan all statements, then apply all of them or none; the outcome of each.
 
         Continues if the client disconnects: a half-known change would be worse than one without an answer. `check`,
         here and below, is called when it is this change's turn, and may refuse it. `label` is the subject of the
-        statements as far as it is known before they are planned.
+        statements as far as it is known before they are planned. Statements that the `caller` may not send are refused.
         """
-        return await self._admitted(lambda: self._execute(sql, check, label, terms), [label])
+        return await self._admitted(lambda: self._execute(_Request(sql, terms, caller), check, label), [label])
 
-    async def _execute(self, sql: str, check: Check, label: ChangeLabel, terms: Terms) -> list[StatementView]:
+    async def _execute(self, request: _Request, check: Check, label: ChangeLabel) -> list[StatementView]:
         labels = [label]
-        drafted = await self._draft(sql, check, terms)
+        drafted = await self._draft(request, check)
         if isinstance(drafted[1], Draft) and drafted[1].inspects:
-            return await self._inspected(sql, drafted, terms, check)
+            return await self._inspected(request, drafted, check)
 
         async def change() -> list[StatementView]:
             nonlocal labels
             await check()
-            text = await self._settled(sql, drafted, terms)
+            text = await self._settled(request, drafted)
             labels = [change.labelled for change in text.changes]
             await self._runner.at_rest()
             batches = self._check_inserts(text)
@@ -213,14 +222,14 @@ class Catalog:
 
         return await self._alone(change, lambda: labels)
 
-    async def _inspected(self, sql: str, drafted: _Drafted, terms: Terms, check: Check) -> list[StatementView]:
+    async def _inspected(self, request: _Request, drafted: _Drafted, check: Check) -> list[StatementView]:
         """Statements that only read: they wait for no change, and count as none."""
         await check()
-        text = await self._settled(sql, drafted, terms)
+        text = await self._settled(request, drafted)
         await self._runner.at_rest()
         return await self._with_views(text, (await self._planned(text))[1])
 
-    async def _draft(self, sql: str, check: Check, terms: Terms) -> _Drafted:
+    async def _draft(self, request: _Request, check: Check) -> _Drafted:
         """A plan over the present definitions, before it is its change's turn: other changes continue meanwhile."""
         known = self.known
         try:
@@ -228,22 +237,22 @@ class Catalog:
         except MillraceError as error:
             return None, error  # by then it may not be refused any more
         try:
-            return known, await self._drafted(sql, terms)
+            return known, await self._drafted(request)
         except MillraceError as error:
             return known, error
 
-    async def _settled(self, sql: str, drafted: _Drafted, terms: Terms) -> Draft:
+    async def _settled(self, request: _Request, drafted: _Drafted) -> Draft:
         """The plan of the text whose turn it is: its draft, or a new one if something else was changed first."""
         known, found = drafted
         if known is not self.known:
-            return await self._drafted(sql, terms)
+            return await self._drafted(request)
         if isinstance(found, MillraceError):
             raise found
         return found
 
-    async def _drafted(self, sql: str, terms: Terms) -> Draft:
+    async def _drafted(self, request: _Request) -> Draft:
         state = self.state
-        return await self._planning.run(lambda: prune(sql, state) if terms.prune else draft(sql, state, terms))
+        return await self._planning.run(lambda: request.draft(state))
 
     async def _planned(self, text: Draft) -> tuple[list[Planned], list[StatementView]]:
         """The plans of a text's changes, and the outcome of each statement."""
@@ -708,6 +717,27 @@ class Catalog:
         await self.writers.close(resumes=self.keeper.store is not None)
         await self.keeper.close()
         self._planning.close()
+
+
+class _Request(NamedTuple):
+    """A text of statements, how they are applied, and who has sent them."""
+
+    sql: str
+    terms: Terms
+    caller: Caller
+
+    def draft(self, state: ControlState) -> Draft:
+        """The plan of the text. A caller who does not see everything gets the errors of what it sees."""
+        sql, terms, caller = self
+        if terms.prune:
+            caller.must(Action.CHANGE, WHOLE)
+            return prune(sql, state)
+        if not caller.sees_all:
+            seen = state.with_(visible(caller, state.definitions))
+            check_text(caller, draft(sql, seen, terms), state.definitions)
+        text = draft(sql, state, terms)
+        check_text(caller, text, state.definitions)
+        return text
 
 
 # The plan of a text, or its refusal, in the definitions of that time (None: it was not planned).

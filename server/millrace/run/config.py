@@ -37,10 +37,13 @@ from millrace.values.intervals import parse_duration
 from millrace.values.retention import parse_bytes, parse_keep
 
 PREFIX: Final = "MILLRACE_"
-# The paths of the server section that are folders; all others are files that must exist.
+# The paths of the server section that are folders; all others are files that must exist, except for the file of tokens:
+# `millrace token create` makes it.
 FOLDERS: Final = ("data_dir", "history_dir", "sink_dir")
 # The catalog's file in `data_dir`.
 CATALOG: Final = "catalog.sqlite"
+# The file of tokens in `data_dir`.
+TOKENS: Final = "tokens.json"
 DELIMITER: Final = "__"
 # The usual HTTP port.
 ADMIN_PORT: Final = 7421
@@ -250,14 +253,23 @@ class ServerSection(Section):
         description="Bytes of rows per stream that may wait for a slow or failing disk. Above this limit the stream's "
         "feeds get no new credit.",
     )
+    tokens_file: Path | None = Field(
+        default=None,
+        description="File of the tokens that `millrace token` creates, with their roles. Default: `tokens.json` inside "
+        "`data_dir`. Where it is set or exists, clients of both ports must send a token.",
+    )
     token_file: Path | None = Field(
-        default=None, description="File whose first line is the token that clients of both ports must send."
+        default=None,
+        description="File whose first line is a token with the role admin, for both ports. Clients must send it, or a "
+        "token of `tokens_file`.",
     )
     tls_certificate: Path | None = Field(
         default=None, description="PEM file with the certificate chain, for both ports."
     )
     tls_key: Path | None = Field(default=None, description="PEM file with the certificate's private key.")
-    admin_token_file: Path | None = Field(default=None, description="A separate token for the HTTP port.")
+    admin_token_file: Path | None = Field(
+        default=None, description="The same for the HTTP port alone; `token_file` is then for the other port alone."
+    )
     admin_tls_certificate: Path | None = Field(default=None, description="A separate certificate for the HTTP port.")
     admin_tls_key: Path | None = Field(default=None, description="The private key of `admin_tls_certificate`.")
     hosts: HostNames = Field(
@@ -544,6 +556,23 @@ class Settings(Section):
 
 def load(path: Path | None = None, flags: Mapping[str, Mapping[str, Any]] | None = None) -> Settings:
     """The effective configuration, checked as far as possible without starting; ConfigError names every problem."""
+    settings, problems = _valid(path, flags)
+    problems += [*_contradictions(settings.server), *_impossible_standby(settings), *_missing_journal(settings)]
+    if problems:
+        raise ConfigError(problems)
+    return settings
+
+
+def read(path: Path | None = None, flags: Mapping[str, Mapping[str, Any]] | None = None) -> Settings:
+    """The effective configuration. Each setting is valid, but a server may not be able to start with it yet."""
+    settings, problems = _valid(path, flags)
+    if problems:
+        raise ConfigError(problems)
+    return settings
+
+
+def _valid(path: Path | None, flags: Mapping[str, Mapping[str, Any]] | None) -> tuple[Settings, list[str]]:
+    """Settings that are valid one by one, and the variables that are no setting."""
     data = _read(path) if path is not None else {}
     problems = list(_unknown_variables(os.environ))
     try:
@@ -551,10 +580,7 @@ def load(path: Path | None = None, flags: Mapping[str, Mapping[str, Any]] | None
     except ValidationError as error:
         raise ConfigError(problems + [_line(item, path, data) for item in error.errors()]) from None
     settings._path = path
-    problems += [*_contradictions(settings.server), *_impossible_standby(settings), *_missing_journal(settings)]
-    if problems:
-        raise ConfigError(problems)
-    return settings
+    return settings, problems
 
 
 def _merged(*sources: Mapping[str, Any]) -> dict[str, Any]:
@@ -646,6 +672,13 @@ def sink_folder(server: ServerSection) -> Path:
     return Path.cwd() if server.data_dir is None else server.data_dir.absolute() / "sinks"
 
 
+def tokens_path(server: ServerSection) -> Path | None:
+    """Where the file of tokens is, if there can be one."""
+    if server.tokens_file is not None:
+        return server.tokens_file
+    return None if server.data_dir is None else server.data_dir.absolute() / TOKENS
+
+
 # -- conditions on several fields -------------------------------------------------------------------------------------
 
 
@@ -680,14 +713,16 @@ def read_token(path: Path) -> str:
 
 
 def _contradictions(server: ServerSection) -> Iterator[str]:
+    tokens = tokens_path(server)
+    has_tokens = server.tokens_file is not None or (tokens is not None and tokens.is_file())
     for key, address, guard in (
         ("server.listen", server.listen, listen_security(server)),
         ("server.admin", server.admin, admin_security(server)),
     ):
-        if not address.is_loopback and (guard.certificate is None or guard.token_file is None):
+        if not address.is_loopback and (guard.certificate is None or (guard.token_file is None and not has_tokens)):
             yield (
                 f"{key}: {address} is open to the network, so it needs both TLS (server.tls_certificate, "
-                "server.tls_key) and a token (server.token_file); or listen on 127.0.0.1"
+                "server.tls_key) and a token (`millrace token create`, or server.token_file); or listen on 127.0.0.1"
             )
         if (guard.certificate is None) != (guard.key is None):
             yield f"{key}: TLS needs a certificate and its key; one of them is missing"
@@ -738,7 +773,7 @@ def _overlap(one: Address, other: Address) -> bool:
 def _missing_files(server: ServerSection) -> Iterator[str]:
     for name in ServerSection.model_fields:
         path = getattr(server, name)
-        if isinstance(path, Path) and name not in FOLDERS:
+        if isinstance(path, Path) and name not in (*FOLDERS, "tokens_file"):
             if not path.is_file():
                 yield f"server.{name}: file {path} does not exist"
             elif name.endswith("token_file"):

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from millrace.access.access import Access, check_tokens
 from millrace.changes.state import StreamDefaults
 from millrace.engine import views
 from millrace.engine.engine import Engine
@@ -55,7 +56,7 @@ from millrace.observe.trial import Trials
 from millrace.protocol import Limits, MillraceError, Refuse
 from millrace.protocol.admin.operators import ComponentView, MemberInputView, OperatorView
 from millrace.protocol.admin.queries import QueryView, RestartedView, Why
-from millrace.protocol.admin.server import PromotionView, ServerView
+from millrace.protocol.admin.server import PromotionView, ReloadView, ServerView
 from millrace.protocol.admin.streams import ArchivedView, FeedView, StalenessView, StreamView
 from millrace.run.banner import print_banner
 from millrace.run.catalog import Catalog
@@ -68,7 +69,6 @@ from millrace.run.config import (
     history_folder,
     listen_security,
     parse_where,
-    read_token,
 )
 from millrace.run.durability import LAST_SECONDS, Durability
 from millrace.run.moments import Moments
@@ -223,7 +223,7 @@ class Daemon:
         self.trials = Trials(self.engine, self.runner, self.catalog)
         self.runner.on_delivery = self._delivered
         self.rates = Rates(self.engine, self.runner.now_us)
-        self.admin_token = _token(admin_security(settings.server))
+        self.access = self.metrics.access = Access(settings.server, self.runner.now_us)
         self.hosts = Hosts(settings.server.hosts)
         self.guesses = self.metrics.guesses = Guesses(self.timers)
         self.context = ConnectionContext(
@@ -233,7 +233,7 @@ class Daemon:
             slow=slow,
             write_buffer=limits.write_buffer_bytes,
             credit_bytes=settings.engine.credit_bytes,
-            token=_token(listen_security(settings.server)),
+            access=self.access,
             server=f"millrace {version()}",
             most_connections=limits.connections,
             admin=lambda: self.admin_url,
@@ -451,12 +451,17 @@ class Daemon:
             unclean_end=None if self.unclean_end is None else self.unclean_end.view(),
             kernels=kernels(),
             clock_held_back_us=self.runner.clock_held_back_us,
-            listen_guard=guard_of(server.listen, listen_security(server)),
-            admin_guard=guard_of(server.admin, admin_security(server)),
+            listen_guard=guard_of(server.listen, listen_security(server), token=self.access.required("listen")),
+            admin_guard=guard_of(server.admin, admin_security(server), token=self.access.required("admin")),
             process=process(),
             follows=facts.follows,
             standbys=facts.standbys,
         )
+
+    def introduce(self) -> ServerView:
+        """The server, for a client that may not see everything: without what names objects, files and other servers."""
+        hidden: dict[str, Any] = {"data_dir": None, "history_dir": None, "journal": None, "unclean_end": None}
+        return replace(self.describe(), **hidden, problems=[], catalog_error=None, follows=None, standbys=[])
 
     def _standby_facts(self) -> Facts:
         recorder = None if self.durability is None else self.durability.recorder
@@ -529,7 +534,8 @@ class Daemon:
     def problems(self) -> list[str]:
         """The reasons why the server cannot save its state, for its health."""
         journal = [] if self.durability is None else self.durability.problems()
-        return [*self.catalog.problems(), *self.archive.problems(), *self.results.problems(), *journal]
+        access = [] if self.access.problem is None else [self.access.problem]
+        return [*self.catalog.problems(), *self.archive.problems(), *self.results.problems(), *journal, *access]
 
     def mark_of(self, stream: str) -> int:
         """No tuple that the archive does not have yet is on time below it: the engine stamps tuples with at least its
@@ -550,6 +556,28 @@ class Daemon:
         self.catalog.must_know("stream", stream)
         await self.runner.command(NOTHING)  # its answer follows the lateness decisions about earlier rows
         return ArchivedView(stream=stream, archive=await self.archive.flush(stream))
+
+    # -- tokens ------------------------------------------------------------------------------------
+
+    def reload(self) -> ReloadView:
+        """Read the files of tokens again. Raises Refuse, and what was known before still holds."""
+        try:
+            self.access.reload()
+        except MillraceError as error:
+            raise Refuse(error.text, code="tokens") from None
+        self._look_at_tokens()
+        return ReloadView(tokens=self.access.tokens, certificates=0)
+
+    def hang_up(self) -> None:
+        """SIGHUP: the same, whose outcome is in the log."""
+        with contextlib.suppress(Refuse):
+            self.reload()
+
+    def _look_at_tokens(self) -> None:
+        """Close the connections whose token is no longer valid."""
+        if self.access.news():
+            for connection in tuple(self.context.connections):
+                connection.look_at_token()
 
     # -- life --------------------------------------------------------------------------------------
 
@@ -588,6 +616,7 @@ class Daemon:
             if self.standby is not None:
                 await self.standby.prepare()
                 self._hold_folder()
+                self.access.reload()  # the copy may have brought tokens
             await self.durability.open()
             with self._in_the_folder():
                 self._remove_addresses()  # of a server that was killed
@@ -871,6 +900,8 @@ class Daemon:
             await self.runner.at_rest()
             self.rates.look()
             self.catalog.keeper.write_again()
+            self.access.refresh()
+            self._look_at_tokens()
             if self._marker is not None:
                 self._marker.touch()
             await asyncio.sleep(LOOK_SECONDS)
@@ -961,10 +992,6 @@ def _lease(settings: Settings) -> PrimaryLease:
     standby = settings.standby
     lease_us = None if standby.lease is None else parse_interval(standby.lease)
     return PrimaryLease(lease_us, confirm=standby.confirm, first=secrets.randbits(48))
-
-
-def _token(guard: Security) -> str | None:
-    return None if guard.token_file is None else read_token(guard.token_file)
 
 
 def _tls(guard: Security) -> ssl.SSLContext | None:
@@ -1066,6 +1093,7 @@ async def serve(settings: Settings) -> bool:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, daemon.stop)
+    loop.add_signal_handler(signal.SIGHUP, daemon.hang_up)
     supervisor = Supervisor()
     async with supervisor.reassured():
         try:
@@ -1113,6 +1141,7 @@ def main(settings: Settings) -> None:
 
     configure_logging(settings)
     check_certificates(settings)
+    check_tokens(settings.server)
     load_functions(settings)
     _make_folder(settings)
     if not uvloop.run(serve(settings)):

@@ -32,7 +32,7 @@ _APPEND: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NON
 NAME_BYTES: Final = 255
 PATH_BYTES: Final = 4_096
 # The server's own files in its data folder, by name prefix.
-_OWN_NAMES: Final = (CATALOG, "addresses.", "seams.", "running.", "standby.", "superseded.", "alone.")
+_OWN_NAMES: Final = (CATALOG, "addresses.", "seams.", "running.", "standby.", "superseded.", "alone.", "tokens.")
 _KINDS: Final = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISLNK, "a symbolic link"),
@@ -321,7 +321,7 @@ def _own_files(settings: Settings) -> Iterator[Path]:
     server = settings.server
     for name in ServerSection.model_fields:
         value = getattr(server, name)
-        if isinstance(value, Path) and (name.endswith("token_file") or "_tls_" in f"_{name}"):
+        if isinstance(value, Path) and (name.endswith(("token_file", "tokens_file")) or "_tls_" in f"_{name}"):
             yield value
     if settings.path is not None:
         yield settings.path

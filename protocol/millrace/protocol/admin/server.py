@@ -19,6 +19,14 @@ class GuardView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReloadView:
+    """What was read again: how many tokens and certificates the server knows now."""
+
+    tokens: int
+    certificates: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessView:
     """The process and its limits; None where there is none, or the system does not say."""
 
