@@ -213,6 +213,7 @@ def words(text, folder, key):
         "fingerprint",
         "history",
         "author",
+        "client",
         "feed",
         "version",
         "python",

@@ -4,6 +4,7 @@ applied, and its undo brings back what it does not call lost, also under other n
 import asyncio
 import dataclasses
 import itertools
+import json
 import re
 import tempfile
 from contextlib import suppress
@@ -11,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import example, given
 from hypothesis import settings as settle
 from hypothesis import strategies as st
@@ -26,14 +28,15 @@ from millrace.changes.rename_query import RenameQuery
 from millrace.changes.set_break import SetBreak
 from millrace.changes.set_order import SetOrder
 from millrace.changes.set_strategy import SetStrategy
+from millrace.changes.statements import Terms
 from millrace.changes.table import CHANGES, read
 from millrace.changes.unshare_query import UnshareQuery
 from millrace.engine import shadow
-from millrace.protocol import Refuse
+from millrace.protocol import Refuse, format_timestamp
 from millrace.store.catalog import StoreError
 from tests.depth import examples
 from tests.server.directories import ids
-from tests.server.harness import served
+from tests.server.harness import SCHEMA_SQL, lines, played, running, served, until
 from tests.server.test_api import ask
 from tests.server.test_catalog import by_operator, working
 
@@ -381,3 +384,56 @@ async def test_a_request_cannot_choose_the_number_of_an_operator(daemon):
     status, _, told = await ask(daemon, "POST", "/api/v1/changes", {"changes": [change]})
     assert (status, told["code"]) == (422, "invalid_request")
     assert [node.name for node in daemon.engine.query("q").plan.nodes] == ["q.filter1"]
+
+
+# -- the stream of changes ---------------------------------------------------------------------------------------------
+
+
+async def rows_of_changes(daemon, wanted, start=None):
+    """The rows that a subscriber of `millrace.changes` gets."""
+    async with lines(daemon) as nc:
+        nc.say(json.dumps({"subscribe": "millrace.changes", **({} if start is None else {"from": start})}))
+        found = [await nc.hear() for _ in range(wanted)]
+    assert [one["seq"] for one in found] == [one["row"]["number"] for one in found]
+    return [one["row"] for one in found]
+
+
+def as_row(entry):
+    """An entry of the ledger as HTTP shows it, as a row."""
+    entry = dict(entry)
+    entry["at"] = format_timestamp(entry.pop("at_us"))
+    entry["change"] = entry.pop("text")
+    entry["statements"] = entry.pop("changes")
+    for name in ("inverse", "lost", "undone_by"):
+        entry.pop(name)
+    return entry
+
+
+@played
+async def test_the_stream_of_changes_has_what_the_ledger_has(tmp_path):
+    """Before and after a restart, from each number on; and a row when a change is made."""
+    (tmp_path / "data").mkdir()
+    for start in range(2):
+        async with running(server={"data_dir": tmp_path / "data"}) as daemon:
+            if not start:
+                await daemon.catalog.execute(SCHEMA_SQL)
+                await daemon.catalog.change(PauseQuery(name="q"))
+                with pytest.raises(Refuse):
+                    await daemon.catalog.change(PauseQuery(name="none"))
+                await daemon.catalog.undo(None)
+                await daemon.catalog.execute("SELECT k FROM s", terms=Terms(temporary="passing"))
+                history = daemon.runner.outlet("millrace.changes").history
+            entries = [as_row(json.loads(entry.model_dump_json())) for entry in daemon.catalog.ledger.entries()]
+            assert len(entries) == (5 if start else 3)
+            for number in (1, 3, len(entries)):
+                rows = await rows_of_changes(daemon, len(entries) + 1 - number, number)
+                assert [{**row, "statements": json.loads(row["statements"])} for row in rows] == entries[number - 1 :]
+            assert rows[-1]["undoes"] == (4 if start else 2)
+            assert daemon.runner.outlet("millrace.changes").history == history
+            async with lines(daemon) as nc:
+                nc.say('{"subscribe": "millrace.changes"}')
+                await until(lambda: daemon.runner.outlet("millrace.changes").consumers)
+                await daemon.catalog.change(PauseQuery(name="q"))
+                assert (await nc.hear())["row"]["change"] == "paused query q"
+                await daemon.catalog.undo(None)
+                assert (await nc.hear())["row"]["undoes"] is not None

@@ -479,7 +479,8 @@ async def test_changes_as_data_need_the_role_for_all(tmp_path):
         assert (await answer(app, "POST", "/api/v1/changes", tokens["c"], data))[0] == 200
         for name, status in (("r", 403), ("limited", 403), ("o", 200)):
             assert (await answer(app, "POST", "/api/v1/changes/undo", tokens[name], b"{}"))[0] == status
-        assert daemon.catalog.ledger.entries()[-1].author.startswith("o, ")
+        entry = daemon.catalog.ledger.entries()[-1]
+        assert (entry.author, entry.client) == ("o", "admin 127.0.0.1:1")
 
 
 # -- messages and lines ------------------------------------------------------------------------------------------------
@@ -546,6 +547,8 @@ async def test_lines_of_limited_clients(tmp_path):
             assert (await nc.hear())["error"]["code"] == "not_permitted"
             nc.say(json.dumps({"subscribe": "r"}))
             assert (await nc.hear())["error"]["text"] == "this needs the role read for r; reads has read:q"
+            nc.say(json.dumps({"subscribe": "millrace.changes"}))
+            assert (await nc.hear())["error"]["code"] == "not_permitted"
             nc.say(json.dumps({"subscribe": "q", "from": 0}))
             for number in range(40):
                 assert (await nc.hear())["seq"] == number

@@ -9,6 +9,7 @@ names from then, too: `resolved` replaces those that differ now.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -76,10 +77,11 @@ class Route(NamedTuple):
 
 
 class ChangeLabel(NamedTuple):
-    """A change in metrics and in the log."""
+    """A change in metrics and in the log; `statement` is its text, or its record as JSON."""
 
     kind: str
     name: str | None = None
+    statement: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +166,7 @@ class Change(BaseModel):
 
     @property
     def labelled(self) -> ChangeLabel:
-        return ChangeLabel(self.label, getattr(self, self.target, None))
+        return ChangeLabel(self.label, getattr(self, self.target, None), json.dumps(self.record(), ensure_ascii=False))
 
     # -- references --------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
@@ -19,6 +19,8 @@ KEPT: Final = 1_000
 class Applied(BaseModel):
     """Changes that were applied as one: their number, when, and by whom.
 
+    author     the name of the client's token, or what is known of a client without one
+    client     its address, and the program
     text       a sentence
     inverse    the changes that undo it, which refer to objects by id; None if nothing does
     lost       why nothing does, or what undoing it does not bring back
@@ -36,12 +38,15 @@ class Applied(BaseModel):
     lost: str | None = None
     undoes: int | None = None
     undone_by: int | None = None
+    client: str = ""
 
 
 class Ledger:
-    """The applied changes of one server, oldest first. `dirty` has the numbers that are not on the disk yet."""
+    """The applied changes of one server, oldest first. `dirty` has the numbers that are not on the disk yet, and
+    `on_entered` is called with each new entry."""
 
     def __init__(self) -> None:
+        self.on_entered: Callable[[Applied], None] = lambda _: None
         self._applied: dict[int, Applied] = {}
         self._last = 0
         self.dirty: set[int] = set()
@@ -52,7 +57,13 @@ class Ledger:
             self._last = max(self._last, entry.number)
 
     def entry(
-        self, plans: Sequence[Planned], before: Definitions, at_us: int, author: str, undoes: int | None = None
+        self,
+        plans: Sequence[Planned],
+        before: Definitions,
+        at_us: int,
+        author: str,
+        undoes: int | None = None,
+        client: str = "",
     ) -> Applied:
         """The next entry: changes that are applied as one to these definitions."""
         inverses: list[list[dict[str, Any]]] = []
@@ -72,6 +83,7 @@ class Ledger:
             inverse=inverse,
             lost="; ".join(dict.fromkeys(lost)) or None,
             undoes=undoes,
+            client=client,
         )
 
     def enter(self, entry: Applied) -> None:
@@ -82,6 +94,7 @@ class Ledger:
             self._put(self._applied[entry.undoes].model_copy(update={"undone_by": entry.number}))
         while len(self._applied) > KEPT:
             del self._applied[next(iter(self._applied))]
+        self.on_entered(entry)
 
     def _put(self, entry: Applied) -> None:
         self._applied[entry.number] = entry

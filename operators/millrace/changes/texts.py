@@ -50,7 +50,7 @@ class TextChange(Change):
         if self._subject is None:
             name = getattr(parse(self.sql, KNOWN)[0].body, "name", None)
             self._subject = name.text if isinstance(name, s.Name) else None
-        return ChangeLabel(self.label, self._subject)
+        return ChangeLabel(self.label, self._subject, self.sql)
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.__dict__ == other.__dict__

@@ -17,7 +17,8 @@ def changes(
     link: Link,
     last: Annotated[int, typer.Option(min=1, max=1_000, metavar="N", help="Print at most N changes, the newest.")] = 20,
 ) -> None:
-    """List the applied changes, oldest first: number, time, author, what changed, and whether it can be undone."""
+    """List the applied changes, oldest first: number, time, author, what changed, and whether it can be undone. The
+    author is the name of a token; `millrace tail millrace.changes` also shows the client and the statements."""
     from millrace.cli import details
 
     answer = link.get(f"changes?last={last}")

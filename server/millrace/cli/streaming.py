@@ -215,7 +215,12 @@ def first_rows(rows: int) -> str:
 
 def tail(
     link: Link,
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="A query, or STREAM.late for late tuples.")],
+    query: Annotated[
+        str,
+        typer.Argument(
+            metavar="QUERY", help="A query, STREAM.late for late tuples, or millrace.changes for applied changes."
+        ),
+    ],
     from_sequence: Annotated[
         int | None,
         typer.Option("--from", min=0, max=MAX_SEQUENCE, metavar="SEQ", help="The sequence number of the first row."),

@@ -285,8 +285,7 @@ async def _refuse(request: Request, daemon: Daemon, app: FastAPI) -> Response | 
         assert denied is not None
         return await _refuse_token(request, daemon, denied)
     callers.current.set(caller)
-    if caller.name is not None:
-        logs.client.set(f"{caller.name}, {logs.client.get()}")
+    logs.token.set(caller.name)
     return _refuse_role(request, daemon, app, caller)
 
 

@@ -25,14 +25,16 @@ EVERY_US: Final = 10_000_000
 # Causes that are tracked. Beyond this number all pending counts are logged, and tracking starts again.
 CAUSES: Final = 10_000
 
-# The client whose bytes or request are being processed, and the request. Each line logged meanwhile names them.
+# The client whose bytes or request are being processed, the name of its token, and the request. Each line logged
+# meanwhile names them.
 client: Final[ContextVar[str | None]] = ContextVar("client", default=None)
+token: Final[ContextVar[str | None]] = ContextVar("token", default=None)
 request: Final[ContextVar[str | None]] = ContextVar("request", default=None)
 
 
 def add_context(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """A structlog processor: adds the client and the request that caused the event, if any."""
-    for name, context in (("client", client), ("request", request)):
+    """A structlog processor: adds the client, its token and the request that caused the event, if any."""
+    for name, context in (("client", client), ("token", token), ("request", request)):
         if (value := context.get()) is not None:
             event.setdefault(name, value)
     return event
@@ -467,16 +469,18 @@ EVENTS: Final[dict[str, LogEvent]] = {
         "The strategy `chain` split the component again, based on new measurements.",
     ),
     "changed": LogEvent(
-        "info", ("change", "name"), "A change by an administrator is in effect; `request` has the path."
+        "info",
+        ("change", "name", "statement"),
+        "A change is in effect; `client` and `token` say whose it is, and `request` has the path.",
     ),
     "a change was rolled back": LogEvent(
         "error",
-        ("change", "name", "reason"),
+        ("change", "name", "statement", "reason"),
         "The engine refused what its trial had accepted, an internal error: everything is as it was before the change.",
     ),
     "a change was refused": LogEvent(
         "info",
-        ("change", "name", "reason"),
+        ("change", "name", "statement", "reason"),
         "A statement or a name has a mistake, for example. The administrator received the whole text.",
     ),
     "a trial ended": LogEvent(

@@ -76,6 +76,8 @@ Check = Callable[[], Awaitable[None]]
 
 # A text that was refused before its object was known.
 SOME: Final = ChangeLabel("statements")
+# The characters of a statement in the log: a definition, mostly.
+STATEMENT_SHOWN: Final = 1_000
 # The author of changes that no client asks for.
 SERVER: Final = "the server"
 
@@ -391,8 +393,11 @@ class Catalog:
     def _entry(self, plans: Sequence[Planned], undoes: int | None) -> Applied | None:
         """The entry of changes in the ledger; None if it does not have them."""
         lasting = [plan for plan in plans if plan.lasting]
-        author = logs.client.get() or SERVER
-        return self.ledger.entry(lasting, self.known, self._runner.now_us(), author, undoes) if lasting else None
+        if not lasting:
+            return None
+        client = logs.client.get() or SERVER
+        author = logs.token.get() or client
+        return self.ledger.entry(lasting, self.known, self._runner.now_us(), author, undoes, client)
 
     async def _apply(
         self, plans: Sequence[Planned], after: Definitions, undoes: int | None = None, *, together: bool = False
@@ -511,14 +516,17 @@ class Catalog:
     def _tell(self, label: ChangeLabel, result: str, reason: str | None = None) -> None:
         """Count a change, and log it."""
         self._metrics.reconfigured(label.kind, result)
+        about = {"change": label.kind, "name": label.name}
+        if label.statement is not None:
+            about["statement"] = label.statement[:STATEMENT_SHOWN]
         if result == "done":
-            log.info("changed", change=label.kind, name=label.name)
+            log.info("changed", **about)
         elif result == "rolled_back":
-            log.error("a change was rolled back", change=label.kind, name=label.name, reason=reason)
+            log.error("a change was rolled back", **about, reason=reason)
         else:
             # Mostly a typo, and the client got the whole text: the place in the statement and a caret follow below.
             first_line = None if reason is None else reason.partition("\n")[0]
-            log.info("a change was refused", change=label.kind, name=label.name, reason=first_line)
+            log.info("a change was refused", **about, reason=first_line)
 
     @asynccontextmanager
     async def at_rest(self) -> AsyncIterator[None]:

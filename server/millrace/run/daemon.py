@@ -60,6 +60,7 @@ from millrace.protocol.admin.server import PromotionView, ReloadView, ServerView
 from millrace.protocol.admin.streams import ArchivedView, FeedView, StalenessView, StreamView
 from millrace.run.banner import print_banner
 from millrace.run.catalog import Catalog
+from millrace.run.changelog import ChangeLog
 from millrace.run.config import (
     Address,
     ConfigError,
@@ -216,6 +217,7 @@ class Daemon:
         )
         self.catalog.inspect = Inspector(self).show
         self.runner.on_failure = self.catalog.query_failed
+        self.changes = ChangeLog(self)
         self.seams = Seams(self)
         self.catalog.seams = self.seams.kept
         self.catalog.performer.on_query_dropped = self.seams.dropped
@@ -656,6 +658,7 @@ class Daemon:
 
     def become_ready(self) -> None:
         """Serve clients: at the end of a start, or of a promotion."""
+        self.changes.start()
         self.results.forget_unknown([outlet.history for outlet in self.runner.outlets.values()])
         self._watch(asyncio.create_task(self._watch_ages(), name="freshness"))
         if self.durability is not None:

@@ -505,6 +505,12 @@ class Durability:
         if recorder is not None:  # else the first one, of an empty journal
             log.info("made a checkpoint", steps=lsn, pause_seconds=round(self.pause, 4))
 
+    @property
+    def server_id(self) -> bytes:
+        """Identifies the data directory, also its copies."""
+        assert self._journal is not None
+        return self._journal.server_id
+
     def _control(self, server_id: bytes) -> dict[str, Any]:
         """The control state, as plain data. Orders of steps that are not durable yet count as carried out."""
         daemon = self._daemon

@@ -193,6 +193,7 @@ class Runner:
         self.stopwatch = stopwatch
         self.feeds: dict[tuple[str, str], FeedPeer] = {}
         self.outlets: dict[str, Outlet] = {}
+        self.built_in: dict[str, Outlet] = {}  # rows about the server itself, of no engine
         self.steps = 0
         self._progress: dict[str, int] = {}
         self.late: dict[str, int] = {}
@@ -466,7 +467,7 @@ class Runner:
 
     def outlet(self, query: str) -> Outlet:
         """Where a query's rows, or a stream's late tuples, are read."""
-        found = self.outlets.get(query)
+        found = self.outlets.get(query) or self.built_in.get(query)
         if found is None:
             raise Refuse(f"query {query} does not exist{nearest(query, list(self.outlets))}", code="unknown_query")
         return found
@@ -651,7 +652,8 @@ class Runner:
     async def wait_delivered(self) -> None:
         """Until no sink and no subscriber holds rows any more."""
         # A poll, because it runs once, at the end, and each consumer drains differently.
-        while any(consumer.held for outlet in self.outlets.values() for consumer in outlet.consumers):  # noqa: ASYNC110
+        outlets = [*self.outlets.values(), *self.built_in.values()]
+        while any(consumer.held for outlet in outlets for consumer in outlet.consumers):  # noqa: ASYNC110
             await asyncio.sleep(DRAIN_POLL_SECONDS)
 
     def step(self) -> None:

@@ -286,7 +286,7 @@ class UndoView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerEntryView:
-    """Changes that were applied as one: their number, when, and by whom.
+    """Changes that were applied as one: their number, when, and by whom: the name of a token, and its client's address.
 
     text       a sentence
     inverse    the changes that undo it; None if nothing does
@@ -303,6 +303,7 @@ class LedgerEntryView:
     lost: str | None
     undoes: int | None
     undone_by: int | None
+    client: str = ""
 
 
 # -- statements --------------------------------------------------------------------------------------------------------
