@@ -23,7 +23,7 @@ import typer
 DOCS: Final = Path(__file__).parent
 VERBS: Final = DOCS.parent / "server" / "millrace" / "cli" / "change_verbs.py"
 # Options of every command that uses a server: documented once, in "Where the server is".
-SHARED: Final = frozenset({"admin", "server", "token_file", "ca_file", "as_json", "help"})
+SHARED: Final = frozenset({"admin", "server", "token_file", "ca_file", "cert_file", "as_json", "help"})
 PART: Final = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 

@@ -238,6 +238,33 @@ async def lines(daemon):
         await made.close()
 
 
+async def request(app, method, path, body=b"", state=None, **headers):
+    """A request to the API without a socket: status, headers and content of its answer."""
+    sent = []
+    head = {"host": "localhost", "content-length": str(len(body)), "content-type": "application/json", **headers}
+
+    async def receive():
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": [(name.encode(), value.encode()) for name, value in head.items()],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 7421),
+        "state": state or {},
+    }
+    await app(scope, receive, send)
+    headers = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+    return sent[0]["status"], headers, b"".join(message.get("body", b"") for message in sent)
+
+
 class Held:
     """An engine whose steps with a change stop in their middle until `open` is set."""
 

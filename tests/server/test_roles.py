@@ -36,7 +36,7 @@ from millrace.protocol.session import CHANNEL, CONNECTION, Phase, Verdict
 from millrace.run.daemon import Daemon
 from millrace.sql import Planned
 from millrace.sql.temporary import CreateTemporary
-from tests.server.harness import lines, peer, played, running, served, settings
+from tests.server.harness import lines, peer, played, request, running, served, settings
 
 # Written by hand, not derived: which roles include an action.
 MATRIX = """
@@ -253,34 +253,12 @@ async def guarded(folder, sql=None, **grants):
         yield daemon, shown
 
 
-async def answer(app, method, path, token, body=b"", **headers):
-    """The status and the problem of a request, without a socket."""
-    sent = []
-    head = {"host": "localhost", "content-length": str(len(body)), "content-type": "application/json", **headers}
+async def answer(app, method, path, token, body=b"", state=None, **headers):
+    """The status of a request, and its answer if that is an object."""
     if token is not None:
-        head["authorization"] = f"Bearer {token}"
-    scope = {
-        "type": "http",
-        "method": method,
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": b"",
-        "headers": [(name.encode(), value.encode()) for name, value in head.items()],
-        "client": ("127.0.0.1", 1),
-        "server": ("127.0.0.1", 7421),
-        "state": {},
-    }
-
-    async def receive():
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    async def send(message):
-        sent.append(message)
-
-    await app(scope, receive, send)
-    content = b"".join(message.get("body", b"") for message in sent)
-    said = json.loads(content) if content.startswith(b"{") else {}
-    return sent[0]["status"], said
+        headers["authorization"] = f"Bearer {token}"
+    status, _, content = await request(app, method, path, body, state, **headers)
+    return status, json.loads(content) if content.startswith(b"{") else {}
 
 
 @played
@@ -448,19 +426,8 @@ async def test_lists_show_what_a_client_may_see(tmp_path):
 
 
 async def raw(app, path, token):
-    sent = []
-
-    async def send(message):
-        sent.append(message)
-
-    async def receive():
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    head = [(b"host", b"localhost"), (b"authorization", f"Bearer {token}".encode())]
-    scope = {"type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b"", "state": {},
-             "headers": head, "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 7421)}  # fmt: skip
-    await app(scope, receive, send)
-    return json.loads(b"".join(message.get("body", b"") for message in sent))
+    _, _, content = await request(app, "GET", path, authorization=f"Bearer {token}")
+    return json.loads(content)
 
 
 @played

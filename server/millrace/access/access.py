@@ -10,12 +10,12 @@ import hmac
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Literal
 
 import structlog
 
 from millrace.access.callers import ANYONE, Caller
+from millrace.access.certificates import signature
 from millrace.access.roles import EVERYTHING
 from millrace.access.tokens import Token, TokensError, digest_of, read_tokens
 from millrace.net.refusals import PORTS, Port
@@ -179,15 +179,6 @@ class Access:
     def _signatures(self) -> list[tuple[int, ...] | None]:
         paths = (tokens_path(self._server), self._server.token_file, self._server.admin_token_file)
         return [signature(path) for path in paths if path is not None]
-
-
-def signature(path: Path) -> tuple[int, ...] | None:
-    """Changes with the file's contents; None if there is no file."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _caller(token: Token, proof: bytes | str) -> Caller:

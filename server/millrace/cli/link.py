@@ -48,6 +48,7 @@ class Link:
     server: str | None = None
     token_file: Path | None = None
     ca_file: Path | None = None
+    cert_file: Path | None = None
     feed_token_file: Path | None = None
     as_json: bool = False
     timeout_seconds: float = TIMEOUT_SECONDS
@@ -65,6 +66,7 @@ class Link:
             os.environ.get("MILLRACE_SERVER"),
             path("MILLRACE_TOKEN_FILE"),
             path("MILLRACE_CA_FILE"),
+            path("MILLRACE_CERT_FILE"),
             path("MILLRACE_FEED_TOKEN_FILE"),
         )
 
@@ -130,13 +132,20 @@ class Link:
         return _unauthorised(f"{where}, refuses {token}: {text}")
 
     def tls(self) -> ssl.SSLContext:
-        """Trusts the certificate authority of `ca_file`, or the system's."""
+        """Trusts the certificate authority of `ca_file`, or the system's, and shows the certificate of `cert_file`."""
         import ssl
 
         try:
-            return ssl.create_default_context(cafile=None if self.ca_file is None else str(self.ca_file))
+            context = ssl.create_default_context(cafile=None if self.ca_file is None else str(self.ca_file))
         except (OSError, ssl.SSLError) as error:
             raise MillraceError(f"CA file {self.ca_file}: {getattr(error, 'strerror', None) or error}") from None
+        if self.cert_file is not None:
+            try:
+                context.load_cert_chain(self.cert_file)
+            except (OSError, ssl.SSLError) as error:
+                reason = getattr(error, "strerror", None) or error
+                raise MillraceError(f"client certificate and key {self.cert_file}: {reason}") from None
+        return context
 
     def text(self, path: str) -> str:
         """A page that is not JSON, by its whole path."""

@@ -67,6 +67,18 @@ _OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
         ],
         None,
     ),
+    "cert_file": (
+        Annotated[
+            Path | None,
+            typer.Option(
+                envvar="MILLRACE_CERT_FILE",
+                metavar="FILE",
+                help="A PEM file with the client's certificate and its key, in place of a token.",
+                rich_help_panel=PANEL,
+            ),
+        ],
+        None,
+    ),
     "as_json": (Annotated[bool, typer.Option("--json", help="Print JSON.")], False),
 }
 # Further options of the commands that connect to the TCP port.

@@ -65,11 +65,12 @@ def check(
 ) -> None:
     """Print the effective configuration, or one line per problem (exit code 78)."""
     from millrace.access.access import check_tokens
+    from millrace.access.certificates import check_certificates
     from millrace.run.config import load, to_toml
-    from millrace.run.daemon import check_certificates, load_functions
+    from millrace.run.daemon import load_functions
 
     settings = load(config, _flags(data_dir, listen, admin, functions, follow))
-    check_certificates(settings)
+    check_certificates(settings.server)
     check_tokens(settings.server)
     load_functions(settings)
     if as_json:

@@ -25,7 +25,7 @@ from millrace.access.roles import NEEDED, Action
 from millrace.engine import views
 from millrace.http.answers import answer, listed, listed_aside, shown
 from millrace.http.changes import IfMatch, Name, add_changes
-from millrace.http.console import page
+from millrace.http.console import HEADERS, page
 from millrace.http.etags import Changed
 from millrace.http.hosts import Hosts
 from millrace.http.lookup import ResourceLookup
@@ -441,8 +441,8 @@ def _add_pages(app: FastAPI, daemon: Daemon) -> None:
         return Response(await daemon.metrics.scrape(operators), media_type=METRICS)
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
-    async def console() -> str:
-        return page(daemon)
+    async def console() -> HTMLResponse:
+        return HTMLResponse(page(daemon), headers=HEADERS)
 
     @app.get("/api/v1/server", response_model=ServerView, summary="The server: version, addresses, clock")
     async def server() -> Response:

@@ -1,7 +1,13 @@
-"""The page at `/`: what there is, in plain tables, for a person without tools."""
+"""The page at `/`: what there is, in plain tables, for a person without tools.
+
+Rule: a browser runs no script of it, loads nothing for it, shows it in no frame of another page and stores it nowhere.
+`HEADERS` say so, and every page of HTML has them.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Final
@@ -16,6 +22,20 @@ STYLE: Final = (
     "table{border-collapse:collapse;margin-bottom:1.5rem}td,th{text-align:left;padding:.2rem 1.2rem .2rem 0;"
     "border-bottom:1px solid #ddd;vertical-align:top}th{font-weight:600}p{color:#555}"
 )
+
+_STYLE_HASH: Final = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+HEADERS: Final = {
+    "content-security-policy": (
+        f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
 
 
 def page(daemon: Daemon) -> str:

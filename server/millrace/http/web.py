@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,6 @@ import uvicorn
 
 from millrace.http.api import build
 from millrace.http.protocol import HANDSHAKE_SECONDS, http_protocol
-from millrace.run.config import Security, admin_security
 
 if TYPE_CHECKING:
     from millrace.run.daemon import Daemon
@@ -30,14 +30,14 @@ def make_http(daemon: Daemon) -> HttpServer:
     """The server of a daemon's API."""
     most = daemon.settings.limits.admin_connections
     protocol = http_protocol(lambda: str(daemon.listen), daemon.timers, most, daemon.metrics.refusals)
-    return HttpServer(build(daemon), admin_security(daemon.settings.server), protocol)
+    return HttpServer(build(daemon), daemon.certificates.context("admin"), protocol)
 
 
 class HttpServer(uvicorn.Server):
     """uvicorn on sockets that are bound already. The daemon handles signals, and ends it with `stop`."""
 
-    def __init__(self, app: Any, guard: Security, protocol: type[asyncio.Protocol]) -> None:
-        self.tls = guard.certificate is not None
+    def __init__(self, app: Any, tls: ssl.SSLContext | None, protocol: type[asyncio.Protocol]) -> None:
+        self._tls = tls
         self._stopped = asyncio.Event()
         super().__init__(
             uvicorn.Config(
@@ -50,8 +50,6 @@ class HttpServer(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 timeout_graceful_shutdown=2,
-                ssl_certfile=guard.certificate,
-                ssl_keyfile=guard.key,
             )
         )
 
@@ -60,7 +58,7 @@ class HttpServer(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Like uvicorn's, with a time limit for TLS handshakes."""
+        """Like uvicorn's, with the server's TLS context and a time limit for handshakes."""
         config, loop = self.config, asyncio.get_running_loop()
 
         def make() -> asyncio.Protocol:
@@ -70,9 +68,9 @@ class HttpServer(uvicorn.Server):
             )
             return connection
 
-        seconds = None if config.ssl is None else HANDSHAKE_SECONDS  # without TLS asyncio refuses a number
+        seconds = None if self._tls is None else HANDSHAKE_SECONDS  # without TLS asyncio refuses a number
         self.servers = [
-            await loop.create_server(make, sock=bound, ssl=config.ssl, backlog=BACKLOG, ssl_handshake_timeout=seconds)
+            await loop.create_server(make, sock=bound, ssl=self._tls, backlog=BACKLOG, ssl_handshake_timeout=seconds)
             for bound in sockets or ()
         ]
         self.started = True

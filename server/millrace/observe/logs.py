@@ -275,6 +275,12 @@ EVENTS: Final[dict[str, LogEvent]] = {
     "read the tokens again": LogEvent(
         "info", ("tokens",), "Their file has changed, or SIGHUP or the API asked for it."
     ),
+    "read the certificates again": LogEvent(
+        "info", (), "Their files have changed; later connections use the new ones."
+    ),
+    "the certificates cannot be read: the earlier ones are still used": LogEvent(
+        "error", ("reason",), "A certificate and its key do not fit, for example while they are being replaced."
+    ),
     "the tokens cannot be read: the earlier ones are still valid": LogEvent(
         "error", ("reason",), "Repair or restore the file: the server looks at it again when it changes."
     ),

@@ -267,6 +267,12 @@ class ServerSection(Section):
         default=None, description="PEM file with the certificate chain, for both ports."
     )
     tls_key: Path | None = Field(default=None, description="PEM file with the certificate's private key.")
+    tls_client_ca: Path | None = Field(
+        default=None,
+        description="PEM file with the authority of client certificates, for both ports. A client whose certificate "
+        "has a name of `millrace token create --certificate` needs no token. Certificates of other authorities are "
+        "refused.",
+    )
     admin_token_file: Path | None = Field(
         default=None, description="The same for the HTTP port alone; `token_file` is then for the other port alone."
     )
@@ -688,17 +694,18 @@ class Security(NamedTuple):
     certificate: Path | None
     key: Path | None
     token_file: Path | None
+    client_ca: Path | None = None
 
 
 def listen_security(server: ServerSection) -> Security:
-    return Security(server.tls_certificate, server.tls_key, server.token_file)
+    return Security(server.tls_certificate, server.tls_key, server.token_file, server.tls_client_ca)
 
 
 def admin_security(server: ServerSection) -> Security:
     certificate, key = server.admin_tls_certificate, server.admin_tls_key
     if certificate is None and key is None:
         certificate, key = server.tls_certificate, server.tls_key
-    return Security(certificate, key, server.admin_token_file or server.token_file)
+    return Security(certificate, key, server.admin_token_file or server.token_file, server.tls_client_ca)
 
 
 def read_token(path: Path) -> str:
@@ -726,6 +733,11 @@ def _contradictions(server: ServerSection) -> Iterator[str]:
             )
         if (guard.certificate is None) != (guard.key is None):
             yield f"{key}: TLS needs a certificate and its key; one of them is missing"
+    if server.tls_client_ca is not None and admin_security(server).certificate is None:
+        yield (
+            "server.tls_client_ca: clients show certificates over TLS alone: set server.tls_certificate and "
+            "server.tls_key"
+        )
     if _overlap(server.listen, server.admin):
         yield (
             f"server.admin: {server.admin} is the same port as server.listen ({server.listen}): feeds and subscribers "

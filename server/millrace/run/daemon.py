@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from millrace.access.access import Access, check_tokens
+from millrace.access.certificates import CertificateError, Certificates, check_certificates
 from millrace.changes.state import StreamDefaults
 from millrace.engine import views
 from millrace.engine.engine import Engine
@@ -64,7 +65,6 @@ from millrace.run.changelog import ChangeLog
 from millrace.run.config import (
     Address,
     ConfigError,
-    Security,
     Settings,
     admin_security,
     history_folder,
@@ -225,6 +225,7 @@ class Daemon:
         self.trials = Trials(self.engine, self.runner, self.catalog)
         self.runner.on_delivery = self._delivered
         self.rates = Rates(self.engine, self.runner.now_us)
+        self.certificates = Certificates(settings.server)
         self.access = self.metrics.access = Access(settings.server, self.runner.now_us)
         self.hosts = Hosts(settings.server.hosts)
         self.guesses = self.metrics.guesses = Guesses(self.timers)
@@ -536,7 +537,7 @@ class Daemon:
     def problems(self) -> list[str]:
         """The reasons why the server cannot save its state, for its health."""
         journal = [] if self.durability is None else self.durability.problems()
-        access = [] if self.access.problem is None else [self.access.problem]
+        access = [one for one in (self.access.problem, self.certificates.problem) if one is not None]
         return [*self.catalog.problems(), *self.archive.problems(), *self.results.problems(), *journal, *access]
 
     def mark_of(self, stream: str) -> int:
@@ -562,13 +563,18 @@ class Daemon:
     # -- tokens ------------------------------------------------------------------------------------
 
     def reload(self) -> ReloadView:
-        """Read the files of tokens again. Raises Refuse, and what was known before still holds."""
+        """Read the files of tokens and certificates again. Raises Refuse, and what was known before still holds."""
         try:
             self.access.reload()
         except MillraceError as error:
             raise Refuse(error.text, code="tokens") from None
-        self._look_at_tokens()
-        return ReloadView(tokens=self.access.tokens, certificates=0)
+        finally:
+            self._look_at_tokens()
+        try:
+            self.certificates.reload()
+        except CertificateError as error:
+            raise Refuse(error.text, code="certificate") from None
+        return ReloadView(tokens=self.access.tokens, certificates=len(self.certificates))
 
     def hang_up(self) -> None:
         """SIGHUP: the same, whose outcome is in the log."""
@@ -626,7 +632,7 @@ class Daemon:
         self._report_unclean_end()
         self.seams.load()
         loop = asyncio.get_running_loop()
-        tls = _tls(listen_security(server))
+        tls = self.certificates.context("listen")
         if self.standby is not None:
             self.state = "following"
         self._server = await loop.create_server(
@@ -904,6 +910,7 @@ class Daemon:
             self.rates.look()
             self.catalog.keeper.write_again()
             self.access.refresh()
+            self.certificates.refresh()
             self._look_at_tokens()
             if self._marker is not None:
                 self._marker.touch()
@@ -997,28 +1004,9 @@ def _lease(settings: Settings) -> PrimaryLease:
     return PrimaryLease(lease_us, confirm=standby.confirm, first=secrets.randbits(48))
 
 
-def _tls(guard: Security) -> ssl.SSLContext | None:
-    if guard.certificate is None:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(guard.certificate, guard.key)
-    return context
-
-
 def _handshake(tls: ssl.SSLContext | None) -> float | None:
     """How long a TLS handshake may take; without TLS asyncio refuses a number."""
     return None if tls is None else HANDSHAKE_SECONDS
-
-
-def check_certificates(settings: Settings) -> None:
-    """ConfigError if a certificate and its key cannot be loaded together."""
-    for guard in (listen_security(settings.server), admin_security(settings.server)):
-        try:
-            _tls(guard)
-        except (ssl.SSLError, OSError) as error:
-            text = f"certificate {guard.certificate} with key {guard.key}: {error}"
-            raise ConfigError([text]) from None
 
 
 def load_functions(settings: Settings) -> None:
@@ -1143,7 +1131,7 @@ def main(settings: Settings) -> None:
     import uvloop
 
     configure_logging(settings)
-    check_certificates(settings)
+    check_certificates(settings.server)
     check_tokens(settings.server)
     load_functions(settings)
     _make_folder(settings)
