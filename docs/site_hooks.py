@@ -26,6 +26,7 @@ DIAGRAMS: Final = "assets/mermaid.tiny.js"
 OTHER_PAGES: Final = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security-policy.md",
     "deploy/spark/README.md": "spark.md",
     "tests/conformance/README.md": "conformance.md",
 }
