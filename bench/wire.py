@@ -95,7 +95,7 @@ def daemon(environment: Mapping[str, str] | None = None, folder: str | None = No
     directory if there is a `folder`."""
     listen, admin = (f"127.0.0.1:{port}" for port in free_ports(2))
     command = [sys.executable, "-c", "from millrace.cli.main import main; main()", "serve"]
-    command += ["--listen", listen, "--admin", admin, *(["--data-dir", folder] if folder else [])]
+    command += ["--listen", listen, "--admin", admin, *(["--data-dir", folder, "--no-token"] if folder else [])]
     variables = {**os.environ, **(environment or {})}
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=variables) as process:
         try:

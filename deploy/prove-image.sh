@@ -126,10 +126,12 @@ end() {
   SERVER=
 }
 
-say "as it comes: on loopback, without a token"
+say "as it comes: on loopback, with the token that it creates"
 SETTINGS=(--env MILLRACE_SERVER__LISTEN=127.0.0.1:0 --env MILLRACE_SERVER__ADMIN=127.0.0.1:0)
 begin
 CLIENT=(--env "MILLRACE_ADMIN=$(address admin)")
+! ask millrace query list >/dev/null 2>&1 || fail "it answered without a token"
+CLIENT+=(--env MILLRACE_TOKEN_FILE=/data/admin.token)
 ask millrace sql "CREATE STREAM s (k BIGINT); CREATE QUERY q AS SELECT k + 1 AS next FROM s" >/dev/null
 echo '{"k": 41}' | ask millrace feed s --format jsonl >/dev/null 2>&1
 expect "the row" "$(ask millrace tail q --from 0 --limit 1 2>/dev/null)" '{"next":42}'

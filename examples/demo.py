@@ -81,7 +81,8 @@ def server(*, free_ports: bool) -> Iterator[dict[str, str]]:
         if 0 in ports and not free_ports:
             print("Port 7420 or 7421 is in use (another Millrace server?): the demo uses free ports.", flush=True)
             ports = [0, 0]
-        flags = ["--listen", f"127.0.0.1:{ports[0]}", "--admin", f"127.0.0.1:{ports[1]}", "--data-dir", folder]
+        listen, admin = (f"127.0.0.1:{port}" for port in ports)
+        flags = ["--listen", listen, "--admin", admin, "--data-dir", folder, "--no-token"]
         process = subprocess.Popen(
             [*MILLRACE, "serve", *flags],
             env={**os.environ, "MILLRACE_LOG__LEVEL": "warning"},

@@ -116,6 +116,8 @@ class Shell:
         _tool(tools / "python", f'exec {sys.executable} "$@"')
         (tools / "nc.py").write_text(NC)
         _tool(tools / "nc", f'exec {sys.executable} {tools / "nc.py"} "$@"')
+        runtime = folder / ".run"  # where servers announce themselves
+        runtime.mkdir(mode=0o700)
         clean = {name: value for name, value in os.environ.items() if not name.startswith("MILLRACE_")}
         self._process = subprocess.Popen(
             ["bash", "--noprofile", "--norc"],
@@ -131,6 +133,7 @@ class Shell:
                 "MILLRACE_SERVER__LISTEN": f"127.0.0.1:{self.ports[7420]}",
                 "MILLRACE_SERVER__ADMIN": f"127.0.0.1:{self.ports[7421]}",
                 "MILLRACE_ADMIN": f"127.0.0.1:{self.ports[7421]}",
+                "XDG_RUNTIME_DIR": str(runtime),
                 "COLUMNS": "120",
                 "PYTHONUNBUFFERED": "1",
             },

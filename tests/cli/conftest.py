@@ -15,14 +15,17 @@ ANY_PORT = ("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
 
 def clean_environment(**more):
     """The environment of the tests, without the settings that the developer may have."""
-    return {**{name: value for name, value in os.environ.items() if not name.startswith("MILLRACE_")}, **more}
+    own = ("MILLRACE_", "XDG_RUNTIME_DIR")
+    return {**{name: value for name, value in os.environ.items() if not name.startswith(own)}, **more}
 
 
 class Server:
-    """A running `millrace serve`."""
+    """A running `millrace serve`. It requires a token if its environment says so, or with `guarded`."""
 
-    def __init__(self, folder, *flags, command=None, **variables):
+    def __init__(self, folder, *flags, command=None, guarded=False, **variables):
         command = command or warm()
+        if not (guarded or any("TOKEN" in name for name in variables)):
+            flags = (*flags, "--no-token")
         self.process = subprocess.Popen(
             [*command, "serve", *ANY_PORT, "--data-dir", str(folder), *flags],
             env=clean_environment(**variables),

@@ -41,7 +41,7 @@ class Pair(World):
             self.beside = self.folder.parent / f"standby{self.copies}"
         listen, self.beside_admin = (f"127.0.0.1:{free_port()}" for _ in range(2))
         command = [sys.executable, "-m", "millrace.cli.main", "serve", "--config", str(self.config)]
-        command += ["--listen", listen, "--admin", self.beside_admin, "--data-dir", str(self.beside)]
+        command += ["--listen", listen, "--admin", self.beside_admin, "--data-dir", str(self.beside), "--no-token"]
         command += ["--follow", self.admin]
         self.standby = subprocess.Popen(
             command, env=clean_environment(), stdout=self.log, stderr=self.log, cwd=self.folder.parent

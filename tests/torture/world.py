@@ -185,7 +185,7 @@ class World:
 
     def start(self) -> None:
         command = [sys.executable, "-m", "millrace.cli.main", "serve", "--config", str(self.config)]
-        command += ["--listen", self.listen, "--admin", self.admin, "--data-dir", str(self.folder)]
+        command += ["--listen", self.listen, "--admin", self.admin, "--data-dir", str(self.folder), "--no-token"]
         self.server = subprocess.Popen(
             command, env=clean_environment(), stdout=self.log, stderr=self.log, cwd=self.folder.parent
         )

@@ -13,6 +13,7 @@ from millrace.client.address import parse_addresses
 from millrace.client.backoff import Backoff
 from millrace.client.errors import ConnectionLost, Ended, ServerError
 from millrace.client.feed import FRAME_ROWS, HELD_BYTES, HELD_TUPLES, Answer, AsyncFeed, GroupAnswer
+from millrace.client.local import local_token
 from millrace.client.outbox import Entry
 from millrace.client.subscription import WINDOW, AsyncSubscription
 from millrace.client.waiting import Waiting
@@ -61,7 +62,7 @@ class AsyncClient:
     Args:
         address: `host`, `host:port` or `[::1]:port`. The default port is 7420. Several, as a list or with commas
             between, are a server and its standby: the client tries them in turn and follows a promotion.
-        token: the server's token, if it requires one.
+        token: the token, if the server requires one; by default that of a server of the same user on this machine.
         tls: True to verify the server with the system's certificates, or an `ssl.SSLContext`.
         name: the name of this client in the server's log.
         reconnect: the pauses between attempts to reconnect. None: do not reconnect.
@@ -118,7 +119,7 @@ class AsyncClient:
         Args:
             address: `host`, `host:port` or `[::1]:port`. The default port is 7420. Several, as a list or with commas
                 between, are a server and its standby: the client tries them in turn and follows a promotion.
-            token: the server's token, if it requires one.
+            token: the token, if the server requires one; by default that of a server of the same user on this machine.
             tls: True to verify the server with the system's certificates, or an `ssl.SSLContext`.
             name: the name of this client in the server's log.
             reconnect: the pauses between attempts to reconnect. None: do not reconnect.
@@ -456,7 +457,8 @@ class AsyncClient:
             raise ConnectionLost(f"cannot connect to {where}: {reason}; is the server running there?") from error
         self._wire = wire
         self._next_channel = 0
-        self.say(Hello(PROTOCOL, self._name, self._token, capabilities, epoch))
+        token = local_token(self.host, self.port) if self._token is None else self._token
+        self.say(Hello(PROTOCOL, self._name, token, capabilities, epoch))
         await self._welcomed(lost)
         return lost
 

@@ -110,7 +110,7 @@ class Access:
 
     def required(self, port: Port) -> bool:
         """Whether clients of a port must show who they are."""
-        return self._known.required or port in self._known.single
+        return self._server.auth != "off" and (self._known.required or port in self._known.single)
 
     def unnamed(self, port: Port, certificate: Collection[str]) -> Caller | None:
         """The client that has shown no token: by the names in its certificate, or where none is required."""

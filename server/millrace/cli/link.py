@@ -100,8 +100,14 @@ class Link:
 
     @property
     def token(self) -> str | None:
-        """The token for the HTTP port."""
-        return _token(self.token_file, "MILLRACE_TOKEN")
+        """The token for the HTTP port: by default the one that a server of this user on this machine announces."""
+        given = _token(self.token_file, "MILLRACE_TOKEN")
+        if given is not None or self.cert_file is not None:
+            return given
+        from millrace.client.local import local_token
+
+        host, port = self._address()
+        return local_token(host, port)
 
     @property
     def feed_token(self) -> str | None:
@@ -240,17 +246,22 @@ class Link:
     def _connect(self) -> http.client.HTTPConnection:
         import http.client
 
-        address = self.admin if "://" in self.admin else f"{'https' if self.ca_file else 'http'}://{self.admin}"
+        host, port = self._address()
+        if self.admin.startswith("https://") or ("://" not in self.admin and self.ca_file):
+            return http.client.HTTPSConnection(host, port, timeout=self.timeout_seconds, context=self.tls())
+        return http.client.HTTPConnection(host, port, timeout=self.timeout_seconds)
+
+    def _address(self) -> tuple[str, int]:
+        """The host and port of the HTTP API."""
+        parts, host, port = None, None, None
         try:
-            parts = urlsplit(address)
+            parts = urlsplit(self.admin if "://" in self.admin else f"//{self.admin}")
             host, port = parts.hostname, parts.port
         except ValueError:
-            host = port = None
-        if parts.scheme not in ("http", "https") or not host:
+            pass
+        if parts is None or parts.scheme not in ("", "http", "https") or not host:
             raise MillraceError(f"--admin: expected HOST:PORT or a URL, such as 127.0.0.1:7421, got {self.admin!r}")
-        if parts.scheme == "https":
-            return http.client.HTTPSConnection(host, port or 7421, timeout=self.timeout_seconds, context=self.tls())
-        return http.client.HTTPConnection(host, port or 7421, timeout=self.timeout_seconds)
+        return host, port or 7421
 
 
 def _token(file: Path | None, variable: str) -> str | None:

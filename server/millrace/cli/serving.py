@@ -31,6 +31,9 @@ AdminOption = Annotated[
 FunctionsOption = Annotated[
     str | None, typer.Option("--functions", metavar="MODULE", help="A Python module with functions for SQL.")
 ]
+NoTokenOption = Annotated[
+    bool, typer.Option("--no-token", help="Require no token, also with a new data directory; on loopback alone.")
+]
 FollowOption = Annotated[
     str | None,
     typer.Option("--follow", metavar="HOST[:PORT]", help="The HTTP port of a server to follow, as its standby."),
@@ -44,6 +47,7 @@ def serve(
     admin: AdminOption = None,
     functions: FunctionsOption = None,
     follow: FollowOption = None,
+    no_token: NoTokenOption = False,
 ) -> None:
     """Run the server until SIGTERM or Ctrl-C."""
     # Imports make tens of thousands of objects and no garbage. `main` enables the collector again.
@@ -51,7 +55,7 @@ def serve(
     from millrace.run.config import load
     from millrace.run.daemon import main
 
-    main(load(config, _flags(data_dir, listen, admin, functions, follow)))
+    main(load(config, _flags(data_dir, listen, admin, functions, follow, no_token=no_token)))
 
 
 def check(
@@ -61,6 +65,7 @@ def check(
     admin: AdminOption = None,
     functions: FunctionsOption = None,
     follow: FollowOption = None,
+    no_token: NoTokenOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print the effective configuration, or one line per problem (exit code 78)."""
@@ -69,7 +74,7 @@ def check(
     from millrace.run.config import load, to_toml
     from millrace.run.daemon import load_functions
 
-    settings = load(config, _flags(data_dir, listen, admin, functions, follow))
+    settings = load(config, _flags(data_dir, listen, admin, functions, follow, no_token=no_token))
     check_certificates(settings.server)
     check_tokens(settings.server)
     load_functions(settings)
@@ -80,7 +85,14 @@ def check(
 
 
 def _flags(
-    data_dir: Path | None, listen: str | None, admin: str | None, functions: str | None, follow: str | None
+    data_dir: Path | None,
+    listen: str | None,
+    admin: str | None,
+    functions: str | None,
+    follow: str | None,
+    *,
+    no_token: bool,
 ) -> Mapping[str, Mapping[str, Any]]:
-    server = {"data_dir": data_dir, "listen": listen, "admin": admin, "functions": functions}
+    auth = "off" if no_token else None
+    server = {"data_dir": data_dir, "listen": listen, "admin": admin, "functions": functions, "auth": auth}
     return {"server": server, "standby": {"follow": follow}}

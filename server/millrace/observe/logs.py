@@ -272,6 +272,15 @@ EVENTS: Final[dict[str, LogEvent]] = {
     "closed a connection: its token is no longer valid": LogEvent(
         "info", ("token",), "The token was revoked or has expired, or the server has begun to require one."
     ),
+    "created the first tokens": LogEvent(
+        "info", ("admin", "scrape"), "The data directory is new: clients of both ports must send a token."
+    ),
+    "this data directory is of an earlier version: no token is required": LogEvent(
+        "warning", (), "`millrace token create admin admin` creates one. `server.auth` decides explicitly."
+    ),
+    "the server cannot announce itself to programs": LogEvent(
+        "warning", ("path", "reason"), "Commands on this machine need `--token-file`; everything else works."
+    ),
     "read the tokens again": LogEvent(
         "info", ("tokens",), "Their file has changed, or SIGHUP or the API asked for it."
     ),

@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING
 from millrace.protocol.words import counted, printable
 
 if TYPE_CHECKING:
+    from millrace.access.first import FirstTokens
     from millrace.run.config import Settings
     from millrace.run.daemon import Daemon
 
 MEMORY_ONLY = "NONE: IN MEMORY ONLY. Everything is lost when the server stops; use --data-dir DIR to keep it."
 
 
-def print_banner(daemon: Daemon) -> None:
+def print_banner(daemon: Daemon, first: FirstTokens | None = None) -> None:
     if wants_banner(daemon.settings):
         sys.stderr.write(banner(daemon))
-        sys.stderr.flush()
+    if first is not None:
+        uses = "".join(f"  {line}\n" for line in first.uses(daemon.listen, daemon.admin_url))
+        sys.stderr.write(f"This server requires a token. Its clients use it like this:\n{uses}\n")
+    sys.stderr.flush()
 
 
 def wants_banner(settings: Settings) -> bool:

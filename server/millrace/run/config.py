@@ -44,6 +44,10 @@ FOLDERS: Final = ("data_dir", "history_dir", "sink_dir")
 CATALOG: Final = "catalog.sqlite"
 # The file of tokens in `data_dir`.
 TOKENS: Final = "tokens.json"
+# The files of the first tokens in a new `data_dir`: of an admin, and one that only reads.
+FIRST_TOKENS: Final = ("admin.token", "prometheus.token")
+# What a new `data_dir` may have besides: the folder of a file system for lost files.
+OF_THE_SYSTEM: Final = "lost+found"
 DELIMITER: Final = "__"
 # The usual HTTP port.
 ADMIN_PORT: Final = 7421
@@ -252,6 +256,12 @@ class ServerSection(Section):
         le=2**40,
         description="Bytes of rows per stream that may wait for a slow or failing disk. Above this limit the stream's "
         "feeds get no new credit.",
+    )
+    auth: Literal["token", "off"] | None = Field(
+        default=None,
+        description="Whether clients must send a token. `off`: never, on loopback addresses alone. Default: `token` "
+        "for a new data directory, in which the server then creates `admin.token` and `prometheus.token`, and wherever "
+        "there is a token; otherwise `off`.",
     )
     tokens_file: Path | None = Field(
         default=None,
@@ -563,7 +573,7 @@ class Settings(Section):
 def load(path: Path | None = None, flags: Mapping[str, Mapping[str, Any]] | None = None) -> Settings:
     """The effective configuration, checked as far as possible without starting; ConfigError names every problem."""
     settings, problems = _valid(path, flags)
-    problems += [*_contradictions(settings.server), *_impossible_standby(settings), *_missing_journal(settings)]
+    problems += [*_contradictions(settings), *_impossible_standby(settings), *_missing_journal(settings)]
     if problems:
         raise ConfigError(problems)
     return settings
@@ -685,6 +695,23 @@ def tokens_path(server: ServerSection) -> Path | None:
     return None if server.data_dir is None else server.data_dir.absolute() / TOKENS
 
 
+def makes_tokens(settings: Settings) -> bool:
+    """Whether a start creates the first tokens in the data directory."""
+    server = settings.server
+    path, folder = tokens_path(server), server.data_dir
+    decided = server.auth == "off" or server.token_file is not None or server.tokens_file is not None
+    if folder is None or path is None or decided or settings.standby.follow is not None or path.exists():
+        return False
+    if server.auth == "token":
+        return True
+    try:
+        return not set(os.listdir(folder)).difference(FIRST_TOKENS, (OF_THE_SYSTEM,))
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False  # the start reports it
+
+
 # -- conditions on several fields -------------------------------------------------------------------------------------
 
 
@@ -719,9 +746,16 @@ def read_token(path: Path) -> str:
     return token
 
 
-def _contradictions(server: ServerSection) -> Iterator[str]:
+def _contradictions(settings: Settings) -> Iterator[str]:
+    server = settings.server
     tokens = tokens_path(server)
-    has_tokens = server.tokens_file is not None or (tokens is not None and tokens.is_file())
+    has_file = server.tokens_file is not None or (tokens is not None and tokens.is_file())
+    has_tokens = has_file or makes_tokens(settings)
+    if server.auth == "token" and server.token_file is None and not has_tokens:
+        yield (
+            "server.auth: 'token' needs a token: set server.data_dir (--data-dir DIR), in which the server creates "
+            "one, or server.token_file"
+        )
     for key, address, guard in (
         ("server.listen", server.listen, listen_security(server)),
         ("server.admin", server.admin, admin_security(server)),
@@ -731,6 +765,8 @@ def _contradictions(server: ServerSection) -> Iterator[str]:
                 f"{key}: {address} is open to the network, so it needs both TLS (server.tls_certificate, "
                 "server.tls_key) and a token (`millrace token create`, or server.token_file); or listen on 127.0.0.1"
             )
+        elif not address.is_loopback and server.auth == "off":
+            yield f"{key}: {address} is open to the network, so server.auth (--no-token) cannot be 'off'"
         if (guard.certificate is None) != (guard.key is None):
             yield f"{key}: TLS needs a certificate and its key; one of them is missing"
     if server.tls_client_ca is not None and admin_security(server).certificate is None:

@@ -28,6 +28,7 @@ import structlog
 
 from millrace.access.access import Access, check_tokens
 from millrace.access.certificates import CertificateError, Certificates, check_certificates
+from millrace.access.first import FirstTokens, prepare
 from millrace.changes.state import StreamDefaults
 from millrace.engine import views
 from millrace.engine.engine import Engine
@@ -59,6 +60,7 @@ from millrace.protocol.admin.operators import ComponentView, MemberInputView, Op
 from millrace.protocol.admin.queries import QueryView, RestartedView, Why
 from millrace.protocol.admin.server import PromotionView, ReloadView, ServerView
 from millrace.protocol.admin.streams import ArchivedView, FeedView, StalenessView, StreamView
+from millrace.run.announcement import Announcement
 from millrace.run.banner import print_banner
 from millrace.run.catalog import Catalog
 from millrace.run.changelog import ChangeLog
@@ -259,6 +261,7 @@ class Daemon:
         self.listen = settings.server.listen
         self.admin = settings.server.admin
         folder = settings.server.data_dir
+        self.announcement: Announcement | None = None  # to programs of the same user
         self._addresses = None if folder is None else folder / "addresses.json"
         self._marker = None if folder is None else Marker(folder)
         self.durability = None if folder is None else Durability(self, folder)
@@ -461,6 +464,11 @@ class Daemon:
             standbys=facts.standbys,
         )
 
+    @property
+    def keeps_no_tokens(self) -> bool:
+        """Whether the data directory was made before directories had tokens: it keeps its setting."""
+        return self.settings.server.data_dir is not None and not self.access.required("admin")
+
     def introduce(self) -> ServerView:
         """The server, for a client that may not see everything: without what names objects, files and other servers."""
         hidden: dict[str, Any] = {"data_dir": None, "history_dir": None, "journal": None, "unclean_end": None}
@@ -646,6 +654,8 @@ class Daemon:
         self._watch(asyncio.create_task(self.archive.run(), name="history"))
         if self.durability is not None:
             self._watch(asyncio.create_task(self.durability.run(), name="checkpoints"))
+        if self.announcement is not None:
+            self.announcement.write()
         with self._in_the_folder():
             self._write_addresses()
             if self._marker is not None:
@@ -786,6 +796,8 @@ class Daemon:
             self._disorder = StartError(told, code="internal")
 
     async def _withdraw_addresses(self) -> None:
+        if self.announcement is not None:
+            self.announcement.remove()
         try:
             self._remove_addresses()
         except OSError as error:
@@ -1078,9 +1090,10 @@ def configure_logging(settings: Settings) -> None:
     )
 
 
-async def serve(settings: Settings) -> bool:
-    """Run until SIGTERM or SIGINT; whether everything could be ended."""
+async def serve(settings: Settings, first: FirstTokens | None = None) -> bool:
+    """Run until SIGTERM or SIGINT; whether everything could be ended. `first` tokens were created for this start."""
     daemon = Daemon(settings)
+    daemon.announcement = Announcement(daemon)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, daemon.stop)
@@ -1094,7 +1107,9 @@ async def serve(settings: Settings) -> bool:
             log.info("stopped while recovering", reason=stopped.text)
             return not daemon.stuck
         spare_the_collector()
-        print_banner(daemon)
+        print_banner(daemon, first)
+        if settings.server.auth is None and daemon.keeps_no_tokens:
+            log.warning("this data directory is of an earlier version: no token is required")
         supervisor.ready(f"listening on {daemon.listen}, admin on {daemon.admin}")
         await daemon.wait_stopping()
         supervisor.stopping()
@@ -1135,7 +1150,8 @@ def main(settings: Settings) -> None:
     check_tokens(settings.server)
     load_functions(settings)
     _make_folder(settings)
-    if not uvloop.run(serve(settings)):
+    first = prepare(settings)
+    if not uvloop.run(serve(settings, first)):
         # Python would wait for the hanging thread forever.
         sys.stderr.flush()
         os._exit(1)

@@ -32,14 +32,17 @@ from millrace.journal.layout import HEADER_BYTES, scan, segment_lsns, segment_na
 from millrace.journal.reader import open_segment
 from millrace.protocol import MillraceError
 from millrace.protocol.timestamps import format_timestamp
+from millrace.run.config import FIRST_TOKENS
 from millrace.store.sinkfiles import LISTS
 
 MANIFEST: Final = "backup.json"
 DATA: Final = "data"
 # A newer version reads older forms, never the other way round.
 FORM: Final = 1
-# Of a running server, or derived from the journal: a start writes them again.
+# Of a running server, or derived from the journal: a start writes them again. Tokens are secrets of this directory; a
+# backup has their hashes.
 _LEFT_OUT: Final = (
+    *FIRST_TOKENS,
     "addresses.json",
     "addresses.part",
     "running.json",

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from millrace.formats.durable import make_folder
 from millrace.journal.disk import JOURNAL_FOLDER
 from millrace.protocol import Refuse
-from millrace.run.config import CATALOG, ServerSection, Settings, history_folder, sink_folder
+from millrace.run.config import CATALOG, FIRST_TOKENS, ServerSection, Settings, history_folder, sink_folder
 
 # A folder on the way: nothing is read from it, so its name alone has to be searchable.
 _ON_THE_WAY: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -32,7 +32,8 @@ _APPEND: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NON
 NAME_BYTES: Final = 255
 PATH_BYTES: Final = 4_096
 # The server's own files in its data folder, by name prefix.
-_OWN_NAMES: Final = (CATALOG, "addresses.", "seams.", "running.", "standby.", "superseded.", "alone.", "tokens.")
+_FILES: Final = ("addresses.", "seams.", "running.", "standby.", "superseded.", "alone.", "tokens.")
+_OWN_NAMES: Final = (CATALOG, *_FILES, *FIRST_TOKENS)
 _KINDS: Final = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISLNK, "a symbolic link"),

@@ -1,0 +1,30 @@
+"""The token of a server on this machine, as `millrace serve` announces it to programs of the same user.
+
+`$XDG_RUNTIME_DIR/millrace/PORT` is an object of JSON with `listen`, `admin`, `token_file` and `pid`, for each of the
+server's two ports.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def local_token(host: str, port: int) -> str | None:
+    """The token of a server of this user on this machine; None if none is known."""
+    folder = os.environ.get("XDG_RUNTIME_DIR")
+    if host not in LOOPBACK or not folder:
+        return None
+    try:
+        with Path(folder, "millrace", str(port)).open(encoding="utf-8") as file:
+            status = os.fstat(file.fileno())
+            if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
+                return None  # another user may have written it
+            token_file = json.load(file)["token_file"]
+        return None if token_file is None else Path(token_file).read_text("utf-8").partition("\n")[0].strip() or None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
