@@ -162,8 +162,22 @@ def test_an_announcement_is_found_by_this_user_alone(data, runtime):
     assert Link("127.0.0.1:3").token is None
     (runtime / "millrace" / "2").chmod(0o644)
     assert local_token("127.0.0.1", 2) is None  # another user may have written it
-    for text in ("", "{", "[]", '{"token_file": 5}', '{"token_file": "/none"}', '{"token_file": null}'):
-        (runtime / "millrace" / "1").write_text(text)
+    path, alive, file = runtime / "millrace" / "1", os.getpid(), str(made.admin)
+    killed = subprocess.Popen(["true"])
+    killed.wait()
+    for pid, named, found in (
+        (alive, file, token),
+        (killed.pid, file, None),
+        (10**30, file, None),
+        (None, file, None),
+        (alive, "/none", None),
+        (alive, None, None),
+        (alive, 5, None),
+    ):
+        path.write_text(json.dumps({"pid": pid, "token_file": named}))
+        assert local_token("127.0.0.1", 1) == found, (pid, named)
+    for text in ("", "{", "[]", "{}"):
+        path.write_text(text)
         assert local_token("127.0.0.1", 1) is None
 
 

@@ -131,6 +131,7 @@ def test_the_token_counts_more_than_the_name(tmp_path):
                 0
             ] == 403
             assert (await ask(daemon, "GET", "/metrics", "evil.example", wrong))[0] == 403
+            assert daemon.guesses.counts["admin", "answered"] == 1  # its answer has waited, whatever it was
             assert (await ask(daemon, "GET", "/metrics", "evil.example"))[0] == 403
             assert (await ask(daemon, "GET", "/metrics", "localhost"))[0] == 401
             assert (await ask(daemon, "GET", "/-/ready", "evil.example"))[0] == 200

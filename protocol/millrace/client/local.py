@@ -24,7 +24,9 @@ def local_token(host: str, port: int) -> str | None:
             status = os.fstat(file.fileno())
             if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
                 return None  # another user may have written it
-            token_file = json.load(file)["token_file"]
+            about = json.load(file)
+        os.kill(about["pid"], 0)  # a killed server leaves its file, and another user may have the port by now
+        token_file = about["token_file"]
         return None if token_file is None else Path(token_file).read_text("utf-8").partition("\n")[0].strip() or None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, OverflowError, ValueError, KeyError, TypeError):
         return None

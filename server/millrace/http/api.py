@@ -270,20 +270,22 @@ def _client_of(request: Request) -> str:
 
 async def _refuse(request: Request, daemon: Daemon, app: FastAPI) -> Response | None:
     """The answer to a request that reaches no route."""
-    open_path = request.scope["path"] in OPEN_PATHS
-    caller, denied = (ANYONE, None) if open_path else _identify(request, daemon, app)
+    if request.scope["path"] in OPEN_PATHS:
+        return _refuse_page(request) or _refuse_body(request)
+    caller, denied = _identify(request, daemon, app)
+    if denied is not None and denied.guessed and (cut_off := await _slow_down(request, daemon)) is not None:
+        return cut_off
     # A page of another site knows no token; its browser may send a certificate by itself.
     shows_token = caller is not None and isinstance(caller.proof, bytes) and caller is not ANYONE
-    if not open_path and not (shows_token and not request.headers.getlist("origin")):
+    refused = None
+    if not shows_token or request.headers.getlist("origin"):
         refused = _refuse_host(request, daemon.hosts)
-        if refused is not None:
-            return refused
-    refused = _refuse_page(request) or _refuse_body(request)
-    if refused is not None or open_path:
+    refused = refused or _refuse_page(request) or _refuse_body(request)
+    if refused is not None:
         return refused
     if caller is None:
         assert denied is not None
-        return await _refuse_token(request, daemon, denied)
+        return _refuse_token(denied)
     callers.current.set(caller)
     logs.token.set(caller.name)
     return _refuse_role(request, daemon, app, caller)
@@ -399,19 +401,23 @@ def _refuse_body(request: Request) -> Response | None:
     return None
 
 
-async def _refuse_token(request: Request, daemon: Daemon, denied: AccessDenied) -> Response:
-    """The answer to a request without a valid token; it takes time if the request guessed at one."""
-    if denied.guessed:
-        delay = daemon.guesses.wrong("admin", request.client.host if request.client else "")
-        if delay is None:
-            text = (
-                "too many requests with wrong tokens from this address are waiting; a request with the right token is "
-                "always accepted"
-            )
-            answer = problem(429, "too_many_guesses", _title(429), text)
-            answer.headers.update({"retry-after": "1", "connection": "close"})
-            return answer
-        await sleep(daemon.timers, delay)
+async def _slow_down(request: Request, daemon: Daemon) -> Response | None:
+    """Let a request that has guessed at a token wait, whatever its answer is; the answer if it must not wait."""
+    delay = daemon.guesses.wrong("admin", request.client.host if request.client else "")
+    if delay is None:
+        text = (
+            "too many requests with wrong tokens from this address are waiting; a request with the right token is "
+            "always accepted"
+        )
+        answer = problem(429, "too_many_guesses", _title(429), text)
+        answer.headers.update({"retry-after": "1", "connection": "close"})
+        return answer
+    await sleep(daemon.timers, delay)
+    return None
+
+
+def _refuse_token(denied: AccessDenied) -> Response:
+    """The answer to a request without a valid token."""
     answer = problem(401, "unauthorised", _title(401), f"{denied.text}; send Authorization: Bearer ...")
     answer.headers["www-authenticate"] = "Bearer"
     return answer

@@ -739,11 +739,10 @@ class _Request(NamedTuple):
         sql, terms, caller = self
         if terms.prune:
             caller.must(Action.CHANGE, WHOLE)
-            return prune(sql, state)
-        if not caller.sees_all:
+        elif not caller.sees_all:
             seen = state.with_(visible(caller, state.definitions))
             check_text(caller, draft(sql, seen, terms), state.definitions)
-        text = draft(sql, state, terms)
+        text = prune(sql, state) if terms.prune else draft(sql, state, terms)
         check_text(caller, text, state.definitions)
         return text
 
