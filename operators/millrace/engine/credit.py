@@ -1,12 +1,14 @@
 """Credit: how many tuples feeds may send. A feed gets back what it has used, unless the stream has to wait.
 
-A stream waits while its component holds too much, while its history lags too far, and while a query that it
-feeds has a slow reader. Nothing inside the engine stops: operators work off what has arrived, and every other reader
-gets its rows. Only feeds wait, for new credit. What a query emits meanwhile is bounded by the credit that they have.
+A stream waits while its component holds too much, while its history lags too far, while a query that it feeds has a
+slow reader, and while the server's memory is nearly used up. Nothing inside the engine stops: operators work off what
+has arrived, and every other reader gets its rows. Only feeds wait, for new credit. What a query emits meanwhile is
+bounded by the credit that they have.
 
 A wait may not keep others from freeing memory. So a stream gets credit nevertheless while an operator with several
 inputs, of a query without a slow reader, waits for it with tuples of other streams in hand (DESIGN, law 6). The slow
-reader's rows grow meanwhile; from a bound on, the driver asks for `strict`, and the exception ends.
+reader's rows grow meanwhile; from a bound on, the driver asks for `strict`, and the exception ends. There is no
+exception while memory is short: the driver bounds that wait.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ def used(engine: Engine, stream: str, feed: Feed) -> None:
 
 def first(engine: Engine, event: FeedOpened, source: Source, feed: Feed, effects: Effects) -> None:
     """What a feed may send at first; where its stream waits it gets the credit together with the other feeds."""
-    if event.stream in engine.history_held or (engine.slow and source in sources(engine)):
+    if engine.memory_held or event.stream in engine.history_held or (engine.slow and source in sources(engine)):
         feed.owed = engine.credit
         feed.hold(engine.time.heard_us)
         engine.owing[event.stream] = None
@@ -52,6 +54,8 @@ def grant(engine: Engine, effects: Effects) -> None:
 
     A stream that a blocked operator waits for gets credit nevertheless: its tuples free the others.
     """
+    if engine.memory_held:
+        return
     held: dict[str, None] = {}
     withheld = failing.withheld(engine) if engine.remembering else {}
     awaiting = sources(engine) if engine.slow else {}

@@ -76,6 +76,7 @@ class Engine:
     costs         by operator, the tuples and microseconds of its measured executions
     owing         streams with a feed that has used so much credit that it is owed more
     history_held  streams whose history lags too far
+    memory_held   whether no feed gets credit, because the server's memory is nearly used up
     slow          queries, and streams of late tuples, with a slow reader; true: no operator's wait is an exception
     reads         by query and reader, how often the reader looks at the query's rows
     remembering   the queries with a state that can grow
@@ -119,6 +120,7 @@ class Engine:
         self.time = WatermarkCoordinator(self)
         self.owing: dict[str, None] = {}
         self.history_held: dict[str, None] = {}
+        self.memory_held = False
         self.slow: dict[Sink | Source, bool] = {}
         self.chains = Chains()
         self.reads: dict[Sink, dict[str, Reads]] = {}

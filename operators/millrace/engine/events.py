@@ -122,6 +122,25 @@ class HistoryHeld:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryHeld:
+    """Whether the server's memory is nearly used up: while it is, no feed gets new credit.
+
+    `shed`: queues that supersede only under overload start to, whatever their load is.
+    """
+
+    held: bool
+    shed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryExceeded:
+    """The server's memory is used up, and the driver has chosen this query to free some: it fails."""
+
+    query: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Measured:
     """What executions of an operator have cost, read by the driver's stopwatch; counts from this step on."""
 
@@ -395,6 +414,8 @@ Event = (
     | Answered
     | Sequenced
     | HistoryHeld
+    | MemoryHeld
+    | MemoryExceeded
     | Measured
     | Command
 )

@@ -136,6 +136,7 @@ def collect(engine: Engine) -> dict[str, Any]:
         "last_id": engine.last_id,
         "owing": list(engine.owing),
         "history_held": list(engine.history_held),
+        "memory_held": engine.memory_held,
         "slow": credit.slow(engine),
         "reads": [
             [sink.query, reader, read.interval_us, read.since_us, read.keys]
@@ -242,6 +243,7 @@ def restore(data: bytes, *, stopwatch: Stopwatch | None, trace: bool, into: Engi
     engine.time.restore(saved["time"])
     engine.owing = dict.fromkeys(saved["owing"])
     engine.history_held = dict.fromkeys(saved["history_held"])
+    engine.memory_held = saved.get("memory_held", False)
     engine.slow = {credit.output_of(engine, name): strict for name, strict in saved["slow"].items()}
     engine.gauge.peak_tuples, engine.gauge.peak_bytes = saved["gauge"]
     engine.merge_wait = saved.get("merge_wait", 0)

@@ -28,6 +28,8 @@ from millrace.engine.events import (
     HistoryHeld,
     Late,
     Measured,
+    MemoryExceeded,
+    MemoryHeld,
     ProducerForgotten,
     Punctuated,
     Sequenced,
@@ -35,7 +37,7 @@ from millrace.engine.events import (
 )
 from millrace.engine.faults import ask
 from millrace.engine.graph import edges
-from millrace.engine.graph.rewire import widening
+from millrace.engine.graph.rewire import failing, widening
 from millrace.engine.graph.rewire.rewiring import Rewiring, carry_out
 from millrace.engine.plan import POLICIES, StreamDefinition, names
 from millrace.engine.producers import Producers
@@ -195,6 +197,18 @@ def _history_held(engine: Engine, event: HistoryHeld, effects: Effects) -> None:
         engine.history_held.pop(event.stream, None)
 
 
+def _memory_held(engine: Engine, event: MemoryHeld, effects: Effects) -> None:
+    engine.memory_held = event.held
+    if event.held and event.shed:
+        edges.supersede(engine)
+
+
+def _memory_exceeded(engine: Engine, event: MemoryExceeded, effects: Effects) -> None:
+    query = engine.query(event.query)
+    if not query.failed:
+        failing.fail(engine, query, event.reason, effects)
+
+
 # By the kind of event, commands aside: what it does.
 EVENTS: Final[Mapping[type[Event], Callable[[Engine, Any, Effects], None]]] = {
     Arrived: arrive,
@@ -208,6 +222,8 @@ EVENTS: Final[Mapping[type[Event], Callable[[Engine, Any, Effects], None]]] = {
     Answered: _answered,
     Sequenced: _sequenced,
     HistoryHeld: _history_held,
+    MemoryHeld: _memory_held,
+    MemoryExceeded: _memory_exceeded,
 }
 
 

@@ -48,6 +48,7 @@ STEPS = st.lists(
         st.tuples(st.just("in"), ROWS, st.sampled_from([0, 200_000, 500_000, SECOND])),
         st.tuples(st.just("out"), st.integers(1, 8)),
         st.just(("save",)),
+        st.just(("short",)),
         st.tuples(st.just("rest"), st.sampled_from([SECOND, 5 * SECOND])),
     ),
     max_size=60,
@@ -83,6 +84,10 @@ def play(steps: list[Any]) -> tuple[AutoQueue, AutoOracle]:
                 assert served(made.dequeue(limit, now)) == wanted.dequeue(limit, now)
             case "rest", passed:
                 now += passed
+            case ("short",):
+                if not made.bounded:
+                    made.supersede(now)
+                    wanted.turn(now)
             case _:
                 other = AutoQueue(SCHEMA, (0,))
                 other.restore(made.save())
@@ -103,6 +108,14 @@ def seconds(count: int, arrive: int, serve: int, keys: int = 4) -> list[Any]:
     """So many seconds, in tenths: so many tuples arrive, and so many can be served."""
     rows = [(at % keys, 0, at) for at in range(arrive)]
     return [one for _ in range(10 * count) for one in (("in", rows, SECOND // 10), ("out", serve))]
+
+
+def test_it_supersedes_while_memory_is_short_and_returns_when_it_has_room() -> None:
+    short: list[Any] = [("in", [(1, 0, at) for at in range(40)], 0), ("short",)]
+    made, _ = play(short)
+    assert (made.mode, made.waiting, made.superseded) == ("update", 1, 39)
+    made, _ = play(short + seconds(6, arrive=5, serve=10))
+    assert (made.mode, made.switches) == ("append", 2)
 
 
 def test_it_turns_under_overload_and_back_and_the_load_says_why() -> None:

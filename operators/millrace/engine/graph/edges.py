@@ -58,6 +58,14 @@ def inlet(engine: Engine, node: Node, position: int, output: Buffer, since_us: i
     return QueueInlet(output, edge, engine.clock, since_us, timed=engine.stopwatch is not None, seed=seed)
 
 
+def supersede(engine: Engine) -> None:
+    """Let the queues that supersede only under overload do so now, until their load shows that they need not."""
+    for operator in engine.graph.operators.values():
+        for reader in operator.inputs:
+            if isinstance(reader, QueueInlet):
+                reader.supersede()
+
+
 # -- measuring ---------------------------------------------------------------------------------------------------------
 
 

@@ -58,6 +58,11 @@ class AutoQueue(TupleQueue):
         self.load.emptied = True
         return self._queue.drain()
 
+    def supersede(self, now_us: int) -> None:
+        """Memory is short: supersede, whatever the load is, until a load shows that this is not needed."""
+        self.load.supersede(now_us)
+        self._turn(now_us)
+
     def _turn(self, now_us: int) -> None:
         """Continue in the other mode, with the queued tuples in order of service."""
         waiting = self._queue.drain()

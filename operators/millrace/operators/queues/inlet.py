@@ -103,6 +103,26 @@ class QueueInlet(Inlet):
         except Exception as error:
             self.fault = error
 
+    def supersede(self) -> None:
+        """Under LATEST USING AUTO, retain only the newest tuple of each key from now on."""
+        queue = self.queue
+        if not isinstance(queue, AutoQueue) or queue.bounded or self.away or self.fault is not None:
+            return
+        try:
+            before = queue.waiting
+            queue.supersede(self.clock.now_us)
+            self._report(queue)
+            self.position = self.arc.end - queue.waiting
+            self.arc.gauge.add(queue.waiting - before, self.width)
+        except Exception as error:
+            self.fault = error
+
+    def _report(self, queue: TupleQueue) -> None:
+        """Have a switch of the queue logged."""
+        if queue.load is not None and queue.load.untold is not None:
+            self.clock.requeued.append((self, queue.load.untold))
+            queue.load.untold = None
+
     def _take_in(self, batch: Batch) -> None:
         queue, now_us = self.queue, self.clock.now_us
         before = queue.waiting
@@ -110,9 +130,7 @@ class QueueInlet(Inlet):
             queue.by_tuples = False  # a queue upstream may have changed the order since
         queue.promised(self.promise, now_us)
         queue.enqueue(batch, now_us)
-        if queue.load is not None and queue.load.untold is not None:
-            self.clock.requeued.append((self, queue.load.untold))
-            queue.load.untold = None
+        self._report(queue)
         waiting = queue.waiting
         self.arc.gauge.add(waiting - before, self.width)
         if waiting > self.peak:

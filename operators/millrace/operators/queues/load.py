@@ -103,11 +103,19 @@ class Load:
             self._calm = 0
             self._capacity += self._capacity * GROWTH
         if turns:
-            self.mode = "append" if self.supersedes else "update"
-            self.last = self.untold = QueueSwitch(self.mode, load, arrived, self._capacity)
-            self.switches += 1
-            self._calm = 0
+            self._switch(load, arrived)
         return turns
+
+    def supersede(self, now_us: int) -> None:
+        """Change to superseding in the middle of a span."""
+        arrived = self.arrived * SPAN_US / max(now_us - self._since_us, 1)
+        self._switch(arrived / self._capacity if self._capacity else 0.0, arrived)
+
+    def _switch(self, load: float, arrived: float) -> None:
+        self.mode = "append" if self.supersedes else "update"
+        self.last = self.untold = QueueSwitch(self.mode, load, arrived, self._capacity)
+        self.switches += 1
+        self._calm = 0
 
     def start_span(self, now_us: int, superseded: int, *, empty: bool) -> None:
         self._since_us, self._superseded, self.emptied = now_us, superseded, empty
