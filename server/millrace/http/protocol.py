@@ -43,13 +43,16 @@ CERTIFICATE: Final = "millrace.certificate"
 FAREWELL_SECONDS: Final = 5.0
 
 
-def http_protocol(listen: Callable[[], str], timers: Timers, connections: int, refusals: Refusals) -> type[H11Protocol]:
-    """The protocol class that uvicorn makes an instance of for each connection."""
+def http_protocol(
+    listen: Callable[[], str], timers: Timers, connections: int, refusals: Refusals, hurry: Callable[[int], None]
+) -> type[H11Protocol]:
+    """The protocol class that uvicorn makes an instance of for each connection. `hurry` learns of requests that are one
+    more, or one less, in progress."""
 
     class Bound(HttpConnection):
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
-            self.bind(listen, timers, connections, refusals)
+            self.bind(listen, timers, connections, refusals, hurry)
 
     return Bound
 
@@ -104,12 +107,21 @@ class HttpConnection(H11Protocol):
         self.conn = _Requests(h11.SERVER, HEAD_BYTES)
         self.logger = cast(logging.Logger, _Quiet())
         self._begun = False  # whether the peer has said anything
+        self._asked = False  # whether it waits for an answer
         self._phase: str | None = None  # the awaited part of a request: "head", "body" or None
         self._phase_ends: Handle | None = None
         self._answer_ends: Handle | None = None
 
-    def bind(self, listen: Callable[[], str], timers: Timers, connections: int, refusals: Refusals) -> None:
+    def bind(
+        self,
+        listen: Callable[[], str],
+        timers: Timers,
+        connections: int,
+        refusals: Refusals,
+        hurry: Callable[[int], None],
+    ) -> None:
         self._listen, self._timers, self._most, self._refusals = listen, timers, connections, refusals
+        self._hurry = hurry
 
     # -- asyncio's calls ---------------------------------------------------------------------------
 
@@ -135,13 +147,21 @@ class HttpConnection(H11Protocol):
             self._close()
             return
         self._begun = True
+        self._ask(True)
         super().data_received(data)
 
     def handle_events(self) -> None:
         super().handle_events()
         self._await(self._awaited())
 
+    def _ask(self, asked: bool) -> None:
+        """A request is in progress from its first byte to the end of its answer."""
+        if asked is not self._asked:
+            self._asked = asked
+            self._hurry(1 if asked else -1)
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self._ask(False)
         self._await(None)
         self._answered_within(None)
         super().connection_lost(exc)
@@ -157,6 +177,7 @@ class HttpConnection(H11Protocol):
 
     def on_response_complete(self) -> None:
         self._answer_is_under_way()
+        self._ask(False)
         super().on_response_complete()
 
     def timeout_keep_alive_handler(self) -> None:

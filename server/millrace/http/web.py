@@ -29,7 +29,8 @@ DATE_SECONDS = 1.0
 def make_http(daemon: Daemon) -> HttpServer:
     """The server of a daemon's API."""
     most = daemon.settings.limits.admin_connections
-    protocol = http_protocol(lambda: str(daemon.listen), daemon.timers, most, daemon.metrics.refusals)
+    refusals = daemon.metrics.refusals
+    protocol = http_protocol(lambda: str(daemon.listen), daemon.timers, most, refusals, daemon.hurry)
     return HttpServer(build(daemon), daemon.certificates.context("admin"), protocol)
 
 

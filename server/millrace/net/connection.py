@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any, Final, Protocol, cast
 
 import structlog
@@ -23,6 +24,7 @@ from millrace.net.guesses import Guesses
 from millrace.net.refusals import Reason, Refusals
 from millrace.net.silence import Silence
 from millrace.net.sink import Slow
+from millrace.net.turns import FEW_BYTES, FEW_SECONDS, Turns
 from millrace.observe.logs import client, sparing, without_data
 from millrace.protocol import Limits, MillraceError, PeerError, encode, frame, speaks_http, speaks_json
 from millrace.protocol.jsonlines import error_line
@@ -45,6 +47,8 @@ TURNED_AWAY: Final = 64
 # Answers (acknowledgements, errors) may exceed the write buffer's limit by this factor before reading stops: a peer
 # that both feeds and subscribes must not be blocked by its own results.
 ANSWERS_FACTOR: Final = 8
+# The reason why a connection is not read until its turn comes.
+TURN: Final = "turn"
 # Copying more than this takes longer than handing two pieces to the socket.
 COPIED_BYTES: Final = 8_192
 
@@ -76,6 +80,18 @@ class Dialect(Protocol):
     def settle(self) -> None:
         """Act on all bytes that have been received."""
 
+    @property
+    def buffered(self) -> int:
+        """Bytes that were received and are not acted on yet."""
+
+    @property
+    def feeds(self) -> bool:
+        """Whether the peer feeds streams."""
+
+    @property
+    def only_feeds(self) -> bool:
+        """Whether it feeds streams and reads no query."""
+
 
 @dataclass(frozen=True, slots=True)
 class ConnectionContext:
@@ -97,6 +113,7 @@ class ConnectionContext:
     connections: dict[Connection, None]
     timers: Timers
     guesses: Guesses
+    turns: Turns
     refusals: Refusals
     silence: Silence
     # What is known of promotions, this server's epoch as text, and whether a peer shows a higher one: the server ends.
@@ -127,6 +144,7 @@ class Connection(asyncio.Protocol):
         self._ending = False
         self._holds_reading: set[str] = set()
         self._unsaid: list[tuple[bytes, bytes]] = []  # while the server must say nothing
+        self._kept: list[bytes] = []  # until its turn comes
 
     # -- asyncio's calls ---------------------------------------------------------------------------
 
@@ -257,10 +275,36 @@ class Connection(asyncio.Protocol):
         if self._dialect is None:
             begin = self.context.json_lines if speaks_json(data[0]) else self.context.frames
             self._dialect = begin(self)
-        runner = self.context.runner
+        turns = self.context.turns
+        if self._kept or (self._dialect.feeds and turns.is_over()):
+            self._keep(data)
+            return
+        self._act(data)
+
+    def _act(self, data: bytes) -> None:
+        """Act on bytes, and count the time if they may take long."""
+        assert self._dialect is not None
+        runner, many = self.context.runner, len(data) > FEW_BYTES
+        began = perf_counter() if many else 0.0
         runner.receives()
         self.guarded(self._dialect.received, data)
         runner.received()
+        self.context.turns.spend(perf_counter() - began if many else FEW_SECONDS)
+
+    def _keep(self, data: bytes) -> None:
+        """Other feeds have used the time until the next poll: wait for a turn."""
+        if not self._kept:
+            self.context.turns.wait(self)
+        self._kept.append(data)
+        self.hold_reading(TURN)
+
+    def take_turn(self) -> None:
+        """Act on the bytes that were kept, and read on."""
+        data = b"".join(self._kept)
+        self._kept.clear()
+        if not self._ending and self._dialect is not None:
+            self._act(data)
+        self.let_read(TURN)
 
     def guarded(self, work: Callable[..., None], *about: Any) -> None:
         """Do something for this peer. With an internal error it loses its connection, and the others do not notice."""
@@ -304,6 +348,9 @@ class Connection(asyncio.Protocol):
         self.context.strangers.pop(self, None)
         self.context.turned_away.pop(self, None)
         self.context.silence.forget(self)
+        if self._kept:
+            self.context.turns.forget(self)
+            self._kept.clear()
         self.expect_nothing()
         self._ending = True
         self.writable = False
@@ -356,6 +403,18 @@ class Connection(asyncio.Protocol):
         return not self._holds_reading
 
     @property
+    def buffered(self) -> int:
+        """Bytes in memory that came from the peer or are going there."""
+        transport, dialect = self._transport, self._dialect
+        unsent = 0 if transport is None else transport.get_write_buffer_size()
+        unsaid = sum(len(data) + len(shared) for data, shared in self._unsaid)
+        return unsent + unsaid + sum(map(len, self._kept)) + (0 if dialect is None else dialect.buffered)
+
+    @property
+    def only_feeds(self) -> bool:
+        return self._dialect is not None and self._dialect.only_feeds
+
+    @property
     def deaf(self) -> bool:
         """Whether the server stopped reading for a reason other than that the peer does not read its answers."""
         return bool(self._holds_reading - {"answers"})
@@ -388,6 +447,9 @@ class Connection(asyncio.Protocol):
 
     def settle(self) -> None:
         """Act on all bytes that have been received."""
+        if self._kept:
+            self.context.turns.forget(self)
+            self.take_turn()
         if self._dialect is not None:
             self.guarded(self._dialect.settle)
 

@@ -174,6 +174,18 @@ class FrameDialect(Dialect):
     def settle(self) -> None:
         """Nothing waits here."""
 
+    @property
+    def buffered(self) -> int:
+        return self._reader.buffered
+
+    @property
+    def feeds(self) -> bool:
+        return bool(self._feeds)
+
+    @property
+    def only_feeds(self) -> bool:
+        return bool(self._feeds) and not self.subscriptions
+
     def reading_changed(self) -> None:
         if self._connection.reads:
             self._heard_at = self.context.timers.time()

@@ -249,6 +249,18 @@ class LineDialect(Dialect):
         if self._half_closed and not (self._awaited or self._readers):
             self.connection.close()
 
+    @property
+    def buffered(self) -> int:
+        return self._reader.buffered + sum(len(data) for _, data in self._waiting)
+
+    @property
+    def feeds(self) -> bool:
+        return bool(self._feeds)
+
+    @property
+    def only_feeds(self) -> bool:
+        return bool(self._feeds) and not self._readers
+
     def reading_changed(self) -> None:
         self._tell_held()
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Final, Literal
 
 Port = Literal["listen", "admin"]
-Reason = Literal["too_many_connections", "silent", "too_slow", "too_large", "malformed", "not_read", "evicted"]
+Reason = Literal[
+    "too_many_connections", "silent", "too_slow", "too_large", "malformed", "not_read", "evicted", "memory"
+]
 
 PORTS: Final[tuple[Port, ...]] = ("listen", "admin")
 REASONS: Final[tuple[Reason, ...]] = (
@@ -16,6 +18,7 @@ REASONS: Final[tuple[Reason, ...]] = (
     "malformed",
     "not_read",
     "evicted",
+    "memory",
 )
 
 

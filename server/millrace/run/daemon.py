@@ -48,6 +48,7 @@ from millrace.net.lines import LineDialect
 from millrace.net.readers import slow_reader
 from millrace.net.silence import Silence
 from millrace.net.sink import Retention, Slow
+from millrace.net.turns import Turns
 from millrace.observe.inspection import Inspector
 from millrace.observe.logs import add_context, sparing, without_controls
 from millrace.observe.metrics import Metrics, version
@@ -248,6 +249,7 @@ class Daemon:
             connections={},
             timers=self.timers,
             guesses=self.guesses,
+            turns=Turns(),
             refusals=self.metrics.refusals,
             silence=self.silence,
             epochs=lambda: NO_PROMOTION if self.durability is None else self.durability.epochs,
@@ -567,6 +569,11 @@ class Daemon:
         self.catalog.must_know("stream", stream)
         await self.runner.command(NOTHING)  # its answer follows the lateness decisions about earlier rows
         return ArchivedView(stream=stream, archive=await self.archive.flush(stream))
+
+    def hurry(self, requests: int) -> None:
+        """So many more requests of admins are in progress, or fewer: then steps and turns of feeds are shorter."""
+        self.runner.requests += requests
+        self.context.turns.hurries = self.runner.requests > 0
 
     # -- tokens ------------------------------------------------------------------------------------
 

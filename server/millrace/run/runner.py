@@ -95,6 +95,8 @@ T = TypeVar("T")
 # for it: below that the loop itself would cost more than the work.
 STEP_SECONDS: Final = 0.01
 LEAST_BUDGET: Final = 256
+# By how much a step is shorter while an admin waits.
+HURRIED: Final = 4
 # Tuples from which the worker takes a step: handing fewer over would take as long as the loop needs for them.
 MANY_TUPLES: Final = 16_384
 # Feeds and tuples up to which a connection's bytes get their own step. Of more feeds, several have often sent something
@@ -195,6 +197,8 @@ class Runner:
         self.outlets: dict[str, Outlet] = {}
         self.built_in: dict[str, Outlet] = {}  # rows about the server itself, of no engine
         self.steps = 0
+        self.busy_seconds = 0.0  # in steps
+        self.requests = 0  # of admins, in progress: steps are shorter meanwhile
         self._progress: dict[str, int] = {}
         self.late: dict[str, int] = {}
         self.far: dict[str, int] = {}
@@ -659,12 +663,19 @@ class Runner:
     def step(self) -> None:
         """One step, and its orders."""
         now_us, events = self._begin()
-        budget = self._budget
+        budget = self._step_budget
         began = time.perf_counter()
         effects = self.engine.step(now_us, events, budget=budget)
         took = time.perf_counter() - began
-        self._adapt(took, effects.more)
+        if budget == self._budget:
+            self._adapt(took, effects.more)
         self._finish(now_us, budget, events, effects, took)
+
+    @property
+    def _step_budget(self) -> int:
+        """The tuples of the next step: fewer while an admin waits for an answer, which takes several turns of the loop.
+        A step in the worker lets the loop turn anyway."""
+        return self._budget if not self.requests else max(self._budget // HURRIED, min(LEAST_BUDGET, self._budget))
 
     async def _step_aside(self) -> None:
         """One step in the worker, and its orders. The duration of a change does not change the budget."""
@@ -705,6 +716,7 @@ class Runner:
             for tell in dict.fromkeys(self._answers[event.id].took for event in events if isinstance(event, Command)):
                 tell(took)
         self.steps += 1
+        self.busy_seconds += took
         self._more = effects.more
         if self._log is None:
             self._carry_out(effects.orders)

@@ -117,7 +117,7 @@ class QueueInlet(Inlet):
         except Exception as error:
             self.fault = error
 
-    def _report(self, queue: TupleQueue) -> None:
+    def _report(self, queue: Queue) -> None:
         """Have a switch of the queue logged."""
         if queue.load is not None and queue.load.untold is not None:
             self.clock.requeued.append((self, queue.load.untold))
