@@ -1,4 +1,4 @@
-"""Writes the dashboard: four rows, one for each question of an administrator.
+"""Writes the dashboard: a row for each question of an administrator.
 
     python deploy/grafana/generate.py
 
@@ -201,6 +201,50 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
                     "{{kind}} {{result}}",
                 ),
             ),
+        ),
+    ),
+    "Does it have enough memory and time?": (
+        Panel(
+            "Memory by part, and the budget",
+            "bytes",
+            "What the server holds, and `server.memory`. Near it feeds wait, rows are dropped, then a query fails.",
+            (
+                (f"millrace_memory_used_bytes{{{SERVER}}}", "{{part}}"),
+                (f"millrace_memory_budget_bytes{{{SERVER}}}", "budget {{instance}}"),
+            ),
+        ),
+        Panel(
+            "Overload",
+            "short",
+            "0: none. 1: feeds wait, nothing is lost. 2: rows are dropped. 3: queries fail.",
+            ((f"millrace_overload_mode{{{SERVER}}}", "{{instance}}"),),
+        ),
+        Panel(
+            "Rows dropped and queries failed for memory",
+            "short",
+            "In the last five minutes: retained rows, rows that waited for slow readers, and failed queries.",
+            (
+                (f"increase(millrace_shed_rows_total{{{SERVER}}}[5m])", "{{kind}}"),
+                (f"increase(millrace_memory_failed_queries_total{{{SERVER}}}[5m])", "failed {{instance}}"),
+            ),
+        ),
+        Panel(
+            "Load of the engine",
+            "percentunit",
+            "The share of time in which the engine works. At 1 feeds wait for it.",
+            ((f"millrace_engine_load{{{SERVER}}}", "{{instance}}"),),
+        ),
+        Panel(
+            "Delay of the event loop",
+            "s",
+            "The longest time for which sockets had to wait, in the last ten seconds.",
+            ((f"millrace_loop_delay_seconds{{{SERVER}}}", "{{instance}}"),),
+        ),
+        Panel(
+            "Feeds wait for memory",
+            "short",
+            "1 while feeds get no credit because the memory budget is nearly used up.",
+            ((f"millrace_memory_held{{{SERVER}}}", "{{instance}}"),),
         ),
     ),
     "Is it fresh?": (

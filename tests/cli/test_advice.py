@@ -114,6 +114,15 @@ WHY = {
 }
 
 
+MEMORY = {
+    "budget_bytes": 100 * 2**20,
+    "used_bytes": 90 * 2**20,
+    "parts": {"program": 20 * 2**20, "state": 60 * 2**20, "other": 10 * 2**20},
+    "since_us": NOW - 5 * SECOND,
+}
+OVERLOAD = {"mode": "wait", "since_us": NOW - 5 * SECOND, "streams": ["a", "b"], "load": 0.97}
+
+
 def snapshot_with(**changed: Any) -> Snapshot:
     """A healthy server with these changes."""
     parts: dict[str, Any] = {
@@ -509,6 +518,20 @@ def test_nothing_is_advised_where_all_is_well() -> None:
             "holds 900 tuples in its state; at 1000 (max_state)",
             "millrace explain q --analyze",
             {"query": {"state_tuples": 900}},
+        ),
+        (
+            "memory_short",
+            "server",
+            "of 100.0 MiB (server.memory) are used, most of it by the state of queries (60.0 MiB).",
+            "millrace top",
+            {"server": {"memory": {**MEMORY, "stage": "shed"}, "overload": {**OVERLOAD, "mode": "shed"}}},
+        ),
+        (
+            "overloaded",
+            "server",
+            "The feeds of a, b wait for credit, so their clients send more slowly, and nothing is lost.",
+            "millrace top",
+            {"server": {"overload": OVERLOAD}},
         ),
         ("clock", "server", "are 5.0 s apart", "timedatectl status", {"own_clock_us": NOW - 5 * SECOND}),
         (

@@ -23,12 +23,13 @@ from millrace.cli.topmodel import (
     columns,
     component_rows,
     keys,
+    load_words,
     number,
     operator_rows,
     standing,
 )
 from millrace.protocol.admin.operators import ComponentView, OperatorView
-from millrace.protocol.admin.server import ServerView
+from millrace.protocol.admin.server import MemoryView, OverloadView, ServerView
 from tests.cli.conftest import clean_environment
 from tests.patience import HANG_SECONDS
 from tests.views import view
@@ -258,15 +259,32 @@ def applied(server):
     assert done.returncode == 0, done
 
 
+@pytest.mark.parametrize(
+    ("mode", "budget", "words"),
+    [
+        ("none", 2**30, "memory: 300.0 MiB of 1,024.0 MiB, load: 97%"),
+        ("wait", None, "memory: 300.0 MiB, load: 97%, OVERLOAD: feeds wait"),
+        ("fail", 2**30, "memory: 300.0 MiB of 1,024.0 MiB, load: 97%, OVERLOAD: queries fail"),
+    ],
+)
+def test_memory_and_load_are_a_line(mode, budget, words):
+    memory = view(MemoryView, {"used_bytes": 300 * 2**20, "budget_bytes": budget})
+    overload = view(OverloadView, {"mode": mode, "load": 0.97})
+    assert load_words(Snapshot(1, [], [], memory, overload)) == words
+    assert load_words(Snapshot(1, [], [])) == "", "an older server"
+
+
 def test_once(server):
     for arguments in (("--once",), ()):  # the output is not a terminal
         printed = server.millrace("top", "--interval", "0.1", *arguments)
         assert printed.returncode == 0, printed
-        components, operators = printed.stdout.split("\n\n")
+        components, operators, load = printed.stdout.split("\n\n")
         assert components.split("\n")[0].split()[:3] == ["component", "strategy", "ops"]
         assert [line.split()[0] for line in components.split("\n")[1:]] == ["a", "b"]
         assert "q.filter1" in operators
+        assert re.fullmatch(r"memory: [\d.,]+ MiB of [\d.,]+ MiB, load: \d+%\n", load)
     found = server.json("top", "--interval", "0.1")
+    assert (found["overload"]["mode"], found["memory"]["stage"]) == ("none", "enough")
     assert {row["name"] for row in found["components"]} == {"a", "b"}
     assert found["operators"][0]["in"] == 0.0
     assert server.millrace("top", "--interval", "0").returncode == 2

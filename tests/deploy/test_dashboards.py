@@ -118,6 +118,7 @@ def test_the_dashboard_has_a_row_per_question_and_no_panels_on_each_other():
         "Is it alive and moving?",
         "Where does time wait?",
         "Where is work?",
+        "Does it have enough memory and time?",
         "Is it fresh?",
         "Is its state safe?",
         "Who is refused?",

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from millrace.journal.follower import Follower
 from millrace.journal.replay import Differs
-from millrace.run import following, memory
+from millrace.run import following
 from millrace.run.followerprocess import FollowerGone
 from millrace.run.following import WORTH_BYTES, Following
 from tests.patience import wait_until
@@ -137,12 +137,14 @@ class Process:
 class Play:
     """A server's follower, with processes that a test controls."""
 
-    def __init__(self, mode="on", monkeypatch=None, used=100 * MB, left=100 * MB):
-        self.started = []
-        self.following = Following(mode, Path("folder"), None, lambda: 5, start=self._start)
-        if monkeypatch is not None:
-            monkeypatch.setattr(following, "resident_bytes", lambda: used)
-            monkeypatch.setattr(following, "available_bytes", lambda: left)
+    def __init__(self, mode="on", objection=None):
+        self.started, self.sizes = [], []
+        self._objection = objection
+        self.following = Following(mode, Path("folder"), None, lambda: 5, self._object, start=self._start)
+
+    def _object(self, size):
+        self.sizes.append(size)
+        return self._objection
 
     async def _start(self, folder, functions):
         self.started.append(Process())
@@ -154,22 +156,39 @@ class Play:
 
 
 @pytest.mark.parametrize(
-    ("mode", "size", "used", "left", "reason"),
+    ("mode", "size", "objection", "reason"),
     [
-        ("off", 900 * MB, 1, 900 * MB, "journal.follower is off"),
-        ("on", 0, 100 * MB, 0, None),
-        ("auto", WORTH_BYTES - 1, 1, 900 * MB, "checkpoints have less than 64 MB"),
-        ("auto", WORTH_BYTES, 100 * MB, 164 * MB, None),
-        ("auto", WORTH_BYTES, 100 * MB, 163 * MB, "163 MB of memory are left, and a follower may need 164 MB"),
-        ("auto", WORTH_BYTES, 100 * MB, None, "the system does not say how much memory is left"),
+        ("off", 900 * MB, None, "journal.follower is off"),
+        ("on", 0, "too little memory", None),
+        ("auto", WORTH_BYTES - 1, None, "checkpoints have less than 64 MB"),
+        ("auto", WORTH_BYTES, None, None),
+        ("auto", WORTH_BYTES, "too little memory", "too little memory"),
     ],
 )
-def test_when_there_is_a_follower(mode, size, used, left, reason, monkeypatch):
+def test_when_there_is_a_follower(mode, size, objection, reason):
     async def play():
-        made = Play(mode, monkeypatch, used, left)
+        made = Play(mode, objection)
         assert await made.look(size=size) == (reason is None)
         assert made.following.view(10).reason == reason
         assert made.following.view(10).running == (reason is None)
+        assert made.sizes in ([], [size])
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("mode", ["auto", "on"])
+def test_one_that_nobody_asked_for_ends_when_memory_is_short(mode):
+    async def play():
+        made = Play(mode)
+        await made.look(size=WORTH_BYTES)
+        with capture_logs() as logs:
+            await made.following.make_room()
+            await made.following.make_room()
+        assert made.started[0].stopped == (mode == "auto") == (len(logs) == 1)
+        assert made.following.failures == 0
+        assert await made.look(size=WORTH_BYTES) == 1
+        made.following.checkpoint_made()
+        assert await made.look(size=WORTH_BYTES) == (2 if mode == "auto" else 1)
 
     asyncio.run(play())
 
@@ -284,42 +303,3 @@ def test_its_lag_is_in_steps_and_in_seconds(monkeypatch):
         assert (made.following.view(21).lag_steps, made.following.view(21).lag_seconds) == (6, 1.0)
 
     asyncio.run(play())
-
-
-# -- memory ------------------------------------------------------------------------------------------------------------
-
-
-def write(root, **files):
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-
-
-def test_memory_is_limited_by_the_machine_and_by_every_cgroup_above(tmp_path):
-    assert memory.available_bytes(tmp_path) is None
-    assert memory.resident_bytes(tmp_path) is None
-    write(tmp_path, **{"proc/meminfo": "MemTotal: 9000 kB\nMemAvailable:    800 kB\n", "proc/self/statm": "50 20 3\n"})
-    assert memory.available_bytes(tmp_path) == 800 * 1024
-    assert memory.resident_bytes(tmp_path) == 20 * os.sysconf("SC_PAGE_SIZE")
-    top = "sys/fs/cgroup"
-    write(
-        tmp_path,
-        **{
-            "proc/self/cgroup": "0::/slice/unit\n",
-            f"{top}/slice/unit/memory.max": "max\n",
-            f"{top}/slice/unit/memory.current": "1000\n",
-            f"{top}/slice/memory.max": "500000\n",
-            f"{top}/slice/memory.current": "300000\n",
-            f"{top}/slice/memory.stat": "anon 1\ninactive_file 50000\n",
-        },
-    )
-    assert memory.available_bytes(tmp_path) == 250_000
-    write(tmp_path, **{f"{top}/slice/unit/memory.max": "90000\n"})
-    assert memory.available_bytes(tmp_path) == 89_000
-
-
-def test_this_system_says_how_much_memory_there_is():
-    if sys.platform == "linux":
-        assert (memory.resident_bytes() or 0) > MB
-        assert (memory.available_bytes() or 0) > MB

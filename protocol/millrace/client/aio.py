@@ -43,7 +43,9 @@ WRITE_BUFFER = 2**20  # bytes in the transport before feeds wait: a few frames, 
 # Bytes before the rows of a frame at most: two heads, channel, sequence, count.
 _FRAME_OVERHEAD = 32
 # Codes of errors without a channel after which the client reconnects.
-_TRY_AGAIN = frozenset({"shutting_down", "too_slow", "too_many_connections", "silent", "standby", "superseded"})
+_TRY_AGAIN = frozenset(
+    {"shutting_down", "memory", "too_slow", "too_many_connections", "silent", "standby", "superseded"}
+)
 # Codes after which another address may answer.
 _TRY_ANOTHER = _TRY_AGAIN | {ConnectionLost.code}
 

@@ -18,6 +18,7 @@ CODES: Mapping[str, str] = {
     "wrong_port": "HTTP arrived at the port for streams, or the reverse; the text names the other port",
     "unsupported_protocol": "HELLO names a protocol number that this server does not support",
     "unauthorised": "the server requires a token, and the client sent none or a wrong one",
+    "memory": "the server is short of memory, and this connection buffered most; connect again later",
     "too_slow": "the peer did not read, answer, or complete a line or HELLO in time and was disconnected",
     "silent": "no complete frame arrived for 60 seconds, nor for 30 more after PING",
     "too_many_connections": "the server has as many connections as its limit allows; connect again later",

@@ -38,6 +38,11 @@ def counted(number: int, word: str) -> str:
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
+def readable_bytes(size: int) -> str:
+    """A size for people, with one decimal: 3.2 KiB, 512.0 MiB."""
+    return f"{size / 2**20:,.1f} MiB" if size >= 2**20 else f"{size / 1024:,.1f} KiB"
+
+
 def article(kind: str) -> str:
     """A kind of operator with its article: a join, an aggregate, a union."""
     return f"an {kind}" if kind[0] in "aeio" else f"a {kind}"

@@ -18,7 +18,7 @@ from millrace.protocol.admin.server import ServerView
 from millrace.protocol.admin.streams import StreamView
 from millrace.protocol.timestamps import format_timestamp
 from millrace.protocol.units import UNITS, LikelyUnit, in_century, likely_unit
-from millrace.protocol.words import counted
+from millrace.protocol.words import counted, readable_bytes
 
 SECOND_US: Final = 1_000_000
 # A reader of rows notices a delay of this length.
@@ -44,6 +44,21 @@ CLOCK_US: Final = SECOND_US
 RESTART_US: Final = 24 * 3600 * SECOND_US
 # State near `max_state` stops the query.
 STATE_SHARE: Final = 0.8
+# An engine that works for so much of the time has no room for more.
+BUSY: Final = 0.8
+# The parts of the memory in words.
+PARTS: Final[Mapping[str, str]] = {
+    "program": "the program itself",
+    "state": "the state of queries",
+    "queues": "queued tuples",
+    "results": "retained rows",
+    "readers": "rows that wait for subscribers and sinks",
+    "buffers": "the buffers of connections",
+    "journal": "records that wait for the disk",
+    "history": "rows that wait for their history",
+    "follower": "the follower of the journal",
+    "other": "what no part explains, such as free pages of the allocator",
+}
 # The server waits so long for a checkpoint of its follower.
 FOLLOWER_SECONDS: Final = 300
 # Sockets leave this many descriptors for files, and a process that uses this share of its limit is close to it.
@@ -369,6 +384,42 @@ def slow_readers(seen: Snapshot) -> Iterator[Advice]:
             yield Advice("reader_slow", query.name, reader.text, reader.try_)
 
 
+def memory_short(seen: Snapshot) -> Iterator[Advice]:
+    """Less memory than the server needs, or hardly more."""
+    memory = seen.server.memory
+    if memory is None or memory.budget_bytes is None or memory.since_us is None:
+        return
+    part = max(memory.parts, key=lambda name: memory.parts[name])
+    doing = {
+        "shed": " Rows that may be dropped are dropped.",
+        "fail": " Rows that may be dropped are dropped, and the query that grows most fails.",
+    }.get(memory.stage, "")
+    text = (
+        f"Memory has been short for {_seconds(seen.server.now_us - memory.since_us)}: "
+        f"{readable_bytes(memory.used_bytes)} of {readable_bytes(memory.budget_bytes)} (server.memory) are used, most "
+        f"of it by {PARTS.get(part, part)} ({readable_bytes(memory.parts[part])}). Feeds wait in turns.{doing} Shorter "
+        "windows and ranges, or a larger server.memory, would help."
+    )
+    yield Advice("memory_short", "server", text, "millrace top")
+
+
+def overloaded(seen: Snapshot) -> Iterator[Advice]:
+    """More work than the processor can do; waits for readers, disks and memory have their own advice."""
+    overload = seen.server.overload
+    if overload is None or overload.since_us is None or overload.mode != "wait" or overload.load < BUSY:
+        return
+    busiest = max(seen.operators, key=lambda operator: operator.busy_us, default=None)
+    most = "" if busiest is None else f", most of that time so far in {busiest.name}"
+    waiting = f"The feeds of {', '.join(overload.streams)}" if overload.streams else "Feeds"
+    text = (
+        f"The server has had more to do than it can for {_seconds(seen.server.now_us - overload.since_us)}: the engine "
+        f"worked {overload.load:.0%} of the last seconds{most}. {waiting} wait for credit, so their clients send more "
+        "slowly, and nothing is lost. Fewer rows or cheaper queries, LATEST USING AUTO where only the newest row of a "
+        "key matters, or a faster machine would help."
+    )
+    yield Advice("overloaded", "server", text, "millrace top")
+
+
 def slow_sinks(seen: Snapshot) -> Iterator[Advice]:
     slow = {reader.name for query in seen.queries if (reader := query.slow_reader) is not None}
     for sink in seen.sinks:
@@ -619,6 +670,8 @@ Rule = Callable[[Snapshot], Iterator[Advice]]
 RULES: Final[tuple[Rule, ...]] = (
     stopped_queries,
     failed_sinks,
+    memory_short,
+    overloaded,
     slow_readers,
     waiting_sinks,
     journal_full,

@@ -36,9 +36,11 @@ from millrace.cli.topmodel import (
     columns,
     component_rows,
     keys,
+    load_words,
     operator_rows,
     standing,
 )
+from millrace.protocol.admin.data import to_data
 from millrace.protocol.admin.operators import ComponentView, OperatorView
 from millrace.protocol.admin.server import ServerView
 from millrace.protocol.errors import MillraceError
@@ -71,7 +73,7 @@ def look(link: Link) -> Snapshot:
     """One look at the server."""
     components, operators = link.views(ComponentView, "components"), link.views(OperatorView, "operators")
     server = link.view(ServerView, "server")
-    return Snapshot(server.now_us, components, operators, standing(server))
+    return Snapshot(server.now_us, components, operators, standing(server), server.memory, server.overload)
 
 
 def _print_once(link: Link, seconds: float) -> None:
@@ -80,8 +82,10 @@ def _print_once(link: Link, seconds: float) -> None:
     now = look(link)
     levels = {"components": component_rows(before, now), "operators": operator_rows(before, now)}
     if link.as_json:
+        loads = {"memory": now.memory, "overload": now.overload}
+        server = {name: to_data(view) for name, view in loads.items() if view is not None}
         seconds = (now.at_us - before.at_us) / 1e6
-        show.as_json({"at_us": now.at_us, "seconds": seconds, "standby": now.standing, **levels})
+        show.as_json({"at_us": now.at_us, "seconds": seconds, "standby": now.standing, **levels, **server})
         return
     if now.standing is not None:
         show.out(now.standing)
@@ -91,6 +95,8 @@ def _print_once(link: Link, seconds: float) -> None:
         show.table([column.head for column in shown], [[cell(column, row) for column in shown] for row in rows])
         if level == "components":
             show.out("")
+    if words := load_words(now):
+        show.out(f"\n{words}")
 
 
 class _Poller:
@@ -214,6 +220,9 @@ class _Screen:
         else:
             components, operators = len(self._now.components), len(self._now.operators)
             title.append(f"  {self._link.admin}  components: {components}, operators: {operators}", style="not bold")
+            if words := load_words(self._now):
+                busy = self._now.overload is not None and self._now.overload.mode != "none"
+                title.append(f"  {words}", style="bold yellow" if busy else "not bold")
         return title
 
     def _place(self) -> Text:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from millrace.protocol.admin.operators import ComponentView, InputView, OperatorView, QueueView
-from millrace.protocol.admin.server import ServerView
-from millrace.protocol.words import counted
+from millrace.protocol.admin.server import MemoryView, OverloadView, ServerView
+from millrace.protocol.words import counted, readable_bytes
 
 Row = dict[str, Any]
 Level = Literal["components", "operators", "operator"]
@@ -20,12 +20,15 @@ Level = Literal["components", "operators", "operator"]
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One look: the server's clock, the API's lists, and a line about its standbys, or the server that it follows."""
+    """One look: the server's clock, the API's lists, a line about its standbys or the server that it follows, and its
+    memory and load."""
 
     at_us: int
     components: Sequence[ComponentView]
     operators: Sequence[OperatorView]
     standing: str | None = None
+    memory: MemoryView | None = None
+    overload: OverloadView | None = None
 
 
 def standing(server: ServerView) -> str | None:
@@ -42,6 +45,21 @@ def standing(server: ServerView) -> str | None:
         for one in server.standbys
     ]
     return f"standby: {', '.join(found)}" if found else None
+
+
+def load_words(now: Snapshot) -> str:
+    """The server's memory and load in a line; nothing of a server that does not say."""
+    memory, overload = now.memory, now.overload
+    if memory is None or overload is None:
+        return ""
+    of = "" if memory.budget_bytes is None else f" of {readable_bytes(memory.budget_bytes)}"
+    words = f"memory: {readable_bytes(memory.used_bytes)}{of}, load: {percent(overload.load)}"
+    doing = DOING.get(overload.mode)
+    return words if doing is None else f"{words}, OVERLOAD: {doing}"
+
+
+# What a server does about too much work.
+DOING: Final = {"wait": "feeds wait", "shed": "rows are dropped", "fail": "queries fail"}
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------

@@ -67,6 +67,8 @@ class Inserts:
         return SqlError(insert.sql, place, f"column {field}: expected {error.expected}, got {error.got}")
 
     def _check_open(self, stream: str) -> None:
+        if self._engine.memory_held:
+            raise Refuse("the server is short of memory, and all feeds wait: try again in a few seconds", code="busy")
         if self._engine.source(stream).mark == MAX_TIME:
             raise Refuse(f"stream {stream} has ended: its feeds said that no tuple follows", code="stream_ended")
         if self._feeds.owns(stream, FEED):

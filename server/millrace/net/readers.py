@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from millrace.net.sink import Consumer, Outlet, Unwritten, WriterSink
 from millrace.protocol.admin.queries import SlowReaderView, Why
 from millrace.protocol.timestamps import format_timestamp
-from millrace.protocol.words import counted
+from millrace.protocol.words import counted, readable_bytes
 
 # The reasons of `why` that a slow reader does not explain: the query takes nothing anyway.
 TAKES_NOTHING = ("paused", "failed", "catching_up")
@@ -31,10 +31,10 @@ class SlowReader:
     @property
     def text(self) -> str:
         if self.kind == "disk":
-            who, backlog = f"{self.name}", f"{_readable(self.bytes)} of rows wait to be written"
+            who, backlog = f"{self.name}", f"{readable_bytes(self.bytes)} of rows wait to be written"
         else:
             who = f"{self.kind} {self.name} of query {self.query}"
-            backlog = f"it has {counted(self.rows, 'row')} ({_readable(self.bytes)}) to read"
+            backlog = f"it has {counted(self.rows, 'row')} ({readable_bytes(self.bytes)}) to read"
         since = format_timestamp(self.since_us)
         if self.streams:
             waits = f"The feeds of {_listed(self.streams)} wait since {since} for {who}"
@@ -113,7 +113,3 @@ def _kind(consumer: Consumer) -> str:
 
 def _listed(names: tuple[str, ...]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def _readable(size: int) -> str:
-    return f"{size / 2**20:,.1f} MiB" if size >= 2**20 else f"{size / 1024:,.1f} KiB"

@@ -130,8 +130,15 @@ class Shared:
     def count(self, consumers: int) -> None:
         self.consumers = consumers
         if consumers < 2:
-            self._texts.clear()
-            self._bytes = 0
+            self.clear()
+
+    def clear(self) -> None:
+        self._texts.clear()
+        self._bytes = 0
+
+    @property
+    def bytes(self) -> int:
+        return self._bytes
 
 
 @dataclass(slots=True)
@@ -452,6 +459,15 @@ class Consumer:
             self._drop(self.held)
             self.ended("too_slow", f"{held} waited for {self.name}, more than the limit of {limit}")
 
+    def shed(self, least: int) -> int:
+        """Memory is short: drop rows that the policy allows to drop, if they take `least` bytes; how many."""
+        dropped = self.dropped
+        if self.slow.policy == "drop_oldest" and self._queued_bytes >= least:
+            self._drop(self.held)
+            text = "a consumer is too slow; its oldest rows are dropped"
+            sparing.warning(text, self.name, self.dropped - dropped, unit="tuples", consumer=self.name)
+        return self.dropped - dropped
+
     def _drop_oldest(self) -> None:
         """Drop as few rows as bring the queue back to the limit. Rows that are being written have left the queue."""
         writing, writing_bytes = self._in_flight
@@ -696,6 +712,18 @@ class Outlet:
         """In memory, or on disk."""
         return self._bytes if self.log is None else self.log.disk_bytes + self.log.waiting_bytes
 
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes in memory of retained rows, and of rows as several consumers need them; not of those on disk."""
+        return self._bytes + self.shared.bytes
+
+    def shed(self) -> int:
+        """Memory is short: let go of retained rows, whatever `retain` says, if they are in memory; how many."""
+        self.shared.clear()
+        rows, self._tuples, self._bytes = self._tuples, 0, 0
+        self._retained.clear()
+        return rows
+
     def first(self, wanted: int | None, history: str | None = None) -> int:
         """The number of the first row for a consumer that wants the rows from this one on (None: the next).
 
@@ -887,6 +915,16 @@ class Subscription(Consumer):
         if self._progress is not None and not self.held and self._sender.writable():
             value, self._progress = self._progress, None
             self._sender.send_progress(value)
+
+    def shed(self, least: int) -> int:
+        """Under `disconnect`, a subscriber with many rows to read is too slow already."""
+        if self.slow.policy != "disconnect" or self._queued_bytes < least:
+            return super().shed(least)
+        held, size = self.held, self._queued_bytes
+        self._drop(held)
+        waiting = f"{counted(held, 'row')} ({counted(size, 'byte')}) waited for {self.name}"
+        self.ended("too_slow", f"{waiting} while the server's memory was short")
+        return held
 
     def ended(self, code: str, text: str) -> None:
         if code == "too_slow":

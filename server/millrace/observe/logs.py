@@ -112,6 +112,37 @@ EVENTS: Final[dict[str, LogEvent]] = {
     "a checkpoint cannot be read": LogEvent(
         "error", ("reason",), "It is damaged. The server starts from the one before, if there is one."
     ),
+    "memory is short: feeds wait": LogEvent(
+        "warning",
+        ("used_bytes", "budget_bytes"),
+        "`server.memory` is nearly used up: feeds get no credit for seconds at a time.",
+    ),
+    "memory is short: rows were dropped": LogEvent(
+        "warning",
+        ("retained", "waiting", "closed"),
+        "Retained rows, rows that waited for slow readers, and connections with the largest buffers.",
+    ),
+    "memory is used up: the query that has grown most fails": LogEvent(
+        "error",
+        ("query", "bytes", "grown_bytes", "seconds", "used_bytes", "budget_bytes"),
+        "`millrace query resume` starts it again with empty state.",
+    ),
+    "memory is used up, and no query holds much of it: feeds wait": LogEvent(
+        "error", ("used_bytes", "budget_bytes"), "`millrace top` and the metrics show what holds it."
+    ),
+    "memory suffices again": LogEvent("info", ("used_bytes", "budget_bytes"), "Feeds continue."),
+    "the memory budget is hardly more than the program needs": LogEvent(
+        "warning", ("used_bytes", "budget_bytes"), "Feeds will wait, and queries fail: raise `server.memory`."
+    ),
+    "the server is overloaded": LogEvent(
+        "warning",
+        ("mode", "streams"),
+        "Feeds of these streams have waited for credit for seconds: `millrace doctor` says why.",
+    ),
+    "the server is no longer overloaded": LogEvent("info", (), "Feeds get credit as they use it."),
+    "the follower was stopped: memory is short": LogEvent(
+        "warning", (), "The server makes the next checkpoint itself."
+    ),
     "started a follower of the journal": LogEvent(
         "info", ("pid",), "A process of low priority takes the same steps, and writes the checkpoints."
     ),

@@ -31,6 +31,7 @@ from millrace.net.sink import WriterSink
 from millrace.observe.families import counter as _counter
 from millrace.observe.families import gauge as _gauge
 from millrace.observe.journals import journal_families
+from millrace.observe.loads import load_families
 from millrace.observe.standbys import Facts, standby_families
 from millrace.operators.source.source import CAUSES
 from millrace.protocol.admin.operators import ComponentView, InputView, OperatorView
@@ -40,7 +41,9 @@ from millrace.run.threads import in_thread
 from millrace.values.batch import Batch
 
 if TYPE_CHECKING:
+    from millrace.run.budget import Budget
     from millrace.run.durability import Durability
+    from millrace.run.overload import Overload
 
 # Bounds of the latency histogram: a quarter of a millisecond, where a tuple at a time ends up, to a minute.
 BOUNDS_US: Final = (250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
@@ -126,6 +129,8 @@ class Metrics:
         self.archives: Callable[[], Mapping[str, ArchiveView]] = dict
         self._reconfigurations: Counter[tuple[str, str]] = Counter()
         self.durability: Durability | None = None
+        self.budget: Budget | None = None
+        self.overload: Overload | None = None
         self.standby: Callable[[], Facts] = Facts
         self.problems: Callable[[], list[str]] = list
         self.refusals = Refusals()
@@ -240,9 +245,9 @@ class Metrics:
         yield pauses
         yield _counter(
             "connections_refused",
-            "Connections that the server closed because of their client, by port and reason: too many connections, a "
-            "silent client, too slow or too large input, another protocol, unread answers, or replaced by newer "
-            "connections before authentication.",
+            "Connections that the server closed, by port and reason: too many connections, a "
+            "silent client, too slow or too large input, another protocol, unread answers, replaced by newer "
+            "connections before authentication, or large buffers while memory was short.",
             ("port", "reason"),
             [((port, reason), count) for (port, reason), count in self.refusals.counts.items()],
         )
@@ -269,6 +274,7 @@ class Metrics:
             ],
         )
         yield _counter("steps", "Steps that the engine has executed.", (), [((), self._runner.steps)])
+        yield from load_families(self.budget, self.overload)
 
     def _server(self) -> Iterator[Metric]:
         """What needs no engine."""

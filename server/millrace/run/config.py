@@ -51,6 +51,9 @@ OF_THE_SYSTEM: Final = "lost+found"
 DELIMITER: Final = "__"
 # The usual HTTP port.
 ADMIN_PORT: Final = 7421
+# A server without streams takes 100 MB, and one that is loaded needs some for its work.
+LEAST_MEMORY: Final = 128 * 2**20
+_SHARE: Final = re.compile(r"(\d{1,3}(?:\.\d{1,3})?) ?%")
 # A shorter lease would run out while a loaded machine answers.
 LEAST_LEASE_US: Final = 1_000_000
 
@@ -159,6 +162,26 @@ def _check_size(text: str) -> str:
 
 
 Size = Annotated[str, AfterValidator(_check_size)]
+
+
+def _check_memory(text: str) -> str:
+    """A size or a share."""
+    found = _SHARE.fullmatch(text)
+    if found is not None:
+        if not 0 < float(found[1]) <= 100:
+            raise ValueError(f"expected a share above 0 % and up to 100 %, got {text!r}")
+        return text
+    try:
+        size = parse_bytes(text)
+    except Refuse:
+        expected = "a size such as '512 MB', or a share of the system's limit such as '60 %'"
+        raise ValueError(f"expected {expected}, got {text!r:.60}") from None
+    if size < LEAST_MEMORY:
+        raise ValueError(f"expected at least {LEAST_MEMORY >> 20} MiB, because an idle server needs 100, got {text!r}")
+    return text
+
+
+MemoryField = Annotated[str, AfterValidator(_check_memory)]
 
 
 def _check_keep(text: str) -> str:
@@ -296,6 +319,13 @@ class ServerSection(Section):
     )
     functions: str | None = Field(
         default=None, description="Name of a Python module with functions and aggregates for SQL (functions.md)."
+    )
+    memory: MemoryField = Field(
+        default="60 %",
+        description="Budget for everything that the server has in memory: `512 MB`, or a share of the memory of the "
+        "machine or the cgroup. When it is nearly used up, feeds wait, then rows that may be dropped are dropped, "
+        "then the query that grows most fails ([more](guides/memory-and-overload.md)). The rest is for checkpoints and "
+        "other programs.",
     )
     drain_seconds: float = Field(
         default=10.0, ge=0, le=3600, description="Maximum time that SIGTERM waits for queued work and slow subscribers."
@@ -512,7 +542,7 @@ class JournalSection(Section):
         default="auto",
         description="Whether a second process follows the journal, writes the checkpoints and compares its state with "
         "the server's. It needs as much memory as the server's state and, at the lowest priority, about as much "
-        "processor time. `auto`: when checkpoints have 64 MB or more, and enough memory is left.",
+        "processor time. `auto`: when checkpoints have 64 MB or more, and `server.memory` holds twice the state.",
     )
 
 

@@ -63,6 +63,7 @@ from millrace.protocol.admin.server import PromotionView, ReloadView, ServerView
 from millrace.protocol.admin.streams import ArchivedView, FeedView, StalenessView, StreamView
 from millrace.run.announcement import Announcement
 from millrace.run.banner import print_banner
+from millrace.run.budget import CREDIT_SHARE, QUEUED_SHARE, Budget, budget_of
 from millrace.run.catalog import Catalog
 from millrace.run.changelog import ChangeLog
 from millrace.run.config import (
@@ -76,6 +77,7 @@ from millrace.run.config import (
 )
 from millrace.run.durability import LAST_SECONDS, Durability
 from millrace.run.moments import Moments
+from millrace.run.overload import Overload
 from millrace.run.planning import Planning
 from millrace.run.recovery import RecoveryError, RecoveryStopped
 from millrace.run.runner import NOTHING, Runner, Stopwatch, Timepiece
@@ -163,7 +165,8 @@ class Daemon:
         sparing.forget()
         self.stuck = False  # whether a sink's thread hangs in a write that will never end
         self.stopwatch = Stopwatch()
-        self.limits = {name: _limit(settings, name) for name in LIMITS}
+        memory = budget_of(settings.server.memory)
+        self.limits = {name: _limit(settings, name, memory) for name in LIMITS}
         self.engine = Engine(share=True, stopwatch=self.stopwatch, **self.limits)
         limits = settings.limits
         results = ResultLimits(parse_bytes(settings.results.max), settings.results.waiting_bytes)
@@ -183,6 +186,8 @@ class Daemon:
             threads=threads,
             silence=self.silence,
         )
+        self.budget = Budget(self, memory)
+        self.overload = Overload(self)
         self.results.on_failure = self.fail
         self.feeds = Feeds(self.runner)
         self.metrics = Metrics(self.engine, self.runner, self.feeds)
@@ -238,7 +243,7 @@ class Daemon:
             limits=Limits(frame_bytes=limits.frame_bytes),
             slow=slow,
             write_buffer=limits.write_buffer_bytes,
-            credit_bytes=settings.engine.credit_bytes,
+            credit_bytes=self.limits["credit_bytes"],
             access=self.access,
             server=f"millrace {version()}",
             most_connections=limits.connections,
@@ -274,6 +279,7 @@ class Daemon:
         self.moments = Moments(folder, settings.server.functions)
         self.metrics.durability = self.durability
         self.metrics.problems = self.problems
+        self.metrics.budget, self.metrics.overload = self.budget, self.overload
         self.metrics.standby = self._standby_facts
         self.unclean_end: UncleanEnd | None = None  # of the server that was here before
         self._stopping = asyncio.Event()
@@ -464,6 +470,8 @@ class Daemon:
             process=process(),
             follows=facts.follows,
             standbys=facts.standbys,
+            memory=self.budget.view(),
+            overload=self.overload.view(),
         )
 
     @property
@@ -474,7 +482,8 @@ class Daemon:
     def introduce(self) -> ServerView:
         """The server, for a client that may not see everything: without what names objects, files and other servers."""
         hidden: dict[str, Any] = {"data_dir": None, "history_dir": None, "journal": None, "unclean_end": None}
-        return replace(self.describe(), **hidden, problems=[], catalog_error=None, follows=None, standbys=[])
+        hidden |= {"catalog_error": None, "follows": None, "memory": None, "overload": None}
+        return replace(self.describe(), **hidden, problems=[], standbys=[])
 
     def _standby_facts(self) -> Facts:
         recorder = None if self.durability is None else self.durability.recorder
@@ -561,7 +570,8 @@ class Daemon:
     def why(self, query: str) -> Why:
         """The input that a query waits for, and the progress of its history."""
         found = self.catalog.writers.why(query)
-        sentences = [self.seams.sentence(query), None if self.durability is None else self.durability.sentence()]
+        journal = None if self.durability is None else self.durability.sentence()
+        sentences = [self.seams.sentence(query), journal, self.budget.sentence()]
         return replace(found, text=" ".join([found.text, *filter(None, sentences)]))
 
     async def archive_now(self, stream: str) -> ArchivedView:
@@ -658,6 +668,8 @@ class Daemon:
         if self.settings.limits.idle_seconds:
             self._watch(asyncio.create_task(self._sweep(self.settings.limits.idle_seconds), name="sweep"))
         self._watch(asyncio.create_task(self._measure(), name="rates"))
+        self._watch(asyncio.create_task(self.budget.run(), name="memory"))
+        self._watch(asyncio.create_task(self.overload.run(), name="overload"))
         self._watch(asyncio.create_task(self.archive.run(), name="history"))
         if self.durability is not None:
             self._watch(asyncio.create_task(self.durability.run(), name="checkpoints"))
@@ -1005,9 +1017,13 @@ def _holding_most(feeds: Sequence[FeedView]) -> Sequence[FeedView]:
     return heapq.nsmallest(FEEDS_SHOWN, feeds, lambda feed: (feed.mark_us is not None, feed.mark_us or 0))
 
 
-def _limit(settings: Settings, name: str) -> Any:
-    """A limit of the engine."""
+def _limit(settings: Settings, name: str, memory: int | None) -> Any:
+    """A limit of the engine. Those in bytes leave room in the memory budget."""
     match name:
+        case "credit_bytes" if memory is not None:
+            return min(settings.engine.credit_bytes, memory // CREDIT_SHARE)
+        case "most_queued_bytes" if memory is not None:
+            return min(settings.engine.most_queued_bytes, memory // QUEUED_SHARE)
         case "producers_kept":
             return settings.limits.producers_kept
         case "producers_kept_us":

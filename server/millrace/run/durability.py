@@ -98,7 +98,11 @@ class Durability:
         self._bytes = 0  # recorded when the newest checkpoint was made
         self._made_at = 0.0
         self.following = Following(
-            self._settings.follower, folder, daemon.settings.server.functions, lambda: daemon.runner.now_us()
+            self._settings.follower,
+            folder,
+            daemon.settings.server.functions,
+            lambda: daemon.runner.now_us(),
+            daemon.budget.objection,
         )
         self._marks = Marks(daemon.engine)
         self._marked = 0  # the newest record when there was a mark last

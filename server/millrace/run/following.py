@@ -18,7 +18,6 @@ import structlog
 from millrace.journal.replay import Differs
 from millrace.protocol.admin.server import DifferenceView, FollowerView
 from millrace.run.followerprocess import FollowerGone, FollowerProcess
-from millrace.run.memory import available_bytes, resident_bytes
 
 log = structlog.get_logger()
 
@@ -53,6 +52,7 @@ class Following:
         folder: Path,
         functions: str | None,
         now_us: Callable[[], int],
+        objection: Callable[[int], str | None],
         start: Start = FollowerProcess.start,
     ) -> None:
         self.process: FollowerProcess | None = None
@@ -66,6 +66,8 @@ class Following:
         self._functions = functions
         self._now_us = now_us
         self._start = start
+        # By the bytes of a checkpoint: why there is not enough memory for a follower.
+        self._lacks_memory = objection
         # The checkpoints that the server is to make itself before the next follower starts: from the last one.
         self._rests = 0
         self._closed = False
@@ -129,13 +131,16 @@ class Following:
             return "journal.follower is off" if self._mode == "off" else None
         if checkpoint_bytes < WORTH_BYTES:
             return f"checkpoints have less than {WORTH_BYTES >> 20} MB"
-        used, left = resident_bytes(), available_bytes()
-        if used is None or left is None:
-            return "the system does not say how much memory is left"
-        needed = used + checkpoint_bytes  # the same state again, and its bytes while they are written
-        if left < needed:
-            return f"{left >> 20} MB of memory are left, and a follower may need {needed >> 20} MB"
-        return None
+        return self._lacks_memory(checkpoint_bytes)
+
+    async def make_room(self) -> None:
+        """Memory is short: end a follower, unless the configuration demands one."""
+        process = self.process
+        if self._mode == "auto" and process is not None:
+            self.process, self._rests = None, 1
+            self.reason = "memory is short"
+            log.warning("the follower was stopped: memory is short")
+            await process.stop(self.reason)
 
     # -- checkpoints -------------------------------------------------------------------------------
 

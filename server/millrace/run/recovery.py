@@ -25,6 +25,7 @@ from millrace.engine.events import (
     FeedClosed,
     FeedHeld,
     HistoryHeld,
+    MemoryHeld,
     SetReads,
     WatchProgress,
     WithholdCredit,
@@ -254,6 +255,8 @@ class Recovery:
         ]
         commands += [WithholdCredit(name, withheld=False) for name in credit.slow(engine)]
         commands += [SetReads(sink.query, reader, None) for sink, readers in engine.reads.items() for reader in readers]
+        if engine.memory_held:
+            runner.submit(MemoryHeld(False))
         for name in list(engine.history_held):
             runner.submit(HistoryHeld(name, False))
         names = component_names(engine)

@@ -198,6 +198,37 @@ class PromotionView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryView:
+    """The memory of the server: the budget (None: not known), what is used, and by which part. `stage` is what the
+    server does about it: `enough`, `wait` (feeds get no credit), `shed` (what may be dropped is dropped) or `fail` (the
+    query that grows most fails). `holds`: feeds wait now; `since_us`: memory has been short since then. The counts are
+    of this start: rows dropped by kind, the newest failed queries, connections closed for their buffers."""
+
+    budget_bytes: int | None
+    used_bytes: int
+    parts: Mapping[str, int]
+    stage: str
+    holds: bool
+    since_us: int | None
+    failed: Sequence[str]
+    shed_rows: Mapping[str, int]
+    closed_connections: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverloadView:
+    """Whether the server has more to do than it can: `mode` is `none`, `wait` (feeds wait), `shed` (rows are dropped)
+    or `fail` (queries fail), since `since_us`. `streams` have feeds that wait for credit; `load` is the share of the
+    last seconds that the engine worked, and `loop_delay_seconds` the longest time for which sockets had to wait."""
+
+    mode: str
+    since_us: int | None
+    streams: Sequence[str]
+    load: float
+    loop_delay_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerView:
     """The server. The fields with a default are those that older servers do not send."""
 
@@ -223,6 +254,8 @@ class ServerView:
     process: ProcessView | None = None
     standbys: Sequence[StandbyView] = ()
     follows: FollowedView | None = None
+    memory: MemoryView | None = None
+    overload: OverloadView | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
