@@ -7,6 +7,7 @@
 #   make fuzz-long [MINUTES=120] [TARGETS="sql lines"]   bytes of others, guided by coverage: look for a crash
 #   make check-api [QUESTIONS=500]   ask the admin API many strange questions, made from its OpenAPI
 #   make torture [KILLS=200] [MINUTES=20] [SEED=1]   kill a server under load again and again: nothing lost, doubled or reordered
+#   make soak [MINUTES=10]   a server with four times the load it can carry, and with clients that misbehave: goodput and latencies
 #   make check-deploy        everything below deploy/ with the real tools: Prometheus, systemd, buildah, ... (as root, Debian)
 #   make check-spark         backfills on a cluster of processes, killed programs, every conformance case: many minutes
 #   make lint                ruff and formatting           make types       mypy --strict
@@ -32,7 +33,7 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help setup server demo docs docs-site record test test-pure check fuzz fuzz-long check-api torture check-deploy check-spark lint types format bench race figures simulate sbom audit lock clean distclean need-python
+.PHONY: help setup server demo docs docs-site record test test-pure check fuzz fuzz-long check-api torture soak check-deploy check-spark lint types format bench race figures simulate sbom audit lock clean distclean need-python
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -80,6 +81,9 @@ check-api: setup
 
 torture: setup
 	@$(BIN)/python -m tests.torture.world --kills $(or $(KILLS),200) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+
+soak: setup
+	@$(BIN)/python -m bench.soak --minutes $(or $(MINUTES),10)
 
 check-deploy: setup
 	@deploy/check.sh $(BIN)/python build/prove-image
