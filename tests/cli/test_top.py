@@ -270,7 +270,7 @@ def applied(server):
 def test_memory_and_load_are_a_line(mode, budget, words):
     memory = view(MemoryView, {"used_bytes": 300 * 2**20, "budget_bytes": budget})
     overload = view(OverloadView, {"mode": mode, "load": 0.97})
-    assert load_words(Snapshot(1, [], [], memory, overload)) == words
+    assert load_words(Snapshot(1, [], [], None, memory, overload)) == words
     assert load_words(Snapshot(1, [], [])) == "", "an older server"
 
 

@@ -108,6 +108,7 @@ class Reader(Sender):
     rows: list[tuple[int, Any]] = field(default_factory=list)
     ended: str | None = None
     first: int = 0
+    earlier: int = 0  # rows that were retained when it came: no limit applies to them
     subscription: Subscription = field(init=False)
 
     def room(self) -> int:
@@ -198,6 +199,7 @@ class World:
         reader.subscription = Subscription("r", Slow(reader.policy, self.limit, self.most_bytes), reader)
         oldest = outlet.oldest_retained if draw(self.random, "slow.from") == "retained" else None
         reader.first = outlet.add(reader.subscription, oldest)
+        reader.earlier = outlet.next_sequence - reader.first
         self.readers.append(reader)
 
     def delivered(self, query: str, now_us: int, batch: Batch) -> None:
@@ -309,12 +311,12 @@ class World:
         assert here + missing == outlet.next_sequence - reader.first, "a row was lost, or came twice"
         assert policy != "wait" or not subscription.dropped
         if policy in ("drop_oldest", "disconnect"):
-            assert subscription.held <= self.limit
-            assert subscription.held_bytes <= self.most_bytes
+            assert subscription.held <= reader.earlier + self.limit
+            assert subscription.held_bytes <= RETAINED_BYTES + self.most_bytes
         else:
             slack = 4 * CREDIT * len(self.feeds)
-            assert subscription.held <= 2 * self.limit + slack
-            assert subscription.held_bytes <= 2 * self.most_bytes + slack * (TEXT_BYTES + 1_000)
+            assert subscription.held <= reader.earlier + 2 * self.limit + slack
+            assert subscription.held_bytes <= RETAINED_BYTES + 2 * self.most_bytes + slack * (TEXT_BYTES + 1_000)
 
     def audit_rows(self, reader: Reader) -> None:
         """At the end of a reader: its rows are those of its query, each once, in order, and under `wait` all."""

@@ -87,7 +87,10 @@ def play(steps: list[Any]) -> tuple[AutoQueue, AutoOracle]:
             case ("short",):
                 if not made.bounded:
                     made.supersede(now)
-                    wanted.turn(now)
+                    then = wanted.load.superseded_then
+                    wanted.load.turn()
+                    wanted.turn("append", now)
+                    wanted.load.superseded_then = then  # the span continues
             case _:
                 other = AutoQueue(SCHEMA, (0,))
                 other.restore(made.save())
@@ -113,9 +116,9 @@ def seconds(count: int, arrive: int, serve: int, keys: int = 4) -> list[Any]:
 def test_it_supersedes_while_memory_is_short_and_returns_when_it_has_room() -> None:
     short: list[Any] = [("in", [(1, 0, at) for at in range(40)], 0), ("short",)]
     made, _ = play(short)
-    assert (made.mode, made.waiting, made.superseded) == ("update", 1, 39)
+    assert (made.load.mode, made.waiting, made.superseded) == ("update", 1, 39)
     made, _ = play(short + seconds(6, arrive=5, serve=10))
-    assert (made.mode, made.switches) == ("append", 2)
+    assert (made.load.mode, made.load.switches) == ("append", 2)
 
 
 def test_it_turns_under_overload_and_back_and_the_load_says_why() -> None:
