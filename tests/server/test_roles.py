@@ -108,6 +108,7 @@ GET    /api/v1/standby/copy                     admin
 GET    /api/v1/standby/journal                  admin
 POST   /api/v1/standby/heard                    admin
 POST   /api/v1/standby/promote                  admin
+POST   /api/v1/standby/alone                    admin
 """
 INCLUDES = {action: set(roles) for action, *roles in (line.split() for line in MATRIX.split("\n") if line)}
 DECIDED = {

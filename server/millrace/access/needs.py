@@ -127,6 +127,7 @@ ROUTES: Final[Mapping[tuple[str, str], Need]] = {
     ("GET", "/api/v1/standby/journal"): _ADMIN,
     ("POST", "/api/v1/standby/heard"): _ADMIN,
     ("POST", "/api/v1/standby/promote"): _ADMIN,
+    ("POST", "/api/v1/standby/alone"): _ADMIN,
     **{
         (route.method, f"/api/v1/{route.path}"): CHANGES_NEED[change.action]
         for change in CHANGES
