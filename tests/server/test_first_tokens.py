@@ -6,6 +6,7 @@ import re
 import stat
 import subprocess
 import sys
+import tempfile
 from types import SimpleNamespace
 from typing import Any
 
@@ -179,6 +180,27 @@ def test_an_announcement_is_found_by_this_user_alone(data, runtime):
     for text in ("", "{", "[]", "{}"):
         path.write_text(text)
         assert local_token("127.0.0.1", 1) is None
+
+
+def test_without_a_runtime_folder_it_is_among_the_temporary_files(data, tmp_path, monkeypatch):
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    made = prepare(settings(data))
+    assert made is not None
+    announcement = announced(data)
+    announcement.write()
+    folder = tmp_path / f"millrace-{os.getuid()}"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert local_token("127.0.0.1", 1) == made.admin.read_text().strip()
+    folder.chmod(0o755)  # as if another user had made it
+    assert local_token("127.0.0.1", 1) is None
+    announcement.remove()
+    announcement.write()
+    assert list(folder.iterdir()) == []
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "")
+    folder.chmod(0o700)
+    announcement.write()
+    assert list(folder.iterdir()) == []
 
 
 def test_an_announcement_ends_with_its_server(data, runtime):

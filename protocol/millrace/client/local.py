@@ -1,6 +1,6 @@
 """The token of a server on this machine, as `millrace serve` announces it to programs of the same user.
 
-`$XDG_RUNTIME_DIR/millrace/PORT` is an object of JSON with `listen`, `admin`, `token_file` and `pid`, for each of the
+Its file (`protocol/announced.py`) is an object of JSON with `listen`, `admin`, `token_file` and `pid`, for each of the
 server's two ports.
 """
 
@@ -11,16 +11,20 @@ import os
 import stat
 from pathlib import Path
 
+from millrace.protocol.announced import announced_at, is_private
+
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def local_token(host: str, port: int) -> str | None:
     """The token of a server of this user on this machine; None if none is known."""
-    folder = os.environ.get("XDG_RUNTIME_DIR")
-    if host not in LOOPBACK or not folder:
+    path = announced_at(port)
+    if host not in LOOPBACK or path is None:
         return None
     try:
-        with Path(folder, "millrace", str(port)).open(encoding="utf-8") as file:
+        if not is_private(path.parent):
+            return None
+        with path.open(encoding="utf-8") as file:
             status = os.fstat(file.fileno())
             if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
                 return None  # another user may have written it

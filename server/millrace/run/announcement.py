@@ -6,6 +6,7 @@ the token, never the token.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from contextlib import suppress
@@ -16,17 +17,12 @@ import structlog
 
 from millrace.access.first import ADMIN
 from millrace.formats.durable import write_whole
+from millrace.protocol.announced import announced_at, is_private
 
 if TYPE_CHECKING:
     from millrace.run.daemon import Daemon
 
 log = structlog.get_logger()
-
-
-def announced_at(port: int) -> Path | None:
-    """Where a server with this port announces itself; None if the system has no place for that."""
-    folder = os.environ.get("XDG_RUNTIME_DIR")
-    return Path(folder, "millrace", str(port)) if folder else None
 
 
 class Announcement:
@@ -55,6 +51,8 @@ class Announcement:
             }
             try:
                 path.parent.mkdir(mode=0o700, exist_ok=True)
+                if not is_private(path.parent):
+                    raise PermissionError(errno.EACCES, f"{path.parent} is not this user's alone")
                 write_whole(path, json.dumps(about).encode() + b"\n", private=True)
             except OSError as error:
                 reason = (error.strerror or str(error)).lower()
