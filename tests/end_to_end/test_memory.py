@@ -104,6 +104,8 @@ async def feed_steadily(server, ended):
     await client.open("c", producer="p")
     sent = 0
     while sent < STEADY or not ended.is_set():
+        while client.session.channels[0].credit < 10:  # withheld while memory is short
+            await client.hear(Credit)
         client.data(sent, [(k,) for k in range(sent, sent + 10)])
         sent += 10
         while (await client.hear(Ack)).sequence < sent:
@@ -137,10 +139,14 @@ async def play(server):
     async with asyncio.timeout(HANG_SECONDS):
         idle = [await connected(server) for _ in range(100)]
         growing = [asyncio.create_task(grow(server, stream, first)) for first, stream in enumerate("ab")]
-        others = read_slowly(server, ended), feed_steadily(server, ended)
-        found, *_ = await asyncio.gather(watch(server, ended, growing), *others)
-        for one in idle:
-            await one.close()
+        try:
+            others = read_slowly(server, ended), feed_steadily(server, ended)
+            found, *_ = await asyncio.gather(watch(server, ended, growing), *others)
+        finally:
+            for task in growing:
+                task.cancel()
+            for one in idle:
+                await one.close()
         return found
 
 
