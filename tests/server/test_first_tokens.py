@@ -6,7 +6,6 @@ import re
 import stat
 import subprocess
 import sys
-import tempfile
 from types import SimpleNamespace
 from typing import Any
 
@@ -184,7 +183,10 @@ def test_an_announcement_is_found_by_this_user_alone(data, runtime):
 
 def test_without_a_runtime_folder_it_is_among_the_temporary_files(data, tmp_path, monkeypatch):
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "none"))
+    announced(data).write()
+    assert local_token("127.0.0.1", 1) is None
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     made = prepare(settings(data))
     assert made is not None
     announcement = announced(data)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from pathlib import Path
 
 
@@ -13,7 +12,7 @@ def announced_at(port: int) -> Path | None:
     container, it is in a folder of the user among the temporary files; with an empty one there is none."""
     folder = os.environ.get("XDG_RUNTIME_DIR")
     if folder is None:
-        return Path(tempfile.gettempdir(), f"millrace-{os.getuid()}", str(port))
+        return Path(os.environ.get("TMPDIR") or "/tmp", f"millrace-{os.getuid()}", str(port))
     return Path(folder, "millrace", str(port)) if folder else None
 
 

@@ -41,8 +41,8 @@ class Announcement:
             (daemon.admin.port, server.admin_token_file or server.token_file or made),
         ):
             path = announced_at(port)
-            if path is None:
-                return
+            if path is None or ("XDG_RUNTIME_DIR" not in os.environ and not os.access(path.parent.parent, os.W_OK)):
+                return  # the second is a read-only container
             about = {
                 "listen": str(daemon.listen),
                 "admin": daemon.admin_url,
