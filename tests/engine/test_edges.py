@@ -21,6 +21,7 @@ from millrace.engine.events import (
     FeedOpened,
     Grant,
     Measured,
+    MemoryHeld,
     PauseQuery,
     Progressed,
     QueueTurned,
@@ -555,6 +556,29 @@ def test_the_load_turns_an_edge_of_windows(way: str) -> None:
     assert queue_of(bench).queue.waiting == 0
     assert bench.engine.gauge.tuples == 0
     assert bench.engine.older("d", bench.now_us + 1, 0) == [], "the application has seen all windows"
+
+
+@pytest.mark.parametrize("windows", [False, True])
+def test_memory_that_is_short_lets_an_edge_supersede_at_any_load(windows: bool) -> None:
+    """All that waited is superseded but the newest of each key, and the gauge of queued tuples knows."""
+    bench = Bench(ticks())
+    window = TimeWindow(SECOND // 10, SECOND // 10) if windows else None
+    bench.query(dashboard(kind="auto", window=window, commit="lazy" if windows else None), "dfs(10)")
+    assert seconds(bench, 1, 90, 1) == []
+    waited = queue_of(bench).queue.waiting
+    (turned,) = [
+        one for one in bench.step(MemoryHeld(True, True), at=bench.now_us).orders if isinstance(one, QueueTurned)
+    ]
+    assert (turned.operator, turned.numbers["mode"]) == ("d.Q", "update")
+    assert not queue_of(bench).presses
+    assert queue_of(bench).superseded > 0
+    assert bench.engine.gauge.tuples == queue_of(bench).queue.waiting < waited
+    other = Bench()
+    other.engine, other.now_us = Engine.restore(bench.engine.save(), trace=True), bench.now_us
+    assert other.engine.save() == bench.engine.save()
+    assert not [one for one in bench.step(MemoryHeld(True, True)).orders if isinstance(one, QueueTurned)]
+    bench.run(MemoryHeld(False))
+    assert [one.numbers["mode"] for one in seconds(bench, 9, 10, 200)] == ["append"]
 
 
 def test_feeds_wait_for_an_edge_that_appends_and_not_for_one_that_supersedes() -> None:

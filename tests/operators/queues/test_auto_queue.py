@@ -121,6 +121,14 @@ def test_it_supersedes_while_memory_is_short_and_returns_when_it_has_room() -> N
     assert (made.load.mode, made.load.switches) == ("append", 2)
 
 
+def test_a_state_of_an_earlier_version_says_nothing_of_costs() -> None:
+    made, _ = play(seconds(3, arrive=20, serve=10))
+    modes, span, queue = made.save()
+    other = AutoQueue(SCHEMA, (0,))
+    other.restore([modes, span[:-1], queue])
+    assert (other.save()[:2], other.waiting) == (made.save()[:2], made.waiting)
+
+
 def test_it_turns_under_overload_and_back_and_the_load_says_why() -> None:
     made, _ = play(seconds(5, arrive=5, serve=10))
     assert (made.load.mode, made.load.switches, made.superseded) == ("append", 0, 0)

@@ -104,16 +104,17 @@ class QueueInlet(Inlet):
             self.fault = error
 
     def supersede(self) -> None:
-        """Under LATEST USING AUTO, retain only the newest tuple of each key from now on."""
+        """Under LATEST USING AUTO, retain only the newest tuple or window of each key from now on."""
         queue = self.queue
-        if not isinstance(queue, AutoQueue) or queue.bounded or self.away or self.fault is not None:
+        if not isinstance(queue, AutoQueue | WindowQueue) or self.away or self.fault is not None:
+            return
+        if queue.load is None or queue.load.supersedes:
             return
         try:
             before = queue.waiting
             queue.supersede(self.clock.now_us)
             self._report(queue)
-            self.position = self.arc.end - queue.waiting
-            self.arc.gauge.add(queue.waiting - before, self.width)
+            self._served(before)
         except Exception as error:
             self.fault = error
 

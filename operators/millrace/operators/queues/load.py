@@ -132,4 +132,5 @@ class Load:
         self.mode = "update" if supersedes else "append"
         self.last = None if last is None else QueueSwitch(*last)
         self._capacity, self._calm, self._since_us, self.arrived, self.served, *more = span
-        self._superseded, self.emptied, self.cost_us = more
+        self._superseded, self.emptied, *cost_us = more
+        self.cost_us = sum(cost_us)  # older states have none

@@ -173,6 +173,12 @@ class WindowQueue(Queue):
             self._arrived = 0
         load.arrived += tuples * self.window.size_us / self.window.slide_us
 
+    def supersede(self, now_us: int) -> None:
+        """Memory is short: supersede, whatever the load is, until a load shows that this is not needed."""
+        assert self.load is not None
+        self.load.supersede(now_us)
+        self._supersede(now_us)
+
     def _supersede(self, now_us: int) -> None:
         """From now on only the newest window of each key counts."""
         for key, state in self._states.items():
