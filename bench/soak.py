@@ -1,7 +1,7 @@
 """A server with more load than it can carry, and with clients that misbehave: `make soak MINUTES=10`.
 
-Each attack is measured beside the same server without it, in turns of a few seconds, so that other programs on the
-machine slow both. The goodput is what the server has acknowledged to the feeds that behave. Probes ask for
+Each attack takes turns of a few seconds with the same server without it, so that other programs on the machine slow
+both. The goodput is the number of tuples that the server has acknowledged to well-behaved feeds. Probes ask for
 `/-/healthy` four times a second, and for a look of `millrace top` every second. In the end every acknowledged tuple
 must have been counted by a query once. All clients are on this machine, and each ends by itself.
 
@@ -207,7 +207,7 @@ def _input_has_ended(seconds: float) -> bool:
 
 
 def client(arguments: Sequence[str]) -> None:
-    """A client, in a process of its own: its kind, the address, and what else it needs."""
+    """A client in a separate process: its kind, the address, and further arguments."""
     kind, address, *more = arguments
     host, _, port = address.rpartition(":")
     match kind, more:
@@ -290,7 +290,7 @@ class Probes:
 @dataclass(slots=True)
 class Outcome:
     """Of one attack: acknowledged tuples per second, and per second of the server's processor, without it and with it;
-    and what the probes have met during the attack."""
+    and the answers to the probes during the attack."""
 
     name: str
     without: list[tuple[float, float]] = field(default_factory=list)

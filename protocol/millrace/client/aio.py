@@ -64,7 +64,7 @@ class AsyncClient:
     Args:
         address: `host`, `host:port` or `[::1]:port`. The default port is 7420. Several, as a list or with commas
             between, are a server and its standby: the client tries them in turn and follows a promotion.
-        token: the token, if the server requires one; by default that of a server of the same user on this machine.
+        token: the token, if the server requires one; by default that of this user's server on this machine.
         tls: True to verify the server with the system's certificates, or an `ssl.SSLContext`.
         name: the name of this client in the server's log.
         reconnect: the pauses between attempts to reconnect. None: do not reconnect.
@@ -121,7 +121,7 @@ class AsyncClient:
         Args:
             address: `host`, `host:port` or `[::1]:port`. The default port is 7420. Several, as a list or with commas
                 between, are a server and its standby: the client tries them in turn and follows a promotion.
-            token: the token, if the server requires one; by default that of a server of the same user on this machine.
+            token: the token, if the server requires one; by default that of this user's server on this machine.
             tls: True to verify the server with the system's certificates, or an `ssl.SSLContext`.
             name: the name of this client in the server's log.
             reconnect: the pauses between attempts to reconnect. None: do not reconnect.

@@ -83,7 +83,7 @@ class Access:
         return _Known(required, tokens, single)
 
     def reload(self) -> None:
-        """Read the files again. Raises MillraceError, and what was known before still holds."""
+        """Read the files again. Raises MillraceError, and then the earlier ones are still valid."""
         try:
             self._seen = self._signatures()
             self._known = self._read(had_tokens=bool(self._known.tokens))

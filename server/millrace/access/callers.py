@@ -1,4 +1,4 @@
-"""Who a client is, and the refusal of what it may not do.
+"""Who a client is, and the refusal of actions that it may not take.
 
 Rule: a refusal names the role that is missing and never says whether an object exists.
 """
@@ -84,7 +84,7 @@ def _about(of: Object) -> str:
 
 # Every client of a server that requires no token.
 ANYONE: Final = Caller(None, EVERYTHING)
-# Whose request is being processed, if nobody has said.
+# The caller of a request before it is identified.
 NOBODY: Final = Caller(None, ())
 
 current: Final[ContextVar[Caller]] = ContextVar("caller", default=NOBODY)

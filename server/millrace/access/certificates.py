@@ -1,6 +1,6 @@
 """TLS of the two ports: contexts whose certificates are read again when their files change, and the names of clients.
 
-Rule: a certificate and its key are loaded together into a context of their own before the ports get them, so that a
+Rule: a certificate and its key are loaded together into a new context before the ports get them, so that a
 half-written pair changes nothing: the earlier one stays, and the server's health says so.
 """
 

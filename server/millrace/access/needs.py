@@ -84,7 +84,7 @@ CHANGES_NEED: Final[Mapping[str, Need]] = {
 }
 
 _MEET: Final = Need(Action.MEET, SOMEWHERE)
-# By method and path. The routes of changes follow from the changes; those of /-/ need nobody's name.
+# By method and path. The routes of changes follow from the changes; those of /-/ need no token.
 ROUTES: Final[Mapping[tuple[str, str], Need]] = {
     ("GET", "/"): _READ_ALL,
     ("GET", "/metrics"): _READ_ALL,

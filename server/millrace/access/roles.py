@@ -82,7 +82,7 @@ WHOLE, SOMEWHERE = Extent.WHOLE, Extent.SOMEWHERE
 
 
 class SinkOf(NamedTuple):
-    """A sink, which belongs to its query: to nobody if there is no such sink."""
+    """A sink, which belongs to its query: to none if there is no such sink."""
 
     name: str
     query: str | None
@@ -109,7 +109,7 @@ def _owner(name: str) -> str:
 
 
 class Grant(NamedTuple):
-    """A role, and what it is limited to. Its text is `read`, or `read:board,trams`."""
+    """A role, and the names that it is limited to. Its text is `read`, or `read:board,trams`."""
 
     role: Role
     scope: Scope = None
@@ -127,7 +127,7 @@ _NAME: Final = re.compile(r"[\w-]{1,128}", re.ASCII)
 
 
 class BadGrantError(MillraceError):
-    """A text that is no role."""
+    """A text that names no role."""
 
     code = "bad_role"
 

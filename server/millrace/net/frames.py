@@ -278,7 +278,7 @@ class FrameDialect(Dialect):
         try:
             if self.session.receive(message):
                 caller = self._connection.caller
-                if caller is not None and caller is not ANYONE:  # before HELLO nobody is known
+                if caller is not None and caller is not ANYONE:  # before HELLO the client is not known
                     check_said(caller, message, MESSAGES)
                 _HEARD[type(message)](self, message)
         except Refuse as error:

@@ -12,7 +12,7 @@ import asyncio
 from collections import deque
 from typing import Final, Protocol
 
-# Half of what a step of the engine takes at most. A piece of a socket takes one to three milliseconds.
+# Half of the longest step of the engine. A piece of a socket takes one to three milliseconds.
 TURN_SECONDS: Final = 0.005
 # While an admin waits for an answer, which takes several turns of the loop.
 HURRIED_SECONDS: Final = 0.001
@@ -61,7 +61,7 @@ class Turns:
         self.waiting.remove(taker)
 
     def _schedule(self) -> None:
-        """Begin a turn when the loop has been through all that is ready now."""
+        """Start a turn when the loop has been through all that is ready now."""
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._begin)

@@ -301,7 +301,7 @@ EVENTS: Final[dict[str, LogEvent]] = {
         "count each.",
     ),
     "closed a connection: its token is no longer valid": LogEvent(
-        "info", ("token",), "The token was revoked or has expired, or the server has begun to require one."
+        "info", ("token",), "The token was revoked or has expired, or the server now requires one."
     ),
     "created the first tokens": LogEvent(
         "info", ("admin", "scrape"), "The data directory is new: clients of both ports must send a token."

@@ -368,7 +368,8 @@ class LimitsSection(Section):
         default=100_000,
         ge=1,
         le=2**31,
-        description="Undelivered rows of a subscriber at which `on_slow` applies.",
+        description="Undelivered rows of a subscriber at which `on_slow` applies. Retained rows with which it starts "
+        "do not count.",
     )
     slow_bytes: int = Field(
         default=64 * 2**20,

@@ -588,7 +588,7 @@ class Daemon:
     # -- tokens ------------------------------------------------------------------------------------
 
     def reload(self) -> ReloadView:
-        """Read the files of tokens and certificates again. Raises Refuse, and what was known before still holds."""
+        """Read the files of tokens and certificates again. Raises Refuse, and then the earlier ones stay in use."""
         try:
             self.access.reload()
         except MillraceError as error:

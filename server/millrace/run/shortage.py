@@ -1,4 +1,4 @@
-"""When memory is short, and what follows from that, as a function of looks at a clock and at the used bytes.
+"""When memory is short, and which stage follows, as a function of looks at a clock and at the used bytes.
 
 Rule: feeds wait before anything is dropped, and something is dropped before a query fails. A wait for memory ends after
 `PATIENCE_SECONDS`, because a window that closes by the time of its tuples frees nothing while no tuple arrives: the
@@ -12,8 +12,8 @@ from enum import IntEnum
 from typing import Final
 
 # Shares of the budget. Below `ROOM` feeds continue at once, as when a query has failed; below `RELEASE` all is as if
-# memory had never been short. The distance of a stage to the next one is what can arrive before the server notices it:
-# feeds have credit for a while, and a step of the engine may emit many rows.
+# memory had never been short. Between two stages there is room for everything that can arrive before the server notices
+# it: feeds have credit for a while, and a step of the engine may emit many rows.
 RELEASE: Final = 0.70
 WAIT: Final = 0.78
 SHED: Final = 0.86

@@ -8,7 +8,7 @@ would have to serve them. With room to spare for long enough, it appends again. 
 anything for as long, whatever the capacity was.
 
 The capacity may have grown since it was measured, and superseding hides that: it is assumed to grow a little in every
-span. So under a lasting overload the queue appends for a span now and then, and measures it anew.
+span. So under a lasting overload the queue appends for a span now and then, and measures it again.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Load:
         return min(limit, max(1, int(EXECUTION_US / self.cost_us))) if self.cost_us else limit
 
     def span_over(self, now_us: int) -> bool:
-        """Whether a span is long enough. A busy one with few services goes on, because it says nothing yet."""
+        """Whether a span is long enough. A busy one with few services continues, because it shows nothing yet."""
         return now_us - self._since_us >= SPAN_US and not (self._busy and self.served < SERVED)
 
     @property

@@ -199,10 +199,11 @@ class PromotionView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryView:
-    """The memory of the server: the budget (None: not known), what is used, and by which part. `stage` is what the
-    server does about it: `enough`, `wait` (feeds get no credit), `shed` (what may be dropped is dropped) or `fail` (the
-    query that grows most fails). `holds`: feeds wait now; `since_us`: memory has been short since then. The counts are
-    of this start: rows dropped by kind, the newest failed queries, connections closed for their buffers."""
+    """The memory of the server: the budget (None: not known), the used bytes, and which part uses them. `stage` is
+    the server's reaction: `enough`, `wait` (feeds get no credit), `shed` (rows that may be dropped are dropped) or
+    `fail` (the query that grows most fails). `holds`: feeds wait now; `since_us`: memory has been short since then.
+    The counts are of this start: rows dropped by kind, the newest failed queries, connections closed for their
+    buffers."""
 
     budget_bytes: int | None
     used_bytes: int
