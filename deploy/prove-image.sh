@@ -6,7 +6,7 @@
 # The base replaces the one in Dockerfile: Debian with Python and its headers. FOLDER keeps it for the next run. The test
 # shows that the image builds, and contains neither compiler nor pip. With its defaults the server is healthy as a user
 # without a shell, accepts and delivers rows, ends after SIGTERM and restores its catalog. The same holds on all addresses
-# with TLS and a token.
+# with TLS. Both times it requires the tokens that it has created, and that of Prometheus only reads.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -126,6 +126,12 @@ end() {
   SERVER=
 }
 
+# Prometheus' token reads, and changes nothing.
+only_reads() {
+  ask millrace query show q --token-file /data/prometheus.token >/dev/null
+  ! ask millrace query drop q --token-file /data/prometheus.token >/dev/null 2>&1 || fail "it dropped a query"
+}
+
 say "as it comes: on loopback, with the token that it creates"
 SETTINGS=(--env MILLRACE_SERVER__LISTEN=127.0.0.1:0 --env MILLRACE_SERVER__ADMIN=127.0.0.1:0)
 begin
@@ -134,20 +140,21 @@ CLIENT=(--env "MILLRACE_ADMIN=$(address admin)")
 CLIENT+=(--env MILLRACE_TOKEN_FILE=/data/admin.token)
 ask millrace sql "CREATE STREAM s (k BIGINT); CREATE QUERY q AS SELECT k + 1 AS next FROM s" >/dev/null
 echo '{"k": 41}' | ask millrace feed s --format jsonl >/dev/null 2>&1
+only_reads
 expect "the row" "$(ask millrace tail q --from 0 --limit 1 2>/dev/null)" '{"next":42}'
 end
 
-say "again: it remembers its catalog; on all addresses, with TLS and a token"
+say "again: it remembers its catalog and its tokens; on all addresses, with TLS"
 sh deploy/docker/make-keys.sh "$KEYS" millrace
 chown 7420:7420 "$KEYS"/*
 SETTINGS=(--env MILLRACE_SERVER__LISTEN=0.0.0.0:0 --env MILLRACE_SERVER__ADMIN=0.0.0.0:0
-  --env MILLRACE_SERVER__TLS_CERTIFICATE=/keys/certificate.pem --env MILLRACE_SERVER__TLS_KEY=/keys/key.pem
-  --env MILLRACE_SERVER__TOKEN_FILE=/keys/token)
+  --env MILLRACE_SERVER__TLS_CERTIFICATE=/keys/certificate.pem --env MILLRACE_SERVER__TLS_KEY=/keys/key.pem)
 begin
 CLIENT=(--env "MILLRACE_ADMIN=localhost:$(address admin | sed 's/.*://')"
   --env "MILLRACE_SERVER=localhost:$(address listen | sed 's/.*://')" --env MILLRACE_CA_FILE=/keys/certificate.pem)
 ! ask millrace query list >/dev/null 2>&1 || fail "it answered without a token"
-CLIENT+=(--env MILLRACE_TOKEN_FILE=/keys/token)
+CLIENT+=(--env MILLRACE_TOKEN_FILE=/data/admin.token)
+only_reads
 echo '{"k": 1}' | ask millrace feed s --format jsonl >/dev/null 2>&1
 expect "the row by TLS" "$(ask millrace tail q --from 0 --limit 1 2>/dev/null)" '{"next":2}'
 end

@@ -73,8 +73,8 @@ def available(port: int) -> int:
 
 
 @contextlib.contextmanager
-def server(*, free_ports: bool) -> Iterator[dict[str, str]]:
-    """A server in a separate process; SIGTERM lets it finish its work."""
+def server(*, free_ports: bool) -> Iterator[tuple[dict[str, str], Path]]:
+    """A server in a separate process, and the file of its token; SIGTERM lets it finish its work."""
     with tempfile.TemporaryDirectory(prefix="millrace-demo-") as folder:
         addresses = Path(folder, "addresses.json")
         ports = [0, 0] if free_ports else [available(7420), available(7421)]
@@ -82,14 +82,14 @@ def server(*, free_ports: bool) -> Iterator[dict[str, str]]:
             print("Port 7420 or 7421 is in use (another Millrace server?): the demo uses free ports.", flush=True)
             ports = [0, 0]
         listen, admin = (f"127.0.0.1:{port}" for port in ports)
-        flags = ["--listen", listen, "--admin", admin, "--data-dir", folder, "--no-token"]
+        flags = ["--listen", listen, "--admin", admin, "--data-dir", folder]
         process = subprocess.Popen(
             [*MILLRACE, "serve", *flags],
             env={**os.environ, "MILLRACE_LOG__LEVEL": "warning"},
             start_new_session=True,  # Ctrl-C reaches the demo alone, which ends the server
         )
         try:
-            yield wait_for(addresses, process)
+            yield wait_for(addresses, process), Path(folder, "admin.token")
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(timeout=20)
@@ -148,12 +148,12 @@ async def count_alarms(client: AsyncClient, totals: Totals) -> None:
         totals.rows["alarms"] += 1
 
 
-async def play(listen: str, seconds: float | None, totals: Totals) -> None:
+async def play(listen: str, token: str, seconds: float | None, totals: Totals) -> None:
     """Feed and watch, for this many seconds or until Ctrl-C."""
     done = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, done.set)
-    async with AsyncClient(listen, name="demo") as client:
+    async with AsyncClient(listen, token=token, name="demo") as client:
         work = [asyncio.create_task(watch(client, totals)), asyncio.create_task(count_alarms(client, totals))]
         work.append(asyncio.create_task(owners(await client.open("owners"), totals)))
         for seed, link in enumerate(LINKS):
@@ -168,8 +168,8 @@ async def play(listen: str, seconds: float | None, totals: Totals) -> None:
                 raise result
 
 
-def print_instructions(addresses: dict[str, str], seconds: float | None) -> None:
-    """Lines to paste into another terminal; they work in any directory."""
+def print_instructions(addresses: dict[str, str], token_file: Path, seconds: float | None) -> None:
+    """Lines to paste into another terminal; they work in any directory. The commands find the token by themselves."""
     admin = addresses["admin"]
     rates = " and ".join(f"{link.stream} ({link.per_second:g} packets/s)" for link in LINKS)
     commands = Path(sys.executable).parent
@@ -195,9 +195,9 @@ Paste into another terminal:
   millrace apply {change}
                                     replaces a query while it runs; row sequence numbers continue
   millrace doctor                   advice
-  curl http://{admin}/metrics
+  curl -H "Authorization: Bearer $(cat {shlex.quote(str(token_file))})" http://{admin}/metrics
 
-Web page: http://{admin}/
+Web page: http://{admin}/ (its token is in {token_file})
 {end} Rows of the query `watch`, in order of time:
 """,
         flush=True,
@@ -222,10 +222,12 @@ def main() -> None:
     seconds: float | None = arguments.seconds
     totals = Totals()
     try:
-        with server(free_ports=arguments.free_ports) as addresses:
-            subprocess.run([*MILLRACE, "apply", str(HERE / "demo.sql"), "--admin", addresses["admin"]], check=True)
-            print_instructions(addresses, seconds)
-            asyncio.run(play(addresses["listen"], seconds, totals))
+        with server(free_ports=arguments.free_ports) as (addresses, token_file):
+            link = ("--admin", addresses["admin"], "--token-file", str(token_file))
+            subprocess.run([*MILLRACE, "apply", str(HERE / "demo.sql"), *link], check=True)
+            print_instructions(addresses, token_file, seconds)
+            token = token_file.read_text(encoding="utf-8").strip()
+            asyncio.run(play(addresses["listen"], token, seconds, totals))
     except KeyboardInterrupt:
         print("interrupted before the server was ready")
         return

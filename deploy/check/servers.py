@@ -1,4 +1,4 @@
-"""A Millrace server with TLS and a token and data for every panel, and a Prometheus that scrapes it."""
+"""A Millrace server with TLS, tokens and data for every panel, and a Prometheus that scrapes it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import ssl
@@ -53,13 +54,18 @@ class Millrace:
         self.keys = folder / "keys"
         self.keys.mkdir()
         subprocess.run(["sh", DEPLOY / "docker/make-keys.sh", self.keys, "localhost"], check=True)
+        self.data, self.client, self.scrape = (folder / name for name in ("data", "client", "scrape"))
+        for volume in (self.client, self.scrape):
+            volume.mkdir()
+            shutil.copy(self.keys / "certificate.pem", volume)
         self.listen, self.admin = (f"localhost:{free_port()}" for _ in range(2))
         self.environment = {
             **os.environ,
             "MILLRACE_ADMIN": self.admin,
             "MILLRACE_SERVER": self.listen,
-            "MILLRACE_CA_FILE": str(self.keys / "certificate.pem"),
-            "MILLRACE_TOKEN_FILE": str(self.keys / "token"),
+            "MILLRACE_CA_FILE": str(self.client / "certificate.pem"),
+            "MILLRACE_TOKEN_FILE": str(self.client / "token"),
+            "PATH": f"{Path(PYTHON).parent}:{os.environ['PATH']}",
         }
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -68,21 +74,23 @@ class Millrace:
 
     @property
     def token(self) -> str:
-        return (self.keys / "token").read_text(encoding="utf-8").strip()
+        return (self.client / "token").read_text(encoding="utf-8").strip()
 
     def start(self) -> None:
         settings = {
             "LISTEN": self.listen,
             "ADMIN": self.admin,
-            "DATA_DIR": str(self.folder / "data"),
+            "DATA_DIR": str(self.data),
             "TLS_CERTIFICATE": str(self.keys / "certificate.pem"),
             "TLS_KEY": str(self.keys / "key.pem"),
-            "TOKEN_FILE": str(self.keys / "token"),
+            "AUTH": "token",
         }
         environment = {**os.environ, **{f"MILLRACE_SERVER__{key}": value for key, value in settings.items()}}
         with (self.folder / "millrace.log").open("ab") as log:
             self._process = subprocess.Popen([PYTHON, "-m", "millrace.cli.main", "serve"], env=environment, stderr=log)
-        until((self.folder / "data/addresses.json").exists, "the server listens")
+        until((self.data / "addresses.json").exists, "the server listens")
+        folders = (self.data, self.client, self.scrape)
+        subprocess.run(["sh", DEPLOY / "docker/make-tokens.sh", *folders], env=self.environment, check=True)
 
     def end(self) -> None:
         if self._process is not None:
@@ -90,12 +98,16 @@ class Millrace:
             self._process.wait(timeout=60)
             self._process = None
 
-    def say(self, *command: str, stdin: str | None = None) -> str:
-        """The output of a command."""
-        done = subprocess.run(
+    def tried(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """A command that has ended."""
+        return subprocess.run(
             [PYTHON, "-m", "millrace.cli.main", *command],
-            env=self.environment, input=stdin, capture_output=True, text=True, check=False,
+            env=self.environment, capture_output=True, text=True, check=False,
         )  # fmt: skip
+
+    def say(self, *command: str) -> str:
+        """The output of a command."""
+        done = self.tried(*command)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -161,7 +173,7 @@ class Prometheus:
             (home / "rules" / rules.name).write_text(text, encoding="utf-8")
         text = (DEPLOY / "compose/prometheus.yml").read_text(encoding="utf-8")
         for here, there in (
-            ("/keys", str(server.keys)),
+            ("/scrape", str(server.scrape)),
             ("/etc/prometheus", str(home)),
             ("millrace:7421", server.admin),
             ("15s", "1s"),

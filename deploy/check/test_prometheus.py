@@ -42,6 +42,13 @@ def test_the_target_is_up_by_tls_and_token_and_every_rule_is_healthy(watched):
     until(lambda: not unhealthy(), "every rule was evaluated")
 
 
+def test_the_token_of_prometheus_only_reads(watched):
+    server, _, _ = watched
+    done = server.tried("query", "drop", "talkers", "--token-file", str(server.scrape / "token"))
+    assert (done.returncode, "this needs the role change" in done.stderr) == (1, True)
+    assert "talkers" in server.say("query", "list", "--token-file", str(server.scrape / "token"))
+
+
 def expressions():
     dashboard = json.loads((DEPLOY / "grafana/dashboards/millrace.json").read_text(encoding="utf-8"))
     for panel in dashboard["panels"]:
