@@ -1,6 +1,7 @@
 """`millrace token`: what it prints and writes, and its answers to wrong input."""
 
 import json
+import os
 import stat
 
 import pytest
@@ -75,10 +76,35 @@ def test_wrong_input_is_one_clear_answer(here, tmp_path, arguments, code, words)
     assert not (tmp_path / "data" / "tokens.json").exists()
 
 
+@pytest.mark.parametrize("command", [("create", "x", "admin"), ("list",), ("revoke", "x")])
+def test_without_a_data_directory_and_a_server(command, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    code, text = token(*command, "--admin", "127.0.0.1:1")
+    assert (code, text.partition(",")[0]) == (1, "you run no server at 127.0.0.1:1 on this machine")
+    (tmp_path / "millrace").mkdir(mode=0o700)
+    (tmp_path / "millrace" / "1").touch(mode=0o600)
+    (tmp_path / "millrace" / "1").write_text(json.dumps({"pid": os.getpid(), "tokens_file": None}))
+    code, text = token(*command, "--admin", "127.0.0.1:1")
+    assert (code, text) == (
+        1,
+        "the server at 127.0.0.1:1 has no data directory for tokens: restart it with --data-dir",
+    )
+
+
+@pytest.mark.parametrize("token_file", [None, "admin.token", "single.token"])
+def test_a_running_server_is_found_by_its_port(token_file, tmp_path, monkeypatch):
+    """One with another token of an admin may have a first token with any role."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    (tmp_path / "millrace").mkdir(mode=0o700)
+    (tmp_path / "millrace" / "1").touch(mode=0o600)
+    about = {"pid": os.getpid(), "tokens_file": str(tmp_path / "tokens.json"), "token_file": token_file}
+    (tmp_path / "millrace" / "1").write_text(json.dumps(about))
+    code, text = token("create", "x", "read", "--admin", "127.0.0.1:1")
+    assert code == (0 if token_file == "single.token" else 1)
+    assert (tmp_path / "tokens.json").exists() == (code == 0)
+    assert code == 0 or "create an admin's token first" in text
+
+
 def test_a_failed_creation_leaves_no_file(here, tmp_path):
     assert token("create", "sensors", "feed", "-o", str(tmp_path / "made"), *here)[0] == 1
     assert not (tmp_path / "made").exists()
-
-
-def test_no_folder_is_one_clear_line():
-    assert token("list") == (1, "this needs a data directory: name it with --data-dir, or the server's --config")

@@ -228,6 +228,15 @@ def test_a_server_with_a_new_directory(data, runtime, tmp_path):
         )
         done = subprocess.run([sys.executable, "-c", code, server.listen], capture_output=True, text=True, check=False)
         assert done.stdout == "fed\n", done.stderr
+        mine = {"XDG_RUNTIME_DIR": str(runtime), **here}
+        board = str(tmp_path / "board.token")
+        assert millrace("token", "create", "board", "read:s", "-o", board, **mine).returncode == 0
+        assert millrace("query", "list", "--token-file", board, **here).returncode == 0
+        assert [line.split()[0] for line in millrace("token", "list", **mine).stdout.splitlines()] == [
+            "name", "admin", "prometheus", "board",
+        ]  # fmt: skip
+        assert millrace("token", "revoke", "board", **mine).returncode == 0
+        assert [token.name for token in read_tokens(data / "tokens.json")] == ["admin", "prometheus"]
         _, _, err = server.end()
         assert "This server requires a token." in err
         assert f"--token-file {file}" in err

@@ -106,7 +106,7 @@ class Link:
             return given
         from millrace.client.local import local_token
 
-        host, port = self._address()
+        host, port = self.address()
         return local_token(host, port)
 
     @property
@@ -246,12 +246,12 @@ class Link:
     def _connect(self) -> http.client.HTTPConnection:
         import http.client
 
-        host, port = self._address()
+        host, port = self.address()
         if self.admin.startswith("https://") or ("://" not in self.admin and self.ca_file):
             return http.client.HTTPSConnection(host, port, timeout=self.timeout_seconds, context=self.tls())
         return http.client.HTTPConnection(host, port, timeout=self.timeout_seconds)
 
-    def _address(self) -> tuple[str, int]:
+    def address(self) -> tuple[str, int]:
         """The host and port of the HTTP API."""
         parts, host, port = None, None, None
         try:

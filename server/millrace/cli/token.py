@@ -1,7 +1,8 @@
 """`millrace token`: the file of tokens of a server, created, listed and revoked on its machine.
 
 The file decides, not the server: these commands work while it runs, which then reads the file within a second, and
-while it does not. Whoever may write the data directory may do everything anyway.
+while it does not. Whoever may write the data directory may do everything anyway. A running server of the same user is
+found by its announcement.
 """
 
 from __future__ import annotations
@@ -14,9 +15,28 @@ from typing import Annotated, Any
 import typer
 
 from millrace.cli import show
-from millrace.cli.journal import DataDirOption, JsonOption
+from millrace.cli.journal import JsonOption
+from millrace.cli.link import DEFAULT_ADMIN, Link
 from millrace.cli.serving import ConfigOption
 from millrace.protocol import MillraceError
+
+DataDirOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir",
+        metavar="DIR",
+        help="The server's data directory. By default the one in --config, else that of the server that runs here.",
+    ),
+]
+AdminOption = Annotated[
+    str,
+    typer.Option(
+        "--admin",
+        envvar="MILLRACE_ADMIN",
+        metavar="HOST:PORT",
+        help="The HTTP port of a server that you run on this machine.",
+    ),
+]
 
 
 def create(
@@ -47,13 +67,14 @@ def create(
     ] = None,
     config: ConfigOption = None,
     data_dir: DataDirOption = None,
+    admin: AdminOption = DEFAULT_ADMIN,
     as_json: JsonOption = False,
 ) -> None:
     """Create a token, and print it: the server keeps only its hash. With an existing name both tokens are valid."""
     from millrace.access import tokens
     from millrace.access.roles import BadGrantError, parse_grant, shown
 
-    path, other_admin = _tokens_file(config, data_dir)
+    path, other_admin = _tokens_file(config, data_dir, admin)
     now_us = time.time_ns() // 1_000
     try:
         grants = [parse_grant(text) for text in role or ()]
@@ -83,14 +104,19 @@ def create(
     show.tell(f"created {what}: {shown(created.entry.grants)}{also}")
 
 
-def list_(config: ConfigOption = None, data_dir: DataDirOption = None, as_json: JsonOption = False) -> None:
+def list_(
+    config: ConfigOption = None,
+    data_dir: DataDirOption = None,
+    admin: AdminOption = DEFAULT_ADMIN,
+    as_json: JsonOption = False,
+) -> None:
     """List the tokens of a server: name, roles, id, and until when they are valid. The tokens themselves are not
     stored."""
     from millrace.access.roles import shown
     from millrace.access.tokens import read_tokens
     from millrace.cli import details
 
-    path, _ = _tokens_file(config, data_dir)
+    path, _ = _tokens_file(config, data_dir, admin)
     found, now_us = read_tokens(path), time.time_ns() // 1_000
     if as_json:
         show.as_json([_facts(token) for token in found])
@@ -117,12 +143,13 @@ def revoke(
     ] = False,
     config: ConfigOption = None,
     data_dir: DataDirOption = None,
+    admin: AdminOption = DEFAULT_ADMIN,
     as_json: JsonOption = False,
 ) -> None:
     """Revoke the tokens of a name. The server closes the connections that use them."""
     from millrace.access import tokens
 
-    path, _ = _tokens_file(config, data_dir)
+    path, _ = _tokens_file(config, data_dir, admin)
     gone = tokens.revoke(path, which, older=older)
     if as_json:
         show.as_json([_facts(token) for token in gone])
@@ -141,7 +168,7 @@ def _facts(token: Any) -> dict[str, Any]:
     }
 
 
-def _tokens_file(config: Path | None, data_dir: Path | None) -> tuple[Path, bool]:
+def _tokens_file(config: Path | None, data_dir: Path | None, admin: str) -> tuple[Path, bool]:
     """The file of tokens, whose folder exists; and whether the configuration has a token with the role admin."""
     from millrace.formats.durable import make_folder
     from millrace.run.config import read, tokens_path
@@ -149,12 +176,29 @@ def _tokens_file(config: Path | None, data_dir: Path | None) -> tuple[Path, bool
     server = read(config, {"server": {"data_dir": data_dir}}).server
     path = tokens_path(server)
     if path is None:
-        raise MillraceError("this needs a data directory: name it with --data-dir, or the server's --config")
+        return _tokens_of_running(Link(admin))
     try:
         make_folder(path.parent)
     except OSError as error:
         raise MillraceError(f"cannot create {path.parent}: {(error.strerror or str(error)).lower()}") from None
     return path, (server.admin_token_file or server.token_file) is not None
+
+
+def _tokens_of_running(link: Link) -> tuple[Path, bool]:
+    """The same of a server that this user runs on this machine."""
+    from millrace.client.local import local_server
+    from millrace.run.config import FIRST_TOKENS
+
+    ways = "name its data directory with --data-dir, or its configuration with --config"
+    about = local_server(*link.address())
+    if about is None:
+        raise MillraceError(
+            f"you run no server at {link.admin} on this machine, and its tokens are in its data directory: {ways}"
+        )
+    if about.get("tokens_file") is None:
+        raise MillraceError(f"the server at {link.admin} has no data directory for tokens: restart it with --data-dir")
+    path, token_file = Path(about["tokens_file"]), about.get("token_file")
+    return path, token_file is not None and Path(token_file).name not in FIRST_TOKENS
 
 
 def _duration_us(text: str) -> int:

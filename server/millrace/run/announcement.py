@@ -1,7 +1,7 @@
 """The announcement of `millrace serve` to programs of the same user, which `client/local.py` reads.
 
-Rule: a file for each of the two ports, readable by its owner alone, as long as the server runs. It names the file with
-the token, never the token.
+Rule: a file for each of the two ports, readable by its owner alone, as long as the server runs. It names the files with
+the token and with the hashes of all tokens, never a token.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import structlog
 from millrace.access.first import ADMIN
 from millrace.formats.durable import write_whole
 from millrace.protocol.announced import announced_at, is_private
+from millrace.run.config import tokens_path
 
 if TYPE_CHECKING:
     from millrace.run.daemon import Daemon
@@ -36,6 +37,7 @@ class Announcement:
         daemon, server = self._daemon, self._daemon.settings.server
         first = None if server.data_dir is None else server.data_dir.absolute() / ADMIN
         made = first if first is not None and first.is_file() else None
+        tokens = tokens_path(server)
         for port, token_file in (
             (daemon.listen.port, server.token_file or made),
             (daemon.admin.port, server.admin_token_file or server.token_file or made),
@@ -47,6 +49,7 @@ class Announcement:
                 "listen": str(daemon.listen),
                 "admin": daemon.admin_url,
                 "token_file": None if token_file is None else str(token_file.absolute()),
+                "tokens_file": None if tokens is None else str(tokens.absolute()),
                 "pid": os.getpid(),
             }
             try:
