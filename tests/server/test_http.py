@@ -201,19 +201,48 @@ def test_a_request_to_speak_something_else_is_an_ordinary_request(upgrade, capfd
     assert "nsupported" not in capfd.readouterr().err
 
 
-def test_too_many_connections_are_told_so():
+def test_too_many_connections_are_told_so(monkeypatch):
+    """Only where all others wait for an answer: idle ones go, the oldest first, also those that were answered."""
+    asked = 0
+
+    async def application(scope, receive, send):
+        nonlocal asked
+        asked += 1
+        if scope["path"] == "/slow":
+            await asyncio.Event().wait()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    monkeypatch.setattr(web, "build", lambda _: application)
+    slow = HEAD.replace(b"/-/healthy", b"/slow")
+    assert slow != HEAD
+
     async def play():
-        async with asyncio.timeout(HANG_SECONDS), running(limits={"admin_connections": 2}) as daemon:
+        async with asyncio.timeout(HANG_SECONDS), running(limits={"admin_connections": 3}) as daemon:
             address = daemon.admin.host, daemon.admin.port
-            made = [await asyncio.open_connection(*address) for _ in range(2)]
-            for answers, requests in made:
-                requests.write(HEAD + b"\r\n")
-                assert b" 200 " in await answers.readline()
-            reader, writer = await asyncio.open_connection(*address)
-            assert await answer(reader) == (503, "too_many_connections")
+            opened = []
+
+            async def connect(*parts):
+                reader, writer = await asyncio.open_connection(*address)
+                opened.append(writer)
+                for part in parts:
+                    writer.write(part)
+                return reader
+
+            half = b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n"  # its body never comes
+            silent, begun, answered = await connect(), await connect(HEAD), await connect(half)
+            assert b" 200 " in await answered.readline()
+            waiting = []
+            for number, gone in enumerate((silent, begun, answered), 1):
+                waiting.append(await connect(slow + b"\r\n"))
+                with suppress(ConnectionResetError):
+                    assert not (await gone.read()).startswith(b"HTTP")
+                await until(lambda number=number: asked == number + 1)
+                assert refused(daemon, "evicted") == number
+            assert await answer(await connect()) == (503, "too_many_connections")
             assert refused(daemon, "too_many_connections") == 1
-            for _, one in (*made, (reader, writer)):
-                one.close()
+            for writer in opened:
+                writer.close()
 
     uvloop.run(play())
 

@@ -49,10 +49,12 @@ def http_protocol(
     """The protocol class that uvicorn makes an instance of for each connection. `hurry` learns of requests that are one
     more, or one less, in progress."""
 
+    idle: dict[HttpConnection, None] = {}
+
     class Bound(HttpConnection):
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
-            self.bind(listen, timers, connections, refusals, hurry)
+            self.bind(listen, timers, connections, refusals, hurry, idle)
 
     return Bound
 
@@ -119,16 +121,18 @@ class HttpConnection(H11Protocol):
         connections: int,
         refusals: Refusals,
         hurry: Callable[[int], None],
+        idle: dict[HttpConnection, None],
     ) -> None:
+        """`idle` has the connections of the port without a whole request that is being answered, oldest first."""
         self._listen, self._timers, self._most, self._refusals = listen, timers, connections, refusals
-        self._hurry = hurry
+        self._hurry, self._idle = hurry, idle
 
     # -- asyncio's calls ---------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.app_state[CERTIFICATE] = names_of(transport)
-        if len(self.connections) > self._most:
+        if len(self.connections) > self._most and not self._make_room():
             self._refuse(
                 "too_many_connections",
                 503,
@@ -136,7 +140,22 @@ class HttpConnection(H11Protocol):
                 "(limits.admin_connections); try again later",
             )
             return
+        self._idle[self] = None
         self._await("head")
+
+    def _make_room(self) -> bool:
+        """Close the oldest idle connection, as far as there is one: otherwise anybody could occupy the port."""
+        oldest = next(iter(self._idle), None)
+        if oldest is not None:
+            oldest.evict()
+        return oldest is not None
+
+    def evict(self) -> None:
+        """A newer connection needs the place of an idle one."""
+        self._count("evicted", 503, "closed an idle connection to admit newer ones")
+        self._idle.pop(self, None)
+        self.connections.discard(self)
+        self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
@@ -153,6 +172,8 @@ class HttpConnection(H11Protocol):
     def handle_events(self) -> None:
         super().handle_events()
         self._await(self._awaited())
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._idle.pop(self, None)
 
     def _ask(self, asked: bool) -> None:
         """A request is in progress from its first byte to the end of its answer."""
@@ -161,6 +182,7 @@ class HttpConnection(H11Protocol):
             self._hurry(1 if asked else -1)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._idle.pop(self, None)
         self._ask(False)
         self._await(None)
         self._answered_within(None)
@@ -176,6 +198,7 @@ class HttpConnection(H11Protocol):
         self._answered_within(None)
 
     def on_response_complete(self) -> None:
+        self._idle[self] = None
         self._answer_is_under_way()
         self._ask(False)
         super().on_response_complete()

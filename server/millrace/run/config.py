@@ -348,7 +348,8 @@ class LimitsSection(Section):
         default=1_000,
         ge=1,
         le=1_000_000,
-        description="Maximum number of open connections to the HTTP port; more are refused.",
+        description="Maximum number of open connections to the HTTP port. Above this limit the server closes the "
+        "oldest idle one; a further one is refused if all wait for an answer.",
     )
     unauthenticated_connections: int = Field(
         default=1_000,
