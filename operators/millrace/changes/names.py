@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from millrace.engine.plan import QueryPlan, current_name, origin_of
+from millrace.sql.errors import similar_name
 
 # How many names a hint lists: a line or two on a terminal.
 TOLD: Final = 8
@@ -17,9 +17,9 @@ def nearest(name: str, known: Sequence[str]) -> str:
 
     Side streams of late tuples are listed only if one of them was meant: most streams have one.
     """
-    close = [one for one in known if one.lower() == name.lower()] or difflib.get_close_matches(name, known, 1)
-    if close:
-        return f"; did you mean {close[0]}?"
+    close = similar_name(name, known)
+    if close is not None:
+        return f"; did you mean {close}?"
     told = sorted(one for one in known if origin_of(one) is None)
     if not told:
         return "; there are none yet"

@@ -16,7 +16,8 @@ from typing import Any
 
 from millrace.protocol.epochs import epoch_number
 from millrace.protocol.errors import MillraceError, PeerError
-from millrace.protocol.messages import MAX_NESTING
+from millrace.protocol.fields import MAX_TEXT
+from millrace.protocol.messages import MAX_NESTING, PRODUCER_CHARACTERS
 from millrace.protocol.timestamps import TimestampError, format_timestamp, parse_timestamp
 from millrace.protocol.types import MAX_INT64, MIN_INT64
 from millrace.protocol.units import TimeUnit
@@ -24,7 +25,6 @@ from millrace.protocol.words import spelt
 
 LINE_BYTES = 2**20  # the default limit: a thousand fields of a kilobyte
 MAIN_FEED = "main"  # the default feed of a line
-PRODUCER_CHARACTERS = 1_024  # the server keeps producers' names
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +327,17 @@ def _text(keys: Mapping[str, object], key: str, default: str | None = None) -> s
     value = keys.get(key, default)
     if not isinstance(value, str) or not value:
         raise _unfit(f'"{key}"', "text", spelt(value) if key in keys else "no key")
-    return value
+    return _short(key, value, MAX_TEXT)
+
+
+def _short(key: str, text: str, most: int) -> str:
+    if len(text) > most:
+        raise _unfit(f'"{key}"', f"at most {most:,} characters", f"{len(text):,}")
+    return text
+
+
+def _feed(keys: Mapping[str, object]) -> str:
+    return _short("feed", _text(keys, "feed", MAIN_FEED), PRODUCER_CHARACTERS)
 
 
 def _flag(keys: Mapping[str, object], key: str) -> bool:
@@ -352,10 +362,7 @@ def _producer(keys: Mapping[str, object]) -> str | None:
         return None
     if "feed" in keys:
         raise _unfit("a line", '"feed" or "producer"', "both")
-    producer = _text(keys, "producer")
-    if len(producer) > PRODUCER_CHARACTERS:
-        raise _unfit('"producer"', f"at most {PRODUCER_CHARACTERS:,} characters", f"{len(producer):,}")
-    return producer
+    return _short("producer", _text(keys, "producer"), PRODUCER_CHARACTERS)
 
 
 def _sequence(keys: Mapping[str, object]) -> int:
@@ -375,7 +382,7 @@ def _tuple(keys: Mapping[str, object]) -> TupleLine:
         return TupleLine(stream, values, producer=producer, sequence=_sequence(keys))
     if "seq" in keys:
         raise _unfit("a line", '"producer" with "seq"', "no producer")
-    return TupleLine(stream, values, _text(keys, "feed", MAIN_FEED))
+    return TupleLine(stream, values, _feed(keys))
 
 
 def claimed(line: bytes) -> TupleLine | None:
@@ -407,7 +414,7 @@ def _punctuation(keys: Mapping[str, object]) -> PunctuationLine:
     except TimestampError as error:
         raise PeerError(f'"punctuation": {error.text}', code="bad_value", where='"punctuation"') from None
     counts = isinstance(keys["punctuation"], int)
-    feed = _text(keys, "feed", MAIN_FEED)
+    feed = _feed(keys)
     return PunctuationLine(_text(keys, "stream"), value, feed, counts, where, _producer(keys))
 
 
@@ -429,7 +436,7 @@ def _epoch(keys: Mapping[str, object]) -> EpochLine:
 def _answers(keys: Mapping[str, object]) -> AnswersLine:
     _only(keys, "stream", "answers", "feed", "producer")
     _must_be_true(keys, "answers")
-    return AnswersLine(_text(keys, "stream"), _text(keys, "feed", MAIN_FEED), _producer(keys))
+    return AnswersLine(_text(keys, "stream"), _feed(keys), _producer(keys))
 
 
 def _open(keys: Mapping[str, object]) -> OpenLine:
@@ -451,13 +458,13 @@ def _answer(keys: Mapping[str, object]) -> AnswerLine:
         raise _unfit('"punctuation"', "a timestamp or null", "no key")
     promises = keys["punctuation"] is not None
     promise = _punctuation({key: value for key, value in keys.items() if key != "answer"}) if promises else None
-    return AnswerLine(_text(keys, "stream"), request, promise, _text(keys, "feed", MAIN_FEED), _producer(keys))
+    return AnswerLine(_text(keys, "stream"), request, promise, _feed(keys), _producer(keys))
 
 
 def _close(keys: Mapping[str, object]) -> CloseLine:
     _only(keys, "stream", "close", "feed", "producer")
     _must_be_true(keys, "close")
-    return CloseLine(_text(keys, "stream"), _text(keys, "feed", MAIN_FEED), _producer(keys))
+    return CloseLine(_text(keys, "stream"), _feed(keys), _producer(keys))
 
 
 def _subscribe(keys: Mapping[str, object]) -> SubscribeLine:

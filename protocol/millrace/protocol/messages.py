@@ -57,6 +57,7 @@ PROTOCOL = 1
 MAX_CHANNEL = 2**31 - 1
 MAX_NESTING = 4
 MAX_CHANNELS = 1_024  # open at once on one connection, by default
+PRODUCER_CHARACTERS = 1_024  # of the name of a feed or a producer: the server keeps it, and shows it
 
 # The capabilities that clients offer in HELLO and servers grant in WELCOME, with the texts of `docs/protocol.md`.
 CAPABILITIES: Mapping[str, str] = {

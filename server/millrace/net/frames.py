@@ -39,6 +39,7 @@ from millrace.protocol.fields import pack_integer
 from millrace.protocol.frames import HEAD_BYTES
 from millrace.protocol.messages import (
     CAPABILITIES,
+    PRODUCER_CHARACTERS,
     PROTOCOL,
     Bye,
     Close,
@@ -310,6 +311,9 @@ class FrameDialect(Dialect):
 
     def _open(self, wish: Open) -> None:
         feeds = self.context.feeds
+        if len(wish.producer) > PRODUCER_CHARACTERS:
+            text = f"producer: expected at most {PRODUCER_CHARACTERS:,} characters, got {len(wish.producer):,}"
+            raise Refuse(text, code="bad_value")
         source = feeds.source(wish.stream, wish.fingerprint)
         taken = feeds.taken(wish.stream, wish.producer)
         self.context.epochs().check_tuples(wish.producer, taken, wish.sequence, wish.epoch)
