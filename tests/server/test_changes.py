@@ -32,11 +32,13 @@ from millrace.changes.statements import Terms
 from millrace.changes.table import CHANGES, read
 from millrace.changes.unshare_query import UnshareQuery
 from millrace.engine import shadow
+from millrace.engine.plan import CHANGE_STREAM
 from millrace.protocol import Refuse, format_timestamp
+from millrace.protocol.messages import Error, Open
 from millrace.store.catalog import StoreError
 from tests.depth import examples
 from tests.server.directories import ids
-from tests.server.harness import SCHEMA_SQL, lines, played, running, served, until
+from tests.server.harness import SCHEMA_SQL, lines, peer, played, running, served, until
 from tests.server.test_api import ask
 from tests.server.test_catalog import by_operator, working
 
@@ -50,6 +52,7 @@ SELECTS = (
     "SELECT k, count(*) AS n FROM b GROUP BY k",
     "SELECT x.k FROM a [RANGE '1 second'] x JOIN b [RANGE '1 second'] y ON x.k = y.k",
     "SELECT * FROM a",
+    "SELECT number AS k FROM millrace.changes",
 )
 OPERATORS = tuple(f"{query}.{kind}1" for query in QUERIES for kind in ("filter", "union", "join", "aggregate"))
 START = (
@@ -407,6 +410,57 @@ def as_row(entry):
     for name in ("inverse", "lost", "undone_by"):
         entry.pop(name)
     return entry
+
+
+AUDIT = """
+CREATE QUERY audit AS SELECT number, author, change, undoes FROM millrace.changes;
+CREATE QUERY by_author AS SELECT author, count(*) AS n FROM millrace.changes GROUP BY author
+"""
+
+
+@played
+async def test_a_query_reads_the_stream_of_changes(tmp_path):
+    """It gets each change from its own creation on once, also across restarts; no refused and no temporary one."""
+    (tmp_path / "data").mkdir()
+    for start in range(3):
+        async with running(server={"data_dir": tmp_path / "data"}) as daemon:
+            change = daemon.catalog
+            if not start:
+                await change.execute(SCHEMA_SQL)
+                assert CHANGE_STREAM.name not in daemon.engine.streams_by_name  # until a query reads it
+                await change.execute(AUDIT)
+            await change.change(PauseQuery(name="q"))
+            with pytest.raises(Refuse):
+                await change.change(PauseQuery(name="none"))
+            await change.undo(None)
+            await change.execute("SELECT k FROM s", terms=Terms(temporary=f"passing{start}"))
+            await change.execute(f"CREATE STREAM more{start} (k BIGINT); DROP STREAM more{start}")
+            entries = [entry for entry in change.ledger.entries() if entry.number >= 2]
+            wanted = [[entry.number, entry.author, entry.text, entry.undoes] for entry in entries]
+            assert len(wanted) == 1 + 3 * (start + 1)
+            async with lines(daemon) as nc:
+                nc.say('{"subscribe": "audit", "from": 0}')
+                assert [list((await nc.hear())["row"].values()) for _ in wanted] == wanted
+                nc.say(f'{{"subscribe": "by_author", "from": {len(wanted) - 1}}}')
+                assert (await nc.hear())["row"]["n"] == len(wanted)
+            assert daemon.engine.query("audit").sink.sequence == len(wanted)
+
+
+@served("CREATE STREAM s (k BIGINT); CREATE STREAM millrace (k BIGINT)")
+async def test_only_the_server_writes_the_stream_of_changes(daemon):
+    await daemon.catalog.execute("CREATE QUERY audit AS SELECT * FROM millrace.changes")
+    async with peer(daemon) as client:
+        client.say(Open(0, "millrace.changes", None, "p"))
+        assert "cannot be fed" in (await client.hear(Error)).text
+    for sql, words in (
+        ("INSERT INTO millrace.changes VALUES (1)", "receives only what the server has changed"),
+        ('DROP STREAM "millrace.changes"', "does not exist"),
+        ("CREATE SINK f FROM millrace.changes WITH (type = 'stdout')", "a sink takes the rows of a query"),
+    ):
+        with pytest.raises(Refuse, match=words):
+            await daemon.catalog.execute(sql)
+    (told,) = await daemon.catalog.execute("DESCRIBE millrace.changes")
+    assert [column.name for column in told.columns or ()] == list(CHANGE_STREAM.schema.names)
 
 
 @played

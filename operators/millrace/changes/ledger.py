@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
@@ -39,6 +40,13 @@ class Applied(BaseModel):
     undoes: int | None = None
     undone_by: int | None = None
     client: str = ""
+
+
+def row_of(entry: Applied) -> tuple[Any, ...]:
+    """An entry as a row of the stream `millrace.changes`; `statements` has the changes as JSON, as
+    `POST /api/v1/changes` takes them."""
+    changes = json.dumps(entry.changes, ensure_ascii=False)
+    return entry.number, entry.at_us, entry.author, entry.client, entry.text, changes, entry.undoes
 
 
 class Ledger:

@@ -163,6 +163,8 @@ class Engine:
                 if isinstance(event, Command):
                     can_merge = False  # until the next step all is as a plan of the command has shown
                     effects.orders.append(Answer(event.id, value=self.obey(event.body)))
+                    if event.row is not None:
+                        streams.put_change(self, event.row)
                     self.time.keep_beating()
                 else:
                     EVENTS[type(event)](self, event, effects)

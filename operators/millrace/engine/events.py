@@ -151,10 +151,11 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Something an admin wants; `id` comes back with the answer."""
+    """Something an admin wants; `id` comes back with the answer. `row` enters the stream of changes if it is obeyed."""
 
     id: int
     body: CommandBody
+    row: tuple[Any, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

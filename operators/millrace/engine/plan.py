@@ -158,6 +158,28 @@ class StreamDefinition(Definition):
         return self.timestamps == "internal"
 
 
+# The stream of a server's applied changes: a row per entry of its ledger, by the server alone.
+CHANGE_STREAM = StreamDefinition(
+    "millrace.changes",
+    Schema(
+        (
+            Field("number", Type.BIGINT, nullable=False),
+            Field("at", Type.TIMESTAMP, nullable=False),
+            Field("author", Type.TEXT, nullable=False),
+            Field("client", Type.TEXT, nullable=False),
+            Field("change", Type.TEXT, nullable=False),
+            Field("statements", Type.TEXT, nullable=False),
+            Field("undoes", Type.BIGINT),
+        )
+    ),
+)
+
+
+def is_side_stream(name: str) -> bool:
+    """Whether no statement has created this stream: late tuples, or changes. The names of others have no dot."""
+    return name == CHANGE_STREAM.name or name.endswith(LATE)
+
+
 @dataclass(frozen=True, slots=True)
 class QueryOptions(Definition):
     """What WITH says of a query. `order` is the architecture: out of order, or in order.

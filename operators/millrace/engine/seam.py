@@ -38,7 +38,7 @@ from millrace.engine.events import (
     WatchProgress,
 )
 from millrace.engine.graph.rewire import pausing
-from millrace.engine.plan import Node, QueryPlan, StreamDefinition, names
+from millrace.engine.plan import CHANGE_STREAM, Node, QueryPlan, StreamDefinition, names
 from millrace.engine.queries import Query
 from millrace.operators.frame.idle_waiting import IdleWaiting
 from millrace.operators.gate.gate import Gate
@@ -77,6 +77,8 @@ def check(plan: QueryPlan) -> None:
     if plan.reads_queries:
         reason = f"it reads {names(plan.reads_queries)}, which has only rows since its own creation: read its streams "
         "instead"
+    elif CHANGE_STREAM.name in plan.reads_streams:
+        reason = f"{CHANGE_STREAM.name} has no history: `millrace changes` lists the newest changes"
     elif late:
         reason = (
             f"{late[0]} has no separate archive. Create the query without its history, and compute its past with "

@@ -39,13 +39,14 @@ from millrace.engine.faults import ask
 from millrace.engine.graph import edges
 from millrace.engine.graph.rewire import failing, widening
 from millrace.engine.graph.rewire.rewiring import Rewiring, carry_out
-from millrace.engine.plan import POLICIES, StreamDefinition, names
+from millrace.engine.plan import CHANGE_STREAM, POLICIES, StreamDefinition, names
 from millrace.engine.producers import Producers
 from millrace.engine.scheduler.table import Strategy
 from millrace.operators.frame.buffer import Buffer
 from millrace.operators.source.source import Clocking, Source
 from millrace.protocol import Refuse
 from millrace.protocol.admin.changes import AlterReply, NewStreamReply, StreamDropReply
+from millrace.values.batch import Batch
 
 if TYPE_CHECKING:
     from millrace.engine.engine import Engine
@@ -109,6 +110,16 @@ def _put_aside(engine: Engine, late: Late) -> None:
     rows = late.told(aside.definition.schema, max(now_us, aside.source.mark))
     aside.source.arrive("late", rows, now_us, now_us)
     engine.graph.component_of(aside.source).has_work = True
+
+
+def put_change(engine: Engine, row: tuple[Any, ...]) -> None:
+    """An applied change goes to the stream of changes, if any query reads it."""
+    stream = engine.streams_by_name.get(CHANGE_STREAM.name)
+    if stream is None:
+        return
+    now_us = engine.clock.now_us
+    stream.source.arrive("server", Batch.from_rows(CHANGE_STREAM.schema, [row], [now_us]), now_us, now_us)
+    engine.graph.component_of(stream.source).has_work = True
 
 
 def _punctuated(engine: Engine, event: Punctuated, effects: Effects) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from millrace.engine import views
 from millrace.engine.faults import OperatorError
 from millrace.engine.graph.edges import auto_of
-from millrace.engine.plan import origin_of
+from millrace.engine.plan import CHANGE_STREAM, origin_of
 from millrace.engine.queries import Query
 from millrace.engine.views import ignored
 from millrace.operators.frame.idle_waiting import IdleWaiting
@@ -257,7 +257,9 @@ def _nothing_came(engine: Engine, query: Query) -> Why | None:
         return Why(text, "late", stream=source.stream, try_=advice)
     feeds = len(source.feeds)
     origin = origin_of(source.stream)
-    if origin is not None:
+    if source.stream == CHANGE_STREAM.name:
+        clients = "it receives the changes of this server"
+    elif origin is not None:
         clients = f"it receives only the late tuples of {origin}"
     else:
         clients = f"{feeds} {'feed is' if feeds == 1 else 'feeds are'} open" if feeds else "no client is feeding it"
@@ -427,6 +429,8 @@ def _below(engine: Engine, query: Query, source: Source) -> Iterator[Operator]:
 
 def _feeding(stream: str) -> str:
     """The command to try for a stream without a feed; a stream of late tuples has none, its origin has."""
+    if stream == CHANGE_STREAM.name:
+        return "millrace changes"
     origin = origin_of(stream)
     return f"millrace feed {stream} FILE" if origin is None else f"millrace stream show {origin}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from millrace.engine.plan import QueryPlan, origin_of
+from millrace.engine.plan import CHANGE_STREAM, QueryPlan, origin_of
 from millrace.operators.queues.edge import EdgeSpec
 from millrace.protocol import Schema
 from millrace.protocol.units import UNITS
@@ -68,6 +68,8 @@ def equality(plan: QueryPlan, catalog: Catalog) -> str:
 
 def _stream_words(name: str, catalog: Catalog) -> str:
     stream = catalog.stream(name)
+    if stream is CHANGE_STREAM:
+        return "changes of the server, internal time"
     if name not in catalog.streams:
         return f"late tuples of stream {origin_of(name)}, internal time at"
     time = f"external time {stream.time}" if stream.time else f"{stream.timestamps} time"

@@ -12,14 +12,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from millrace.engine.plan import LATE, StreamDefinition
+from millrace.engine.plan import CHANGE_STREAM, LATE, StreamDefinition
 from millrace.protocol import Field, Schema, Type
 from millrace.protocol.timestamps import format_timestamp
 from millrace.protocol.units import MICROSECONDS, UNITS
 from millrace.sql import syntax as s
 from millrace.sql.binder import Binder, readings
 from millrace.sql.errors import SqlError, did_you_mean
-from millrace.sql.planned import Catalog, Insert
+from millrace.sql.planned import Catalog, Insert, is_changes
 from millrace.values import expression as e
 from millrace.values.batch import Batch
 from millrace.values.evaluate import evaluate
@@ -57,6 +57,10 @@ def insert(statement: s.Statement, body: s.InsertStatement, catalog: Catalog, li
 
 def _target(sql: str, body: s.InsertStatement, catalog: Catalog) -> StreamDefinition:
     name, at = body.name.text, body.name.span.start
+    if is_changes(body.name, body.part):
+        raise SqlError(
+            sql, at, f"{CHANGE_STREAM.name} receives only what the server has changed: INSERT takes other streams"
+        )
     stream = catalog.streams.get(name)
     if stream is None:
         if name in catalog.queries:

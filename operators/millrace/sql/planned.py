@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from millrace.engine.events import AlterStream, RenameQuery
-from millrace.engine.plan import QueryPlan, StreamDefinition, origin_of
+from millrace.engine.plan import CHANGE_STREAM, QueryPlan, StreamDefinition, origin_of
 from millrace.protocol import Field, Schema
+from millrace.sql.syntax import Name
 from millrace.values.lags import Lags
 
 SinkType = Literal["file", "stdout"]
@@ -287,13 +288,20 @@ class Catalog:
         return replace(self, queries=queries, sinks={**self.sinks, **step.sinks})
 
     def stream(self, name: str) -> StreamDefinition:
-        """The stream that a plan names, which may be the late side stream of another."""
+        """The stream that a plan names, which may be the late side stream of another, or that of changes."""
+        if name == CHANGE_STREAM.name:
+            return CHANGE_STREAM
         origin = origin_of(name)
         return self.streams[name] if origin is None else self.streams[origin].late
 
     def kind_of(self, name: str) -> str | None:
         """Whether a stream or a query has this name. Both share one namespace, because FROM can name either."""
         return "stream" if name in self.streams else "query" if name in self.queries else None
+
+
+def is_changes(name: Name, part: Name | None) -> bool:
+    """Whether `name.part` is the stream of the server's changes. A stream called `millrace` has no such part."""
+    return part is not None and f"{name.text}.{part.text}" == CHANGE_STREAM.name
 
 
 def _unset(items: Mapping[str, _Value], name: str) -> dict[str, _Value]:

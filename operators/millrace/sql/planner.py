@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final, Literal
 
-from millrace.engine.plan import LATE, LATE_FIELDS, QueryOptions, QueryPlan, StreamDefinition
+from millrace.engine.plan import CHANGE_STREAM, LATE, LATE_FIELDS, QueryOptions, QueryPlan, StreamDefinition
 from millrace.protocol import TOMBSTONE_NAMES, Field, Refuse, Schema, Type
 from millrace.sql import syntax as s
 from millrace.sql.binder import TIME_NAME, Binder
@@ -56,6 +56,7 @@ from millrace.sql.planned import (
     ShowCreate,
     SinkDefinition,
     Unchanged,
+    is_changes,
 )
 from millrace.sql.queries import QueryPlanner, upstream
 from millrace.sql.renamed_column import rename_in_readers as rename_column_in_readers
@@ -698,6 +699,8 @@ def _show_create(statement: s.Statement, body: s.ShowCreateStatement, catalog: C
 
 def _describe(statement: s.Statement, body: s.DescribeStatement, catalog: Catalog) -> Describe:
     name = body.name.text
+    if body.kind in (None, "stream") and is_changes(body.name, body.part):
+        return Describe("stream", CHANGE_STREAM.name)
     kinds: Mapping[Kind, Mapping[str, Any]] = {
         "stream": catalog.streams,
         "query": catalog.queries,

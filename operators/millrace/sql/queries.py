@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from millrace.engine.plan import Namer, Node, QueryOptions, QueryPlan, StreamDefinition
+from millrace.engine.plan import CHANGE_STREAM, Namer, Node, QueryOptions, QueryPlan, StreamDefinition
 from millrace.operators.frame.spec import Spec
 from millrace.operators.frame.windows import RowWindow
 from millrace.protocol import TOMBSTONE_NAMES, Refuse, Schema, Type
@@ -27,7 +27,7 @@ from millrace.sql.joins import FromPlanner
 from millrace.sql.joint import joint_window
 from millrace.sql.ordering import in_event_order, stamp_rows
 from millrace.sql.parser import written
-from millrace.sql.planned import Catalog
+from millrace.sql.planned import Catalog, is_changes
 from millrace.sql.ranked import limit_rows, missing_limit, number_rows, row_numbers, without_number
 from millrace.sql.retimed import retime_for_window
 from millrace.sql.sequences import key_of
@@ -523,6 +523,8 @@ class QueryPlanner:
     def _named_source(self, source: s.NamedTable, scope: Mapping[str, _Cte]) -> Relation:
         name = source.name.text
         if source.part is not None:
+            if is_changes(source.name, source.part):
+                return replace(self._stream(CHANGE_STREAM), alias=source.part.text)
             return self._late(source, name, source.part, scope)
         if name in scope:
             cte = scope[name]

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum, StrEnum
 from typing import Final, NamedTuple
 
-from millrace.engine.plan import origin_of
+from millrace.engine.plan import CHANGE_STREAM, origin_of
 from millrace.protocol import MillraceError
 
 
@@ -123,7 +123,7 @@ class Grant(NamedTuple):
 
 EVERYTHING: Final = (Grant(Role.ADMIN),)
 
-_NAME: Final = re.compile(r"[\w-]{1,128}", re.ASCII)
+_NAME: Final = re.compile(rf"[\w-]{{1,128}}|{re.escape(CHANGE_STREAM.name)}", re.ASCII)
 
 
 class BadGrantError(MillraceError):
@@ -144,6 +144,10 @@ def parse_grant(text: str) -> Grant:
     wrong = sorted(name for name in scope if not _NAME.fullmatch(name))
     if wrong:
         raise BadGrantError(f"{text}: expected names of streams and queries with commas between, got {wrong[0]!r}")
+    if role is Role.FEED and CHANGE_STREAM.name in scope:
+        raise BadGrantError(
+            f"{text}: only the server writes {CHANGE_STREAM.name}; read:{CHANGE_STREAM.name} lets a client read it"
+        )
     if role is Role.ADMIN:
         raise BadGrantError(f"{text}: the role admin is for the whole server; use change:{names}, or admin alone")
     return Grant(role, scope)

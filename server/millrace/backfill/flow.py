@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from millrace.engine.plan import Node, QueryPlan, StreamDefinition
+from millrace.engine.plan import CHANGE_STREAM, Node, QueryPlan, StreamDefinition
 from millrace.protocol import Refuse, Schema
 from millrace.sql import Catalog
 from millrace.sql.explain import equality
@@ -120,6 +120,8 @@ def flow_of(catalog: Catalog, name: str) -> Flow:
         if query.name in wanted:
             wanted.update(query.reads_queries)
     queries = {one: query for one, query in catalog.queries.items() if one in wanted}
+    if any(CHANGE_STREAM.name in query.reads_streams for query in queries.values()):
+        raise Refuse(f"query {name} reads {CHANGE_STREAM.name}, which has no history", code="no_past")
     read = {stream.removesuffix(".late") for query in queries.values() for stream in query.reads_streams}
     streams = {one: stream for one, stream in catalog.streams.items() if one in read}
     return Flow(Catalog(streams, queries), name)

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from millrace.changes.names import nearest
 from millrace.engine.events import Answered, Arrived, ProducerForgotten, Punctuated, Sequenced
-from millrace.engine.plan import StreamDefinition, origin_of
+from millrace.engine.plan import CHANGE_STREAM, StreamDefinition, origin_of
 from millrace.formats.decoder import StreamDecoder, TooFarAheadError, check_promise
 from millrace.net.sink import Count
 from millrace.observe.logs import sparing
@@ -282,6 +282,8 @@ class Feeds:
     def _find(self, stream: str) -> _Stream:
         found = self._streams.get(stream)
         if found is None:
+            if stream == CHANGE_STREAM.name:
+                raise Refuse(f"{stream} cannot be fed: it contains what the server has changed", code="unknown_stream")
             origin = origin_of(stream)
             if origin in self._streams:
                 text = f"{stream} cannot be fed: it contains the late tuples of {origin}; feed {origin}"

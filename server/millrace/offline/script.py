@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from millrace.engine.events import AddQuery, AddStream, CommandBody, DropQuery, DropStream, ReplaceQuery
-from millrace.engine.plan import QueryPlan, StreamDefinition
+from millrace.engine.plan import CHANGE_STREAM, QueryPlan, StreamDefinition
 from millrace.offline.files import STANDARD, refuse_file
 from millrace.protocol import Refuse
 from millrace.sql import (
@@ -126,12 +126,14 @@ def _ordered(statement: Statement, name: str, order: str) -> Statement:
 
 
 def _refuse_for_servers(statement: Statement, planned: Planned) -> None:
-    """Statements about what only a running server has."""
+    """Refuse statements about what only a running server has."""
     match planned:
         case Insert(stream):
             hint = f"remove INSERT and read the rows from a file with --input {stream}=FILE"
         case Show() | Describe() | ExplainRunning(_, True):
             hint = "send it to a server with `millrace sql`"
+        case CreateQuery(made) | (QueryPlan() as made) if CHANGE_STREAM.name in made.reads_streams:
+            hint = f"{CHANGE_STREAM.name} has what a server changes"
         case _:
             return
     raise SqlError(statement.text, statement.body.span.start, f"this statement needs a running server: {hint}")

@@ -24,7 +24,7 @@ from millrace.changes.decisions import ComponentDecisions, Decisions, about_quer
 from millrace.changes.drop_query import DropQuery
 from millrace.changes.edits import RowChoice
 from millrace.changes.effects import AddOutlet, AlterFeeds, Effect, FollowStream, ForgetStream
-from millrace.changes.ledger import Applied, Ledger
+from millrace.changes.ledger import Applied, Ledger, row_of
 from millrace.changes.names import formerly
 from millrace.changes.pruning import prune
 from millrace.changes.rename_query import RenameQuery
@@ -36,7 +36,7 @@ from millrace.engine import events, shadow, views
 from millrace.engine.engine import Engine
 from millrace.engine.events import CommandBody
 from millrace.engine.graph.rewire import sharing
-from millrace.engine.plan import StreamDefinition
+from millrace.engine.plan import CHANGE_STREAM, StreamDefinition
 from millrace.history.archive import Archive
 from millrace.net.feeds import Feeds
 from millrace.net.inserts import Inserts
@@ -411,6 +411,8 @@ class Catalog:
         self._metrics.count_punctuations()
         entry = self._entry(plans, undoes) if self.keeper.loaded else None
         counts = new_counts(effects)
+        read = any(CHANGE_STREAM.name in query.reads_streams for query in after.queries.values())
+        row = row_of(entry) if read and entry is not None else None
 
         def obeyed() -> None:
             """Within the engine's step, before it emits any row of a new query."""
@@ -420,9 +422,9 @@ class Catalog:
             with self._archive.prepared(new_streams(effects)):
                 note = self._note(effects, after, entry, counts, files) if self._runner.recorded else None
                 if len(commands) == 1 and not together:
-                    answers = [await self._command(commands[0], obeyed, note)]
+                    answers = [await self._command(commands[0], obeyed, note, row)]
                 else:
-                    answers = await self._command(events.Change(commands), obeyed, note)
+                    answers = await self._command(events.Change(commands), obeyed, note, row)
         except BaseException:
             abandon(files)
             raise
@@ -508,10 +510,14 @@ class Catalog:
             raise Refuse("the server is ending: send this again once it has started again", code="shutting_down")
 
     def _command(
-        self, body: CommandBody, obeyed: Callable[[], None] | None = None, note: Any = None
+        self,
+        body: CommandBody,
+        obeyed: Callable[[], None] | None = None,
+        note: Any = None,
+        row: tuple[Any, ...] | None = None,
     ) -> asyncio.Future[Any]:
         """Send the engine a command of the current change."""
-        return self._runner.command(body, obeyed, self.keeper.took.add, note)
+        return self._runner.command(body, obeyed, self.keeper.took.add, note, row)
 
     def _tell(self, label: ChangeLabel, result: str, reason: str | None = None) -> None:
         """Count a change, and log it."""

@@ -2,35 +2,22 @@
 
 Rule: the row of change n has the sequence number n. A row never changes: that a change was undone is the row of another
 one. The rows are made of the ledger, so they are as durable as it is, and a start or a promotion makes them again.
+Queries get each row in the step of its change, from the engine's stream of the same name.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from millrace.changes.ledger import KEPT, Applied
+from millrace.changes.ledger import KEPT, Applied, row_of
+from millrace.engine.plan import CHANGE_STREAM
 from millrace.net.sink import Outlet, Retention, new_history
-from millrace.protocol import Field, Schema, Type
 from millrace.values.batch import Batch
 
 if TYPE_CHECKING:
     from millrace.run.daemon import Daemon
-
-NAME: Final = "millrace.changes"
-SCHEMA: Final = Schema(
-    (
-        Field("number", Type.BIGINT, nullable=False),
-        Field("at", Type.TIMESTAMP, nullable=False),
-        Field("author", Type.TEXT, nullable=False),
-        Field("client", Type.TEXT, nullable=False),
-        Field("change", Type.TEXT, nullable=False),
-        Field("statements", Type.TEXT, nullable=False),
-        Field("undoes", Type.BIGINT),
-    )
-)
 
 
 class ChangeLog:
@@ -48,8 +35,10 @@ class ChangeLog:
         first = entries[0].number if entries else next_number
         history = new_history() if durability is None else _history(durability.server_id)
         keep = Retention(KEPT)
-        outlet = Outlet(NAME, SCHEMA, keep, lambda _: None, history=history, next_sequence=first)
-        self._daemon.runner.built_in[NAME] = self._outlet = outlet
+        outlet = Outlet(
+            CHANGE_STREAM.name, CHANGE_STREAM.schema, keep, lambda _: None, history=history, next_sequence=first
+        )
+        self._daemon.runner.built_in[CHANGE_STREAM.name] = self._outlet = outlet
         for entry in entries:
             self.add(entry)
         outlet.next_sequence = next_number
@@ -62,20 +51,8 @@ class ChangeLog:
 
 
 def rows_of(entries: Sequence[Applied]) -> Batch:
-    """Entries of the ledger as rows; `statements` has the changes as JSON, as `POST /api/v1/changes` takes them."""
-    rows = [
-        (
-            entry.number,
-            entry.at_us,
-            entry.author,
-            entry.client,
-            entry.text,
-            json.dumps(entry.changes, ensure_ascii=False),
-            entry.undoes,
-        )
-        for entry in entries
-    ]
-    return Batch.from_rows(SCHEMA, rows, [entry.at_us for entry in entries])
+    """Entries of the ledger as rows."""
+    return Batch.from_rows(CHANGE_STREAM.schema, list(map(row_of, entries)), [entry.at_us for entry in entries])
 
 
 def _history(server_id: bytes) -> str:

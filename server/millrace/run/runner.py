@@ -363,12 +363,13 @@ class Runner:
         obeyed: Callable[[], None] | None = None,
         took: Callable[[float], None] | None = None,
         note: Any = None,
+        row: tuple[Any, ...] | None = None,
     ) -> asyncio.Future[Any]:
         """Ask the engine for something; the future has its answer, or its refusal as an exception.
 
         `obeyed` is called before any row is delivered that the engine emits afterwards. `took` receives the number of
         seconds that tuples waited for it: the step, once for all its commands with the same `took`, and `obeyed`.
-        `note` is recorded with the step, if steps are recorded.
+        `note` is recorded with the step, if steps are recorded. `row` enters the stream of changes with the command.
         """
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self._ended:
@@ -383,7 +384,7 @@ class Runner:
         self._last_command += 1
         self._answers[self._last_command] = _Asked(future, obeyed, took or _ignore, note)
         self._reconfigures = self._reconfigures or _may_change_graph(body)
-        self.submit(Command(self._last_command, body))
+        self.submit(Command(self._last_command, body, row))
         return future
 
     def open_feed(self, stream: str, feed: str, peer: FeedPeer, *, can_answer: bool) -> None:

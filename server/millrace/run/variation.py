@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from millrace.engine.engine import Engine
 from millrace.engine.events import AddQuery, AddStream, Change, Command, CommandBody, Event, ReplaceQuery, SetStrategy
-from millrace.engine.plan import LATE, POLICIES, QueryPlan, StreamDefinition
+from millrace.engine.plan import POLICIES, QueryPlan, StreamDefinition, is_side_stream
 from millrace.engine.scheduler.table import Strategy
 from millrace.protocol import Refuse
 from millrace.sql import AlterStatement, Catalog, CreateQuery, SqlError, parse, plan
@@ -112,7 +112,7 @@ class Variation:
 def catalog_of(engine: Engine) -> Catalog:
     """The definitions that an engine has."""
     streams: dict[str, StreamDefinition] = {
-        name: stream.definition for name, stream in engine.streams_by_name.items() if not name.endswith(LATE)
+        name: stream.definition for name, stream in engine.streams_by_name.items() if not is_side_stream(name)
     }
     queries: dict[str, QueryPlan] = {name: query.plan for name, query in engine.queries_by_name.items()}
     return Catalog(streams=streams, queries=queries)

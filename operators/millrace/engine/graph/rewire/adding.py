@@ -11,7 +11,7 @@ from millrace.engine.events import AddQuery, AddStream, DropQuery, DropStream
 from millrace.engine.graph import edges
 from millrace.engine.graph.rewire import pausing, sharing
 from millrace.engine.graph.rewire.rewiring import Rewiring, carry_out, connect
-from millrace.engine.plan import Node, QueryPlan, names
+from millrace.engine.plan import CHANGE_STREAM, Node, QueryPlan, StreamDefinition, names, origin_of
 from millrace.engine.queries import Query
 from millrace.engine.scheduler.table import Strategy
 from millrace.operators.build import build
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def add(engine: Engine, command: AddQuery) -> NewQueryReply:
     plan = command.plan
     engine.refuse_taken(plan.name)
-    with late_streams(engine, plan):
+    with side_streams(engine, plan):
         query = make(engine, plan, None if command.strategy is None else Strategy.parse(command.strategy))
     if seam.is_gated(plan):
         pausing.leave(engine, query, seam.CATCHING_UP)
@@ -37,13 +37,14 @@ def add(engine: Engine, command: AddQuery) -> NewQueryReply:
 
 
 @contextmanager
-def late_streams(engine: Engine, plan: QueryPlan) -> Iterator[None]:
-    """A side stream of late tuples exists from the first query that reads it on; if that is refused, it does not."""
+def side_streams(engine: Engine, plan: QueryPlan) -> Iterator[None]:
+    """A stream of late tuples or of changes exists from the first query that reads it on; if that is refused, it does
+    not."""
     added = []
     for name in plan.reads_streams:
-        origin = engine.streams_by_name.get(name.removesuffix(".late"))
-        if name not in engine.streams_by_name and name.endswith(".late") and origin is not None:
-            streams.add(engine, AddStream(origin.definition.late))
+        definition = None if name in engine.streams_by_name else _side_stream(engine, name)
+        if definition is not None:
+            streams.add(engine, AddStream(definition))
             added.append(name)
     try:
         yield
@@ -51,6 +52,13 @@ def late_streams(engine: Engine, plan: QueryPlan) -> Iterator[None]:
         for name in added:
             streams.drop(engine, DropStream(name))
         raise
+
+
+def _side_stream(engine: Engine, name: str) -> StreamDefinition | None:
+    if name == CHANGE_STREAM.name:
+        return CHANGE_STREAM
+    origin = engine.streams_by_name.get(origin_of(name) or "")
+    return None if origin is None else origin.definition.late
 
 
 def make(

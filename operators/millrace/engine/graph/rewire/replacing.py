@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from millrace.engine.events import ReplaceQuery
-from millrace.engine.graph.rewire.adding import build_nodes, late_streams
+from millrace.engine.graph.rewire.adding import build_nodes, side_streams
 from millrace.engine.graph.rewire.rewiring import Rewiring, carry_out
 from millrace.engine.plan import Node, QueryPlan, names
 from millrace.engine.queries import Query, refuse_catching_up
@@ -104,7 +104,7 @@ def replace_query(engine: Engine, command: ReplaceQuery) -> ReplaceReply:
     plan = _continued(plan, query.plan, same)
     old = dict(zip((node.name for node in query.plan.nodes), query.operators, strict=True))
     continued = {name: old[before] for name, before in same.items()}
-    with late_streams(engine, plan):
+    with side_streams(engine, plan):
         operators = build_nodes(engine, plan, continued)
         if inlets:
             _check_readers(query, plan, old[query.plan.output], operators[plan.output], inlets)
