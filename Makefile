@@ -8,6 +8,7 @@
 #   make check-api [QUESTIONS=500]   ask the admin API many strange questions, made from its OpenAPI
 #   make torture [KILLS=200] [MINUTES=20] [SEED=1]   kill a server under load again and again: nothing lost, doubled or reordered
 #   make soak [MINUTES=10]   a server with four times the load it can carry, and with clients that misbehave: goodput and latencies
+#   make attacks [SECONDS=20]   hostile clients, one kind after the other: memory, time, outcome, and the goodput of others
 #   make check-deploy        everything below deploy/ with the real tools: Prometheus, systemd, buildah, ... (as root, Debian)
 #   make check-spark         backfills on a cluster of processes, killed programs, every conformance case: many minutes
 #   make lint                ruff and formatting           make types       mypy --strict
@@ -33,7 +34,7 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help setup server demo docs docs-site record test test-pure check fuzz fuzz-long check-api torture soak check-deploy check-spark lint types format bench race figures simulate sbom audit lock clean distclean need-python
+.PHONY: help setup server demo docs docs-site record test test-pure check fuzz fuzz-long check-api torture soak attacks check-deploy check-spark lint types format bench race figures simulate sbom audit lock clean distclean need-python
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -84,6 +85,9 @@ torture: setup
 
 soak: setup
 	@$(BIN)/python -m bench.soak --minutes $(or $(MINUTES),10)
+
+attacks: setup
+	@$(BIN)/python -m bench.attacks --seconds $(or $(SECONDS),20)
 
 check-deploy: setup
 	@deploy/check.sh $(BIN)/python build/prove-image

@@ -21,6 +21,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import socket
 import statistics
 import subprocess
@@ -28,7 +29,6 @@ import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,6 +51,8 @@ ROWS: Final = 256
 HEALTHY_SECONDS: Final = 0.25
 # `millrace top` looks every two seconds.
 TOP_SECONDS: Final = 1.0
+# Between two looks at the server's memory.
+LOOK_SECONDS: Final = 0.05
 # One turn with an attack, and one without.
 TURN_SECONDS: Final = 3.0
 # The start of a turn, in which its clients connect.
@@ -63,6 +65,8 @@ BUSY: Final = 50
 OPEN: Final = 500
 # No client lives longer, even if nothing ends it.
 MOST_SECONDS: Final = 3_600.0
+# What the clients show to a server that requires a token.
+TOKEN: Final = os.environ.get("MILLRACE_TOKEN")
 
 
 # -- clients, each in a process ----------------------------------------------------------------------------------------
@@ -77,7 +81,7 @@ class Feed(Sender):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self.say(Hello(PROTOCOL, self.name, None))
+        self.say(Hello(PROTOCOL, self.name, TOKEN))
         self.say(Open(0, self.stream, None, self.name))
 
     def data_received(self, data: bytes) -> None:
@@ -116,7 +120,7 @@ class Reader(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         write = cast(asyncio.Transport, transport).write
-        write(frame(encode(Hello(PROTOCOL, "reader", None))))
+        write(frame(encode(Hello(PROTOCOL, "reader", TOKEN))))
         write(frame(encode(Subscribe(0, self.query, credit=2**31))))
 
     def data_received(self, data: bytes) -> None:
@@ -158,7 +162,7 @@ async def idling(host: str, port: int) -> None:
 
     class Idle(asyncio.Protocol):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
-            cast(asyncio.Transport, transport).write(frame(encode(Hello(PROTOCOL, "idle", None))))
+            cast(asyncio.Transport, transport).write(frame(encode(Hello(PROTOCOL, "idle", TOKEN))))
 
     for _ in range(IDLE):
         await loop.create_connection(Idle, host, port)
@@ -177,7 +181,7 @@ def trickling(host: str, port: int, query: str) -> None:
     """Read one byte a second."""
     with socket.create_connection((host, port)) as peer:
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-        peer.sendall(frame(encode(Hello(PROTOCOL, "trickle", None))))
+        peer.sendall(frame(encode(Hello(PROTOCOL, "trickle", TOKEN))))
         peer.sendall(frame(encode(Subscribe(0, query, credit=2**31))))
         until = time.monotonic() + MOST_SECONDS
         while time.monotonic() < until and peer.recv(1):
@@ -224,19 +228,26 @@ def client(arguments: Sequence[str]) -> None:
 
 
 class Client:
-    """A running client, and the last number that it has printed."""
+    """A running client of a program, and the last line that it has printed."""
 
-    def __init__(self, *arguments: str) -> None:
-        command = [sys.executable, "-m", "bench.soak", "--client", *arguments]
-        self.number = 0
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def __init__(self, *arguments: str, program: str = "bench.soak", token: str | None = None) -> None:
+        command = [sys.executable, "-m", program, "--client", *arguments]
+        self.said = "0"
+        environment = {**os.environ, **({} if token is None else {"MILLRACE_TOKEN": token})}
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            self.number = int(line)
+            self.said = line.strip()
+
+    @property
+    def number(self) -> int:
+        return int(self.said)
 
     def end(self) -> None:
         assert self._process.stdin is not None
@@ -249,21 +260,27 @@ class Client:
 
 
 class Probes:
-    """How long the server takes for `/-/healthy`, and for a look of `millrace top`."""
+    """How long the server takes for `/-/healthy`, and for a look of `millrace top`; and the most memory it has."""
 
     def __init__(self, server: Daemon) -> None:
         self.healthy: list[float] = []
         self.top: list[float] = []
         self.modes: set[str] = set()
+        self.resident_bytes = 0
         self._server = server
         self._ended = threading.Event()
-        self._threads = [threading.Thread(target=one, daemon=True) for one in (self._ask_healthy, self._ask_top)]
+        self._threads = [
+            threading.Thread(target=one, daemon=True) for one in (self._ask_healthy, self._ask_top, self._look)
+        ]
         for one in self._threads:
             one.start()
 
     def _get(self, path: str) -> bytes:
-        with urllib.request.urlopen(f"{self._server.admin}{path}", timeout=60) as answer:
-            return cast(bytes, answer.read())
+        return self._server.ask(path, timeout=60)
+
+    def _look(self) -> None:
+        while not self._ended.wait(LOOK_SECONDS):
+            self.resident_bytes = max(self.resident_bytes, self._server.resident_bytes())
 
     def _ask_healthy(self) -> None:
         while not self._ended.wait(HEALTHY_SECONDS):
@@ -290,7 +307,7 @@ class Probes:
 @dataclass(slots=True)
 class Outcome:
     """Of one attack: acknowledged tuples per second, and per second of the server's processor, without it and with it;
-    and the answers to the probes during the attack."""
+    the answers to the probes during the attack; by how many bytes it made the server grow; what its client said."""
 
     name: str
     without: list[tuple[float, float]] = field(default_factory=list)
@@ -298,6 +315,8 @@ class Outcome:
     healthy: list[float] = field(default_factory=list)
     top: list[float] = field(default_factory=list)
     modes: set[str] = field(default_factory=set)
+    grown: int = 0
+    said: str = ""
 
     @property
     def share(self) -> float:
@@ -333,22 +352,29 @@ class Soak:
         self.server = server
         self.folder = folder
         self.acknowledged = 0
+        self.said = ""
         server.sql(SQL)
+
+    def client(self, kind: str, *arguments: str) -> Client:
+        return Client(kind, self.server.listen, *arguments, token=self.server.token)
 
     def attack(self, name: str, seconds: float) -> Outcome:
         """Turns with and without the attack, for so long."""
         outcome, until = Outcome(name), time.monotonic() + seconds
         rate = 0.0 if name == "overload" else float(PACED)
-        feed = Client("feed", self.server.listen, "packets", "1", str(rate), f"{name}-")
-        reader = Client("read", self.server.listen, "some")
+        feed = self.client("feed", "packets", "1", str(rate), f"{name}-")
+        reader = self.client("read", "some")
         time.sleep(1.0)
         while time.monotonic() < until:
             outcome.without.append(self._turn([feed]))
+            before = self.server.resident_bytes()
             probes = Probes(self.server)
-            with self._attackers(name) as attackers:
-                helpers = [one for one in attackers if name in ("overload", "idle")]
-                outcome.during.append(self._turn([feed, *helpers]) if name == "overload" else self._turn([feed]))
+            with self.attackers(name) as attackers:
+                helpers = attackers if name == "overload" else []
+                outcome.during.append(self._turn([feed, *helpers]))
             probes.end()
+            outcome.grown = max(outcome.grown, probes.resident_bytes - before)
+            outcome.said = self.said
             outcome.healthy += probes.healthy
             outcome.top += probes.top
             outcome.modes |= probes.modes
@@ -367,24 +393,24 @@ class Soak:
         return tuples / took, tuples / max(self.server.processor_seconds() - used, 1e-9)
 
     @contextlib.contextmanager
-    def _attackers(self, name: str) -> Iterator[list[Client]]:
-        """The clients of an attack."""
-        listen = self.server.listen
+    def attackers(self, name: str) -> Iterator[list[Client]]:
+        """The clients of an attack: those that feed the same stream."""
+        client = self.client
         feeds: list[Client] = []
         others: list[Client] = []
         match name:
             case "overload":
-                feeds = [Client("feed", listen, "packets", "3", "0", f"more{time.monotonic_ns()}-")]
+                feeds = [client("feed", "packets", "3", "0", f"more{time.monotonic_ns()}-")]
             case "idle":
-                others = [Client("idle", listen)]
-                feeds = [Client("feed", listen, "packets", str(BUSY), "500", f"busy{time.monotonic_ns()}-")]
+                others = [client("idle")]
+                feeds = [client("feed", "packets", str(BUSY), "500", f"busy{time.monotonic_ns()}-")]
             case "trickle":
-                others = [Client("feed", listen, "other", "1", "20000", f"t{time.monotonic_ns()}-")]
-                others += [Client("trickle", listen, "all_rows")]
+                others = [client("feed", "other", "1", "20000", f"t{time.monotonic_ns()}-")]
+                others += [client("trickle", "all_rows")]
             case "stranger":
-                others = [Client("stranger", listen)]
+                others = [client("stranger")]
             case "sink":
-                others = [Client("feed", listen, "other", "1", "20000", f"s{time.monotonic_ns()}-")]
+                others = [client("feed", "other", "1", "20000", f"s{time.monotonic_ns()}-")]
                 path = self.folder / "full" / "rows.jsonl"
                 self.server.sql(
                     f"CREATE SINK full FROM all_rows WITH (type = 'file', path = '{path}', on_slow = 'drop_oldest');"

@@ -15,7 +15,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from bench.figure import Figure, best_of
 from bench.sender import GROUPS, Grouped, Repeated
@@ -41,15 +41,24 @@ CREATE QUERY counted AS SELECT a.k, a.v, b.v AS w FROM packets a JOIN packets b
 
 @dataclass(frozen=True, slots=True)
 class Daemon:
-    """A running daemon: its process and its two addresses."""
+    """A running daemon: its process, its two addresses, and the token that it requires."""
 
     pid: int
     listen: str
     admin: str
+    token: str | None = None
+
+    def ask(self, path: str, body: bytes | None = None, timeout: float = 30) -> bytes:
+        """The answer to GET, or with a body to POST of JSON."""
+        headers = {"Content-Type": "application/json"}
+        if self.token is not None:
+            headers["Authorization"] = f"Bearer {self.token}"
+        request = urllib.request.Request(f"{self.admin}{path}", body, headers)
+        with urllib.request.urlopen(request, timeout=timeout) as answer:
+            return cast(bytes, answer.read())
 
     def get(self, path: str) -> Any:
-        with urllib.request.urlopen(f"{self.admin}{path}", timeout=30) as answer:
-            return json.load(answer)
+        return json.loads(self.ask(path))
 
     def is_ready(self) -> bool:
         try:
@@ -59,22 +68,14 @@ class Daemon:
             return False
 
     def post(self, path: str) -> Any:
-        request = urllib.request.Request(f"{self.admin}{path}", b"", method="POST")
-        with urllib.request.urlopen(request, timeout=120) as answer:
-            return json.load(answer)
+        return json.loads(self.ask(path, b"", timeout=120))
 
     def sql(self, text: str) -> None:
-        request = urllib.request.Request(
-            f"{self.admin}/api/v1/sql",
-            json.dumps({"sql": text}).encode(),
-            {"Content-Type": "application/json"},
-        )
-        urllib.request.urlopen(request, timeout=30).close()
+        self.ask("/api/v1/sql", json.dumps({"sql": text}).encode())
 
     def counted(self, metric: str) -> float:
         """The sum of a metric over its labels."""
-        with urllib.request.urlopen(f"{self.admin}/metrics", timeout=30) as answer:
-            lines = answer.read().decode().splitlines()
+        lines = self.ask("/metrics").decode().splitlines()
         return sum(
             float(line.rpartition(" ")[2]) for line in lines if line.partition(" ")[0].partition("{")[0] == metric
         )
@@ -90,16 +91,22 @@ class Daemon:
 
 
 @contextlib.contextmanager
-def daemon(environment: Mapping[str, str] | None = None, folder: str | None = None) -> Iterator[Daemon]:
+def daemon(
+    environment: Mapping[str, str] | None = None,
+    folder: str | None = None,
+    *,
+    token: str | None = None,
+    python: str = sys.executable,
+) -> Iterator[Daemon]:
     """A separate daemon on free loopback ports with settings from `environment`, stopped with SIGTERM. It has a data
-    directory if there is a `folder`."""
+    directory if there is a `folder`. The settings name a file with the `token`, if it requires one."""
     listen, admin = (f"127.0.0.1:{port}" for port in free_ports(2))
-    command = [sys.executable, "-c", "from millrace.cli.main import main; main()", "serve"]
+    command = [python, "-c", "from millrace.cli.main import main; main()", "serve"]
     command += ["--listen", listen, "--admin", admin, *(["--data-dir", folder, "--no-token"] if folder else [])]
     variables = {**os.environ, **(environment or {})}
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=variables) as process:
         try:
-            found = Daemon(process.pid, listen, f"http://{admin}")
+            found = Daemon(process.pid, listen, f"http://{admin}", token)
             while not found.is_ready():
                 if process.poll() is not None:
                     raise RuntimeError(f"the daemon ended at once with {process.returncode}")
