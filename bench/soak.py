@@ -490,8 +490,9 @@ CREATE QUERY pairs AS SELECT g.src, o.len FROM grow g JOIN shifted o ON g.src = 
 """
 
 
-def grow(seconds: float) -> bool:
-    """A query that takes all memory again and again; whether the server and the rows of others outlived it."""
+def grow(seconds: float, rate: float) -> bool:
+    """A query that takes all memory again and again, of feeds with this rate each, or as fast as their credit allows;
+    whether the server and the rows of others outlived it."""
     with (
         tempfile.TemporaryDirectory() as folder,
         daemon({"MILLRACE_SERVER__MEMORY": "300 MB"}, folder) as server,
@@ -500,7 +501,7 @@ def grow(seconds: float) -> bool:
         server.sql(SQL + GROWING)
         steady = Client("feed", server.listen, "packets", "1", str(PACED), "steady-")
         others = [Client("idle", server.listen), Client("trickle", server.listen, "all_rows")]
-        others += [Client("feed", server.listen, stream, "1", "0", "grow-") for stream in ("grow", "other")]
+        others += [Client("feed", server.listen, stream, "1", str(rate), "grow-") for stream in ("grow", "other")]
         peak, used, failed, began = 0, 0, set(), time.monotonic()
         while time.monotonic() - began < seconds and not failed:
             time.sleep(0.5)
@@ -531,7 +532,7 @@ LEAST: Final = {"overload": 0.90}
 LEAST_BESIDE: Final = 0.95
 
 
-def soak(seconds: float, attacks: Sequence[str] = ATTACKS) -> bool:
+def soak(seconds: float, attacks: Sequence[str] = ATTACKS, rate: float = 0.0) -> bool:
     """All attacks, each for its share of the time; whether everything held that can be judged on a busy machine."""
     with (
         tempfile.TemporaryDirectory() as text,
@@ -542,7 +543,7 @@ def soak(seconds: float, attacks: Sequence[str] = ATTACKS) -> bool:
         holds = True
         for name in attacks:
             if name == "memory":
-                holds &= grow(seconds / len(attacks))
+                holds &= grow(seconds / len(attacks), rate)
                 continue
             if name == "sink" and not has_disk:
                 print("sink       left out: this user may not mount a small file system")
@@ -559,8 +560,9 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.soak", description=__doc__.partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--attack", action="append", choices=ATTACKS)
+    parser.add_argument("--rate", type=float, default=0.0, help="tuples a second of each feed of the attack memory")
     chosen = parser.parse_args(arguments)
-    return 0 if soak(chosen.minutes * 60, chosen.attack or ATTACKS) else 1
+    return 0 if soak(chosen.minutes * 60, chosen.attack or ATTACKS, chosen.rate) else 1
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ class Moment:
 
 def save_here(self: Durability, lsn: int) -> int:
     """What a child process does, in the process that is recorded."""
-    self._checkpoints.write_state(lsn, self._daemon.engine.save())
+    self._checkpoints.write_state(lsn, *self._daemon.engine.save_parts())
     return os.posix_spawn("/bin/true", ["true"], os.environ)
 
 

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections import deque
+from typing import Any
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from millrace.engine import saving
+from millrace.engine import saved_parts, saving
 from millrace.engine.engine import Engine
 from millrace.engine.events import AlterStream, FeedOpened, PauseQuery, SetBreak, SetStrategy, WatchProgress
 from millrace.engine.plan import POLICIES
 from millrace.engine.time.watermarks import Timers
 from millrace.operators.source.source import Clocking
-from millrace.protocol import Refuse
+from millrace.protocol import Field, Refuse, Type
+from millrace.values.texts import texts_from
+from tests.depth import examples
 from tests.engine.graphs import Bench, arrive, external, figure_4, give_tv, path, plan, union
 
 
@@ -34,6 +42,56 @@ def test_saving_and_restoring_is_the_identity() -> None:
     bench = busy_bench()
     saved = bench.engine.save()
     assert Engine.restore(saved).save() == saved
+
+
+PLAIN: st.SearchStrategy[Any] = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**63), 2**64 - 1),
+    st.floats(),
+    st.text(max_size=40),
+    st.binary(max_size=300),
+    st.integers(0, 300).map(lambda size: np.arange(size) * 3),
+    st.integers(0, 300).map(lambda size: np.arange(2 * size)[::2]),
+    st.just(np.array(["a", None], object)),
+    st.lists(st.text(max_size=9), max_size=60).map(lambda texts: texts_from(texts, False)),
+    st.just(Field("k", Type.BIGINT)),
+)
+NESTED = st.recursive(
+    PLAIN,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=20),
+        st.lists(inner, max_size=4).map(tuple),
+        st.dictionaries(st.text(max_size=3), inner, max_size=4),
+        st.lists(inner, max_size=4).map(deque),
+    ),
+)
+
+
+@pytest.mark.parametrize("large", [1, 16, 200, 2**14])
+@pytest.mark.parametrize("visited", [0, 3, 4_096])
+def test_the_parts_together_are_the_bytes(large: int, visited: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saved_parts, "LARGE", large)
+    monkeypatch.setattr(saved_parts, "VISITED", visited)
+
+    @settings(max_examples=examples(60))
+    @given(NESTED)
+    def check(value: Any) -> None:
+        assert b"".join(saved_parts.pack_parts(value)) == saving.pack(value)
+
+    check()
+    engine = busy_bench().engine
+    assert b"".join(engine.save_parts()) == engine.save()
+
+
+def test_parts_copy_no_large_array() -> None:
+    value = {"state": [(1, [np.arange(10**6), np.arange(10**6) > 5]), texts_from(["x" * 100] * 10**4, False)]}
+    tracemalloc.start()
+    parts = saved_parts.pack_parts(value)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert sum(map(len, parts)) > 10**7
+    assert peak < 3 * 10**6  # texts are copied once
 
 
 def test_a_restored_engine_gives_the_same_effects_to_the_byte() -> None:

@@ -238,6 +238,42 @@ def text_of(logs):
     return [line["event"] for line in logs if "memory" in line["event"]]
 
 
+def test_memory_is_measured_often_while_it_grows(monkeypatch):
+    async def play():
+        gauge = Gauge(monkeypatch, 100 * 10**6)
+        async with running(SQL, **sections()) as daemon:
+            await daemon.budget.look(1)
+            for used, near in ((110, False), (130, True), (130, False), (100, False), (501, True), (501, True)):
+                gauge.used = used * 10**6
+                assert await daemon.budget.look(2) is near, used
+
+    asyncio.run(play())
+
+
+def test_a_checkpoint_waits_while_memory_is_short(tmp_path, monkeypatch):
+    """Its child process would copy pages; the journal is not to grow without a bound either."""
+
+    async def play():
+        gauge = Gauge(monkeypatch, 100 * 10**6)
+        async with running(SQL, **sections(server={"data_dir": tmp_path})) as daemon:
+            durability = daemon.durability
+            due = daemon.settings.journal.checkpoint_bytes
+            for used, more, waits in (
+                (100, 1, False),
+                (880, 1, True),
+                (880, 3.9, True),
+                (880, 4, False),
+                (600, 1, False),
+            ):
+                gauge.used = used * 10**6
+                await daemon.budget.look(1)
+                durability._bytes = durability.recorder.bytes - int(more * due)
+                assert durability._is_due() is not waits, (used, more)
+            durability._bytes = durability.recorder.bytes
+
+    asyncio.run(play())
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_feeds_wait_then_rows_are_dropped_then_the_query_that_grows_most_fails(threads, monkeypatch):
     async def play():

@@ -34,6 +34,7 @@ from millrace.engine.graph.rewire import (
 from millrace.engine.plan import QueryPlan
 from millrace.engine.producers import PRODUCERS_KEPT, PRODUCERS_KEPT_US
 from millrace.engine.queries import Query
+from millrace.engine.saved_parts import Part, pack_parts
 from millrace.engine.scheduler import deciding, turns
 from millrace.engine.scheduler.chain import Chains
 from millrace.engine.scheduler.component import Stopwatch
@@ -459,6 +460,11 @@ class Engine:
         """The whole state, between two steps."""
         self.graph.settle()
         return saving.save(self)
+
+    def save_parts(self) -> list[Part]:
+        """The same bytes in parts, which must be written before the next step."""
+        self.graph.settle()
+        return pack_parts(saving.collect(self))
 
     @staticmethod
     def restore(data: bytes, *, stopwatch: Stopwatch | None = None, trace: bool = False) -> Engine:

@@ -48,7 +48,7 @@ LIMITS: Final = (
     "producers_kept_us",
 )
 
-_TUPLE, _OBJECT, _ENUM, _ARRAY, _OBJECTS, _TEXTS = range(1, 7)
+TUPLE, _OBJECT, _ENUM, ARRAY, _OBJECTS, TEXTS = range(1, 7)
 
 # The classes of plans by name. Another class is refused when it is saved.
 kinds()
@@ -67,17 +67,17 @@ def unpack(data: bytes) -> Any:
 
 def extend(value: Any) -> msgpack.ExtType:
     if isinstance(value, tuple):
-        return msgpack.ExtType(_TUPLE, pack(list(value)))
+        return msgpack.ExtType(TUPLE, pack(list(value)))
     if isinstance(value, deque):
-        return msgpack.ExtType(_TUPLE, pack(list(value)))
+        return msgpack.ExtType(TUPLE, pack(list(value)))
     if isinstance(value, Enum):
         return msgpack.ExtType(_ENUM, pack([_known(value), value.value]))
     if isinstance(value, np.ndarray):
         if value.dtype.hasobject:
             return msgpack.ExtType(_OBJECTS, pack(value.tolist()))
-        return msgpack.ExtType(_ARRAY, pack([value.dtype.str, value.tobytes()]))
+        return msgpack.ExtType(ARRAY, pack([value.dtype.str, value.tobytes()]))
     if isinstance(value, Texts):
-        return msgpack.ExtType(_TEXTS, pack(value.save()))
+        return msgpack.ExtType(TEXTS, pack(value.save()))
     if is_dataclass(value):
         return msgpack.ExtType(
             _OBJECT, pack([_known(value), [getattr(value, f.name) for f in fields(value) if f.init]])

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from millrace.engine.saved_parts import Part
 from millrace.formats.durable import make_folder, sync_folder
 from millrace.journal.steps import FORM, pack, unpack
 from millrace.protocol import MillraceError
@@ -73,12 +74,13 @@ class Checkpoints:
                 found.setdefault(lsn, set()).add(kind)
         return sorted(lsn for lsn, kinds in found.items() if kinds == {"state", "control"})
 
-    def write_state(self, lsn: int, state: bytes) -> None:
+    def write_state(self, lsn: int, *state: Part) -> None:
+        """Write the state of an engine, in one part or several."""
         _write(self._path(lsn, "state"), state)
 
     def write_control(self, lsn: int, control: dict[str, Any]) -> None:
         """Complete the checkpoint."""
-        _write(self._path(lsn, "control"), pack(control))
+        _write(self._path(lsn, "control"), [pack(control)])
 
     def read(self, lsn: int) -> Checkpoint:
         control, state = (_read(self._path(lsn, kind)) for kind in ("control", "state"))
@@ -131,14 +133,16 @@ def _parsed(path: Path) -> tuple[int, str, bool]:
     return int(match[1]), match[2], match[3] is not None
 
 
-def _write(path: Path, data: bytes | memoryview) -> None:
+def _write(path: Path, parts: Sequence[Part]) -> None:
     """A whole file under its final name, durable, or none."""
     aside = path.with_name(f"{path.name}.part{os.getpid()}")
-    view = memoryview(data)
-    head = _MAGIC + len(view).to_bytes(8, "big") + zlib.crc32(view).to_bytes(4, "big")
+    checksum = 0
+    for part in parts:
+        checksum = zlib.crc32(part, checksum)
+    head = _MAGIC + sum(map(len, parts)).to_bytes(8, "big") + checksum.to_bytes(4, "big")
     handle = os.open(aside, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        _write_all(handle, [memoryview(head), view])
+        _write_all(handle, list(map(memoryview, (head, *parts))))
         os.fsync(handle)
     finally:
         os.close(handle)

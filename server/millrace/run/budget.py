@@ -37,6 +37,8 @@ NEAR_SECONDS: Final = 0.02
 FAR_SECONDS: Final = 0.25
 # The share of the budget from which it may become short soon, and from which the growth of queries is recorded.
 NEAR: Final = 0.5
+# A growth by this share between two looks may make it short soon, too: a fast feed takes half a gigabyte in a second.
+GROWS: Final = 1 / 64
 # How often the sizes of queries are recorded, and how many records there are: the growth of the last minute.
 SAMPLE_SECONDS: Final = 5.0
 SAMPLES: Final = 12
@@ -87,6 +89,7 @@ class Budget:
         self._samples: deque[tuple[float, dict[str, int]]] = deque(maxlen=SAMPLES)
         self._acted: dict[str, float] = {}
         self._helpless = False
+        self._seen: int | None = None  # used at the last look
         self._failed_one = False  # since memory was returned to the system last
 
     # -- the account -------------------------------------------------------------------------------
@@ -194,8 +197,10 @@ class Budget:
             used = self.used()
         stage = shortage.look(now, used)
         near = used >= NEAR * shortage.budget
+        grows = self._seen is not None and used - self._seen >= GROWS * shortage.budget
+        self._seen = used
         if self._daemon.follows:
-            return near
+            return near or grows
         if near and self._may("sample", now, SAMPLE_SECONDS):
             await self._daemon.runner.at_rest()
             self._samples.append((now, self.query_bytes()))
@@ -208,7 +213,7 @@ class Budget:
             await self._fail(now)
         self._hold(shortage.holds, stage >= Stage.SHED)
         self._brake(shortage.holds)
-        return near
+        return near or grows
 
     def _may(self, action: str, now: float, seconds: float = SETTLE_SECONDS) -> bool:
         """Whether the last action of this kind has had its time."""

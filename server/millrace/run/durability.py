@@ -44,6 +44,7 @@ from millrace.run.following import Following
 from millrace.run.marks import Marks
 from millrace.run.recorder import ALONE, Recorder
 from millrace.run.recovery import Recovery, RecoveryError, RecoveryStopped
+from millrace.run.shortage import Stage
 from millrace.standby.alone import forget_alone, is_alone, note_alone
 from millrace.standby.epoch import Epoch, Epochs, Fence
 from millrace.standby.lease import PrimaryLease
@@ -59,6 +60,8 @@ log = structlog.get_logger()
 LOOK_SECONDS: Final = 1.0
 # How often the journal gets digests of the state, if steps were recorded meanwhile.
 MARK_SECONDS: Final = 10.0
+# While memory is short, a checkpoint waits until there is this much more journal than it is due for.
+SHORT_FACTOR: Final = 4
 # A checkpoint that could not be made is tried again after this time.
 RETRY_SECONDS: Final = 60.0
 # How long the end waits for the last checkpoint: one of 3 GB on a disk with 100 MB/s.
@@ -378,6 +381,8 @@ class Durability:
         age = time.monotonic() - self._made_at
         if self.following.suspicious:
             return True
+        if self._daemon.budget.stage >= Stage.SHED and more < SHORT_FACTOR * self._settings.checkpoint_bytes:
+            return False  # the pages that change while a child process saves them are copied
         return more >= self._settings.checkpoint_bytes or (more > 0 and age >= self._settings.checkpoint_seconds)
 
     @property
@@ -564,7 +569,7 @@ class Durability:
             # Nothing of the server may stay open: its ports and locks end with it, even while this child still writes.
             os.closerange(3, os.sysconf("SC_OPEN_MAX"))
             gc.disable()
-            self._checkpoints.write_state(lsn, self._daemon.engine.save())
+            self._checkpoints.write_state(lsn, *self._daemon.engine.save_parts())
         except BaseException:
             traceback.print_exc()
             os._exit(1)
