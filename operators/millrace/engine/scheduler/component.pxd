@@ -10,6 +10,7 @@ from millrace.operators.frame.operator cimport Counts
 cdef class Ready:
     cdef public dict queue, slopes
     cdef public long long preferred
+    cdef list _first
 
     cpdef add(self, operator)
     cpdef take(self)

@@ -42,14 +42,17 @@ class Ready:
     queue      sources, and operators after a break point or left with tuples, in the order of their arrival
     slopes     by operator under `chain`: the steepest in the queue has the next turn
     preferred  how often the steepest has gone before the one that has waited longest
+    _first     the first ones of the queue, in reverse: a dict whose first entries were deleted looks at all of these to
+               find its first
     """
 
-    __slots__ = ("preferred", "queue", "slopes")
+    __slots__ = ("_first", "preferred", "queue", "slopes")
 
     def __init__(self) -> None:
         self.queue: dict[Operator, None] = {}
         self.slopes: dict[Operator, float] = {}
         self.preferred = 0
+        self._first: list[Operator] = []
 
     def __bool__(self) -> bool:
         return bool(self.queue)
@@ -58,12 +61,20 @@ class Ready:
         self.queue[operator] = None
 
     def refill(self, operators: Iterable[Operator]) -> None:
+        self._first.clear()
         self.queue.clear()
         self.queue.update(dict.fromkeys(operators))
 
     def take(self) -> Operator:
         """The operator whose turn it is, which leaves the queue."""
-        operator = self._steepest() if self.slopes else next(iter(self.queue))
+        if self.slopes:
+            self._first.clear()
+            operator = self._steepest()
+        else:
+            if not self._first:
+                self._first.extend(self.queue)
+                self._first.reverse()
+            operator = self._first.pop()
         del self.queue[operator]
         return operator
 
@@ -83,6 +94,7 @@ class Ready:
             self.queue[row.ahead.operator] = None
         if not self.queue:
             return False
+        self._first.clear()
         self.queue.pop(row.operator, None)
         self.queue[row.operator] = None
         return True
