@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,6 +35,8 @@ from millrace.engine.events import (
     UnshareQuery,
     WatchProgress,
 )
+from millrace.engine.graph.graph import Graph
+from millrace.engine.graph.rewire import rewiring
 from millrace.engine.scheduler.table import Role, Row
 from millrace.operators.frame.idle_waiting import IdleWaiting
 from millrace.operators.frame.inlet import Inlet
@@ -174,7 +177,20 @@ def picture(engine: Engine) -> Any:
         for component in graph.components
     ]
     arcs = {one.name: _arc(one) for one in graph.operators.values()}
-    return components, arcs, graph.decisions(), _queries(engine)
+    return components, arcs, _decisions(engine), _queries(engine)
+
+
+def _decisions(engine: Engine) -> Any:
+    """What is decided of the graph, in order."""
+    forks, resting, components, strategies, breaks, links = engine.graph.decisions()
+    return (
+        {one.name: name for one, (_, name) in forks.items()},
+        {one.name: (name, turn) for one, (_, name, turn) in resting.items()},
+        {one.name: decided for one, decided in components.items()},
+        {one.name: strategy for one, strategy in strategies.items()},
+        [one.name for one in breaks],
+        {one.name: link.view() for one, link in links.items()},
+    )
 
 
 def _queries(engine: Engine) -> Any:
@@ -196,7 +212,7 @@ def _queries(engine: Engine) -> Any:
         ]
         for one in operators
     }
-    groups = [[(member.query.plan.name, member.operator.name) for member in group] for group in alike.groups()]
+    groups = [[(member.query.plan.name, member.operator.name) for member in group] for group in alike.groups(engine)]
     return owners, nodes, members, groups, alike.unique, list(engine.remembering)
 
 
@@ -279,4 +295,55 @@ def test_a_query_reads_an_operator_in_the_place_of_another():
     world.obey(PauseQuery("above"))
     assert world.engine.alike.unique
     world.obey(ReplaceOperator("below.filter1", SampleSpec(0.25, 7)))
+    assert picture(world.engine) == picture(Engine.restore(world.engine.save()))
+
+
+def test_a_small_change_leaves_the_rest_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the order of all operators nor all that follows from them is found again."""
+    world = World(share=True)
+    for number in range(30):
+        world.obey(world.planned(f"CREATE QUERY p{number} AS SELECT a FROM s1 WHERE a = {number}"))
+
+    def all_of_it(*_: object) -> None:
+        raise AssertionError("it looks at all operators")
+
+    monkeypatch.setattr(Graph, "_derive_all", all_of_it)
+    monkeypatch.setattr(rewiring, "_arranged", all_of_it)
+    twin = world.planned("CREATE QUERY twin AS SELECT a FROM s1 WHERE a = 3")
+    extra = world.planned("CREATE QUERY extra AS SELECT b FROM s1 WHERE a = -1")
+    for commands in (
+        (twin,),
+        (UnshareQuery("twin"),),
+        (DropQuery("twin"),),
+        (twin,),
+        (UnshareQuery("p3"),),
+        (DropQuery("twin"),),
+        (twin,),
+        (DropQuery("p3"),),
+        (extra, PauseQuery("p4")),
+        (ResumeQuery("p4"), DropQuery("extra")),
+        (extra, PauseQuery("extra"), SetStrategy("s1", "bfs", "p5.filter1")),
+        (RenameQuery("extra", "other"), DropQuery("other")),
+    ):
+        world.obey(*commands)
+    monkeypatch.undo()
+    assert picture(world.engine) == picture(Engine.restore(world.engine.save()))
+
+
+def test_an_operator_goes_to_the_next_of_its_queries() -> None:
+    world = World(share=True)
+    for name in ("first", "below", "second"):
+        read = "first" if name == "below" else "s1"
+        world.obey(world.planned(f"CREATE QUERY {name} AS SELECT a, b FROM {read} WHERE a = 3"))
+    assert world.engine.named("first.filter1") is world.engine.named("second.filter1")
+    world.obey(UnshareQuery("first"))
+    names = [*world.engine.graph.operators]
+    assert names[2:] == [
+        "first.filter1",
+        "first.sink1",
+        "below.filter1",
+        "below.sink1",
+        "second.filter1",
+        "second.sink1",
+    ]
     assert picture(world.engine) == picture(Engine.restore(world.engine.save()))

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from millrace.engine import saving
 from millrace.engine.engine import COMMANDS, Engine
 from millrace.engine.events import (
     AddQuery,
@@ -30,6 +31,7 @@ from millrace.engine.events import (
     SetQueue,
     SetStrategy,
 )
+from millrace.operators.frame.operator import Operator
 from millrace.operators.sample.spec import SampleSpec
 from millrace.protocol import Refuse
 from millrace.values.batch import Batch
@@ -171,3 +173,31 @@ def test_operators_that_were_separated_for_a_refused_change_are_shared_again(dec
     assert refused is not None
     assert refused.code == "rolled_back"
     assert engine.save() == saved
+
+
+def test_only_what_a_change_is_about_is_saved_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, saved = World(share=True), []
+    for number in range(30):
+        world.obey(world.planned(f"CREATE QUERY q{number} AS SELECT a FROM s1 WHERE a = {number}"))
+    save_operator = saving.save_operator
+
+    def noted(operator: Operator) -> list[Any]:
+        saved.append(operator.name)
+        return save_operator(operator)
+
+    monkeypatch.setattr(saving, "save_operator", noted)
+    addition = world.planned("CREATE QUERY extra AS SELECT a FROM s1 WHERE a = 50")
+    assert answer(world.engine, Change((addition, PauseQuery("q7")))) is None
+    assert sorted(saved) == ["q7.filter1", "q7.project1", "q7.sink1", "s1.source"]
+
+
+def test_what_a_shadow_refuses_too_is_an_ordinary_refusal() -> None:
+    world = World(share=True)
+    world.obey(*(world.planned(f"CREATE QUERY {name} AS SELECT a FROM s1 WHERE a = 3") for name in ("p", "q")))
+    world.engine.step(0, budget=0)
+    saved = world.engine.save()
+    for body in (Change((PauseQuery("p"), PauseQuery("nothing"))), RemoveOperator("q.project1")):
+        refused = answer(world.engine, body)
+        assert refused is not None
+        assert refused.code in ("unknown_query", "not_removable")
+        assert world.engine.save() == saved

@@ -8,7 +8,7 @@ changed nothing. What an event or a command does is in the file that `EVENTS` (s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -34,6 +34,7 @@ from millrace.engine.graph.rewire import (
 from millrace.engine.plan import QueryPlan
 from millrace.engine.producers import PRODUCERS_KEPT, PRODUCERS_KEPT_US
 from millrace.engine.queries import Query
+from millrace.engine.rollback import Before
 from millrace.engine.saved_parts import Part, pack_parts
 from millrace.engine.scheduler import deciding, turns
 from millrace.engine.scheduler.chain import Chains
@@ -83,8 +84,8 @@ class Engine:
     remembering   the queries with a state that can grow
     alike         by definition and inputs: the operators that have them
     merge_wait    steps with events until equal operators are compared again; None if there are none to merge
-    fresh, copied, tried   of the change in progress: operators that are new, those that stand for shared ones, and
-                           whether all of it has been tried on a shadow
+    fresh, copied of the change in progress: operators that are new, and those that stand for shared ones
+    expendable    whether a refusal may leave a part of it: a shadow is thrown away, and an engine is brought back
     """
 
     def __init__(
@@ -133,7 +134,7 @@ class Engine:
         self.share = share
         self.fresh: dict[Operator, None] = {}
         self.copied: dict[Operator, Operator] = {}
-        self.tried = False
+        self.expendable = False
 
     # -- the one door --------------------------------------------------------------------------------------------------
 
@@ -229,40 +230,49 @@ class Engine:
     def carry_out(self, body: CommandBody) -> Any:
         """The same without deriving the graph, because other commands may follow.
 
-        A command about one query alone separates its operators first, unless it is refused.
+        A command about one query alone separates its operators first; if it is refused, they are shared again.
         """
         query = sharing.concerned(self, body)
         if query is None:
             return COMMANDS[type(body)](self, body)
         if isinstance(body, events.PauseQuery):
             pausing.refuse_pause(query)  # the only reasons against it
-        elif not self.tried:
-            with self._tried((body,)):
-                return self.carry_out(body)
-        sharing.unshare(self, query)
-        return COMMANDS[type(body)](self, body)
+            sharing.unshare(self, query)
+            return COMMANDS[type(body)](self, body)
+        with self._whole((body,)):
+            sharing.unshare(self, query)
+            return COMMANDS[type(body)](self, body)
 
     def change(self, command: Change) -> list[Any]:
         """Several commands as one: all of them are obeyed, or none is. One alone is obeyed as a whole anyway."""
-        if self.tried or len(command.commands) < 2:
+        if len(command.commands) < 2:
             return [self.carry_out(body) for body in command.commands]
-        with self._tried(command.commands):
+        with self._whole(command.commands):
             return [self.carry_out(body) for body in command.commands]
 
+    def takes_back(self, commands: Sequence[CommandBody]) -> bool:
+        """Whether a refusal may come after a part of them has been obeyed."""
+        return len(commands) > 1 or any(
+            sharing.concerned(self, body) is not None for body in commands if not isinstance(body, events.PauseQuery)
+        )
+
     @contextmanager
-    def _tried(self, commands: Sequence[CommandBody]) -> Iterator[None]:
-        """Try commands on a shadow before they are obeyed. If one is refused nevertheless, everything becomes what it
-        was before the first."""
-        shadow.check(self, commands)
-        before = saving.collect(self)
-        self.tried = True
+    def _whole(self, commands: Sequence[CommandBody]) -> Iterator[None]:
+        """Obey commands. If one is refused, everything becomes what it was before the first; a shadow shows whether
+        that is an ordinary refusal."""
+        if self.expendable:
+            yield
+            return
+        before = Before(self, commands)
+        self.expendable = True
         try:
             yield
         except (Refuse, OperatorError) as raised:
-            saving.bring_back(self, before)
+            before.bring_back(self)
+            shadow.check(shadow.Snapshot.of(self), commands)
             raise shadow.disagree(raised) from raised
         finally:
-            self.tried = False
+            self.expendable = False
 
     def plan(self, commands: Sequence[CommandBody]) -> PlanView:
         """What the commands would do now, or their refusal."""
@@ -308,21 +318,20 @@ class Engine:
         self.merge_wait = 0
 
     def queries_left(self, queries: Sequence[Query]) -> None:
-        """These have gone, and no other query had any of their operators."""
+        """These have gone."""
         for query in queries:
             self.remembering.pop(query.plan.name, None)
             if self._owners is not None:
-                for node, operator in zip(query.plan.nodes, query.operators, strict=True):
+                for node in query.plan.nodes:
                     self._nodes.pop(node.name, None)
-                    self._owners.pop(operator, None)
-                self._owners.pop(query.sink, None)
-            if self._alike is not None and not self._alike.remove(query, query.operators):
-                self._alike = None
+                for operator in (*query.operators, query.sink):
+                    self._disown(self._owners, operator, query)
+            if self._alike is not None:
+                self._alike.remove(query)
         self.merge_wait = 0
 
     def queries_exchanged(self, former: Former) -> None:
-        """Queries have another plan than their former one, with other names, edges or operators. No other query has any
-        of the operators that are not in both."""
+        """Queries have another plan than their former one, with other names, edges or operators."""
         if not former:
             return
         self.remembering = {name: query for name, query in self.queries_by_name.items() if query.remembers}
@@ -332,22 +341,31 @@ class Engine:
         for query, (plan, operators) in former.items():
             for operator in operators:
                 if operator not in query.operators:
-                    del self._owners[operator]
+                    self._disown(self._owners, operator, query)
             for operator in query.operators:
-                self._owners.setdefault(operator, [query])
+                if operator not in operators:
+                    self._own(self._owners, operator, query)
             for node in plan.nodes:
                 self._nodes.pop(node.name, None)
         for query in former:
             self._nodes.update(zip((node.name for node in query.plan.nodes), query.operators, strict=True))
 
-    def list_alike(self, former: Former) -> None:
+    def _disown(self, owners: dict[Operator, list[Query]], operator: Operator, query: Query) -> None:
+        others = owners[operator] = [owner for owner in owners[operator] if owner is not query]
+        if not others:
+            del owners[operator]
+
+    def _own(self, owners: dict[Operator, list[Query]], operator: Operator, query: Query) -> None:
+        known = owners.setdefault(operator, [])
+        known.append(query)
+        if len(known) > 1:
+            place = {query: at for at, query in enumerate(self.queries_by_name.values())}
+            known.sort(key=place.__getitem__)
+
+    def list_alike(self, queries: Iterable[Query]) -> None:
         """The same for the index of equal operators, once the graph is what the plans say."""
-        for query, (_, operators) in former.items():
-            if self._alike is None:
-                return
-            renamed = operators == query.operators and self._alike.rename(self, query)
-            if not renamed and not self._alike.exchange(self, query, operators):
-                self._alike = None
+        if self._alike is not None:
+            self._alike.exchange(self, queries)
 
     def owners(self, operator: Operator) -> list[Query]:
         """The queries that an operator belongs to, in the order of their creation; a source has none."""

@@ -48,6 +48,9 @@ LIMITS: Final = (
     "producers_kept_us",
 )
 
+# No operator has been saved before.
+NOTHING: Final[Mapping[Operator, list[Any]]] = {}
+
 TUPLE, _OBJECT, _ENUM, ARRAY, _OBJECTS, TEXTS = range(1, 7)
 
 # The classes of plans by name. Another class is refused when it is saved.
@@ -119,13 +122,14 @@ def save(engine: Engine) -> bytes:
     return pack(collect(engine))
 
 
-def collect(engine: Engine) -> dict[str, Any]:
-    """The same before it becomes bytes, which takes long where much is retained. No tuple may be taken meanwhile."""
+def collect(engine: Engine, known: Mapping[Operator, list[Any]] = NOTHING) -> dict[str, Any]:
+    """The same before it becomes bytes, which takes long where much is retained. No tuple may be taken meanwhile.
+    Operators that are `known` have been saved before."""
     from millrace.engine import credit
     from millrace.engine.graph.rewire import sharing
 
     graph = engine.graph
-    operators, faults = _operators(graph.operators)
+    operators, faults = _operators(graph.operators, known)
     return {
         "version": VERSION,
         "now_us": engine.clock.now_us,
@@ -182,12 +186,14 @@ def definitions(engine: Engine) -> list[StreamDefinition | QueryPlan]:
     return definitions
 
 
-def _operators(operators: Mapping[str, Operator]) -> tuple[list[list[Any]], list[list[str]]]:
+def _operators(
+    operators: Mapping[str, Operator], known: Mapping[Operator, list[Any]]
+) -> tuple[list[list[Any]], list[list[str]]]:
     """What each operator saves, and why some cannot be saved: their queries stop when the state is restored."""
     saved, faults = [], []
     for name, operator in operators.items():
         try:
-            saved.append([name, save_operator(operator)])
+            saved.append([name, known.get(operator) or save_operator(operator)])
         except Exception as error:
             faults.append([name, f"{name} failed: {type(error).__name__}: {error}"])
     return saved, faults
@@ -205,15 +211,6 @@ def save_state(operator: Operator) -> list[Any]:
 
 def restore_state(operator: Operator, saved: list[Any]) -> None:
     operator.restore(operator.layout.read(operator, *saved))
-
-
-def bring_back(engine: Engine, collected: dict[str, Any]) -> None:
-    """Let an engine be what it was when this was collected, in the step that is in progress."""
-    before = restore(pack(collected), stopwatch=engine.stopwatch, trace=engine.trace)
-    before.graph.index = engine.graph.index
-    before.time.heard_us = engine.time.heard_us
-    before.time.serve(engine)
-    vars(engine).update(vars(before))
 
 
 def restore(data: bytes, *, stopwatch: Stopwatch | None, trace: bool, into: Engine | None = None) -> Engine:

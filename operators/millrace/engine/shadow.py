@@ -3,7 +3,8 @@
 The shadow obeys them as the engine itself would, so a plan is never another opinion: what it refuses, the engine would
 refuse, and the engine does the same afterwards. Its operators are copies of the engine's, in the same places.
 
-It is built from a snapshot, which holds values only: a driver may build it, and plan on it, while the engine runs.
+It is built from a snapshot, which holds what changes between two steps alone: a driver may build it, and plan on it,
+while the engine runs.
 """
 
 from __future__ import annotations
@@ -12,18 +13,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from millrace.engine import streams
 from millrace.engine.faults import ask_quietly
 from millrace.engine.graph.graph import GraphDecisions
 from millrace.engine.graph.rewire import adding, pausing, sharing
 from millrace.engine.plan import QueryPlan, StreamDefinition
-from millrace.engine.saving import definitions
 from millrace.engine.scheduler.component import Component
 from millrace.operators.fork.fork import Fork
 from millrace.operators.frame.operator import Operator
 from millrace.operators.sink.sink import Sink
+from millrace.operators.source.source import Source
 from millrace.protocol import Refuse
 from millrace.protocol.admin.changes import (
     Fate,
@@ -46,30 +47,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a shadow is built of, as it was between two steps.
+    """What a shadow is built of, as it was between two steps. Taking it copies what is there and computes nothing.
 
-    empty        makes an engine of the same settings
-    definitions  the streams and queries, in order of their making
-    shared       by query, the operators that it has from others, by node
-    operators    in order of their making: the decisions about each, and the order and promise of its output
-    states       by operator with a state, the number of tuples in it
-    pauses       by query: why it is paused, and whether it failed
-    graph        what is decided of the graph
-    last_id      of the operators of all queries that have ever been
+    empty      makes an engine of the same settings
+    operators  by name, in order of their making. What is decided of each, and what its output promises, is read when a
+               shadow is built: meanwhile a promise may rise
+    streams    by name, the definitions
+    queries    in their order
+    states     by operator with a state, the number of tuples in it
+    graph      what is decided of the graph
+    last_id    of the operators of all queries that have ever been
     """
 
     empty: Callable[[], Engine]
-    definitions: Sequence[StreamDefinition | QueryPlan]
-    shared: Mapping[str, Mapping[str, str]]
-    operators: Sequence[tuple[object, tuple[bool, int] | None]]
+    operators: Mapping[str, Operator]
+    streams: Mapping[str, StreamDefinition]
+    queries: Sequence[_Query]
     states: Mapping[str, int]
-    pauses: Mapping[str, tuple[str | None, bool]]
     graph: GraphDecisions
     last_id: int
 
     @staticmethod
     def of(engine: Engine) -> Snapshot:
-        operators = list(engine.graph.operators.values())
         empty = partial(
             type(engine),
             thin=engine.graph.thin,
@@ -79,46 +78,73 @@ class Snapshot:
         )
         return Snapshot(
             empty,
-            definitions(engine),
-            {name: sharing.saved(engine, query) for name, query in engine.queries_by_name.items()},
-            [_known(one) for one in operators],
-            {one.name: ask_quietly(partial(getattr, one, "state_tuples"), 0) for one in operators if _remembers(one)},
-            {name: (query.paused, query.failed) for name, query in engine.queries_by_name.items()},
+            engine.graph.operators.copy(),
+            {name: stream.definition for name, stream in engine.streams_by_name.items()},
+            [_Query(one.plan, one.operators, one.sink, one.paused, one.failed)
+             for one in engine.queries_by_name.values()],
+            {one.name: ask_quietly(partial(getattr, one, "state_tuples"), 0)
+             for query in engine.remembering.values() for one in query.operators if _remembers(one)},
             engine.graph.decisions(),
             engine.last_id,
-        )
+        )  # fmt: skip
 
     def shadow(self) -> Engine:
         """An engine with the same streams, queries, strategies, break points, weights and pauses, and no tuple."""
         engine = self.empty()
-        for definition in self.definitions:
-            if isinstance(definition, StreamDefinition):
-                streams.make(engine, definition)
-            else:
-                adding.make(engine, definition, saved=self.shared[definition.name])
+        queries, shared = {query.sink: query for query in self.queries}, self._shared()
+        for operator in self.operators.values():
+            if isinstance(operator, Source):
+                streams.make(engine, self.streams[operator.stream])
+            elif isinstance(operator, Sink):
+                adding.make(engine, queries[operator].plan, saved=shared[operator])
         engine.fresh.clear()
-        engine.tried = True
+        engine.expendable = True
         engine.last_id = self.last_id
-        for operator, (decision, standing) in zip(engine.graph.operators.values(), self.operators, strict=True):
-            if decision is not None:
-                operator.decide(decision)
-            if standing is not None:
-                operator.output.inherit_progress(*standing)
-        for name, (paused, failed) in self.pauses.items():
-            query = engine.queries_by_name[name]
-            if paused is not None:
-                pausing.leave(engine, query, paused)
-            query.failed = failed
-        engine.graph.decide(self.graph)
+        twins = dict(zip(self.operators.values(), engine.graph.operators.values(), strict=True))
+        for operator, twin in twins.items():
+            if type(operator).decision is not Operator.decision:
+                decision = ask_quietly(operator.decision, None)
+                if decision is not None:
+                    twin.decide(decision)
+            if not isinstance(operator, Sink):
+                twin.output.inherit_progress(*operator.output.progress())
+        for query in self.queries:
+            mine = engine.queries_by_name[query.plan.name]
+            if query.paused is not None:
+                pausing.leave(engine, mine, query.paused)
+            mine.failed = query.failed
+        engine.graph.decide(self.graph, twins)
         return engine
+
+    def _shared(self) -> dict[Sink, dict[str, str]]:
+        """By query, the operators that it has from others, by node."""
+        names = {operator: name for name, operator in self.operators.items()}
+        firsts: dict[Operator, Sink] = {}
+        for query in self.queries:
+            for operator in query.operators:
+                firsts.setdefault(operator, query.sink)
+        return {
+            query.sink: {
+                node.name: names[operator]
+                for node, operator in zip(query.plan.nodes, query.operators, strict=True)
+                if firsts[operator] is not query.sink
+            }
+            for query in self.queries
+        }
+
+
+class _Query(NamedTuple):
+    """A query: its plan and operators, why it is paused, and whether it failed."""
+
+    plan: QueryPlan
+    operators: Sequence[Operator]
+    sink: Sink
+    paused: str | None
+    failed: bool
 
 
 def shadow_of(engine: Engine) -> Engine:
     return Snapshot.of(engine).shadow()
-
-
-def _known(operator: Operator) -> tuple[object, tuple[bool, int] | None]:
-    return ask_quietly(operator.decision, None), None if isinstance(operator, Sink) else operator.output.progress()
 
 
 def _remembers(operator: Operator) -> bool:
@@ -137,9 +163,9 @@ def cast(snapshot: Snapshot) -> Iterator[Engine]:
         shadow.graph.take_apart()
 
 
-def check(engine: Engine, commands: Sequence[CommandBody]) -> None:
-    """Refuse what cannot be obeyed as a whole; the engine itself is not touched."""
-    with cast(Snapshot.of(engine)) as shadow:
+def check(snapshot: Snapshot, commands: Sequence[CommandBody]) -> None:
+    """Refuse what cannot be obeyed as a whole."""
+    with cast(snapshot) as shadow:
         for command in commands:
             shadow.carry_out(command)
 

@@ -217,6 +217,7 @@ class Catalog:
             batches = self._check_inserts(text)
             plans, outcomes = await self._planned(text)
             if plans:
+                await self._try(plans)
                 await self._apply(plans, text.after, together=True)
             self.keeper.definitions = text.after
             outcomes = await self._insert(text, outcomes, batches)
@@ -329,6 +330,8 @@ class Catalog:
                 if undoes is not None:
                     self.ledger.inverse(self.ledger.find(undoes))  # another client may have undone it meanwhile
                 plans = await self._plan_changes(changes, undoes=undoes is not None)
+                if len(changes) == 1:  # several have been obeyed by a shadow
+                    await self._try(plans)
                 labels = [plan.change.labelled for plan in plans]
                 answers = await self._apply(plans, plans[-1].definitions, undoes)
                 self.keeper.definitions = plans[-1].definitions
@@ -383,6 +386,15 @@ class Catalog:
         plan = await self._planning.run(lambda: change.planned(state, change.step(state), facts))
         await self._runner.at_rest()
         return [plan]
+
+    async def _try(self, plans: Sequence[Planned]) -> None:
+        """Refuse what the engine would have to take back, because it is refused after a part of it: a shadow obeys it
+        first, while tuples flow."""
+        commands = _commands(plans)
+        if self._engine.takes_back(commands):
+            snapshot = shadow.Snapshot.of(self._engine)
+            await self._planning.run(lambda: shadow.check(snapshot, commands))
+            await self._runner.at_rest()
 
     async def undo(self, number: int | None, check: Check = _nothing) -> Applied:
         """Undo an applied change: the newest, or the one of this number. The change that has undone it."""
@@ -780,7 +792,8 @@ def _plan_on_shadow(
                     continue
                 step = change.step(state) if given is None else given
                 plan = change.planned(state, step, change.facts(engine))
-                engine.obey(events.Change(tuple(plan.commands)))
+                for command in plan.commands:
+                    engine.carry_out(command)
             except Refuse as refused:
                 if given is not None:
                     raise

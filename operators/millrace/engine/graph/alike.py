@@ -7,7 +7,7 @@ key has only the first values of each; a lookup compares the specs.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -31,20 +31,23 @@ class Member(NamedTuple):
 
 
 class Alike:
-    """By key, the operators that have it, in the order of their queries; `groups` are the keys of several queries.
+    """By key, the operators that have it, in the order of their queries, and of the nodes of each.
 
-    `unique` says that no two operators have one key, of one query or of several.
+    `_several` has the keys of several operators, `_keys` those of each query.
     """
 
     def __init__(self) -> None:
         self._members: dict[Hashable, list[Member]] = {}
-        self._groups: dict[Hashable, None] = {}
-        self._operators: set[Operator] = set()
+        self._several: dict[Hashable, None] = {}
         self._keys: dict[Query, list[Hashable]] = {}
-        self.unique = True
 
     def __bool__(self) -> bool:
-        return bool(self._groups)
+        return any(_pair(self._members[key]) is not None for key in self._several)
+
+    @property
+    def unique(self) -> bool:
+        """Whether no two operators have one key, of one query or of several."""
+        return not self._several
 
     def add(self, engine: Engine, query: Query) -> None:
         """List the operators of a query that is younger than all others here."""
@@ -53,56 +56,61 @@ class Alike:
             members = self._members.setdefault(key, [])
             members.append(Member(query, node, operator))
             self._keys.setdefault(query, []).append(key)
-            if operator not in self._operators and len(members) > 1:
-                self.unique = False
-                if members[0].query is not query:
-                    self._groups[key] = None
-            self._operators.add(operator)
+            if members[0].operator is not operator:
+                self._several[key] = None
 
-    def exchange(self, engine: Engine, query: Query, former: Sequence[Operator]) -> bool:
-        """A query has other operators than before, or the same over other inputs. Returns whether that was possible:
-        not if one has equals, before or now."""
-        if not self.remove(query, former):
-            return False
-        if any(_key_of(engine, node, operator) in self._members for node, operator in _sharable(query)):
-            return False
-        self.add(engine, query)
-        return True
+    def exchange(self, engine: Engine, queries: Iterable[Query]) -> None:
+        """These queries have other operators than before, other names for them, or the same over other inputs."""
+        queries = list(queries)
+        for query in queries:
+            self.remove(query)
+        for query in queries:
+            self.add(engine, query)
+        keys = {key: None for query in queries for key in self._keys.get(query, ())}
+        shared = [members for key in keys if len(members := self._members[key]) > 1]
+        if shared:
+            place = {query: at for at, query in enumerate(engine.queries_by_name.values())}
+            for members in shared:
+                members.sort(key=lambda member: place[member.query])  # members of one query are in order
 
-    def remove(self, query: Query, operators: Sequence[Operator]) -> bool:
-        """Forget a query with these operators. Returns whether that was possible: not if one of them has equals, which
-        are listed in an order that depends on it."""
-        for key in self._keys.pop(query, ()):
+    def remove(self, query: Query) -> None:
+        """Forget a query."""
+        for key in dict.fromkeys(self._keys.pop(query, ())):
             members = self._members[key]
-            if any(member.operator is not members[0].operator for member in members):
-                return False
             members[:] = [member for member in members if member.query is not query]
             if not members:
                 del self._members[key]
-        self._operators.difference_update(operators)
-        return True
-
-    def rename(self, engine: Engine, query: Query) -> bool:
-        """Its plan has other names for the same operators. Returns whether that is all: not if an input of one keeps
-        other tuples now."""
-        keys = [_key_of(engine, node, operator) for node, operator in _sharable(query)]
-        if keys != self._keys.get(query, []):
-            return False
-        nodes = dict(zip(query.operators, query.plan.nodes, strict=True))
-        for key in keys:
-            self._members[key] = [
-                member._replace(node=nodes[member.operator]) if member.query is query else member
-                for member in self._members[key]
-            ]
-        return True
+            if key in self._several and not _differ(members):
+                del self._several[key]
 
     def members(self, node: Node, inputs: Sequence[Operator]) -> Iterator[Member]:
         """The operators with a node's definition over these inputs."""
         return (member for member in self._members.get(_key(node, inputs), ()) if member.node.spec == node.spec)
 
-    def groups(self) -> Iterator[Sequence[Member]]:
-        """The operators that may have equal definitions, where there are several."""
-        return (self._members[key] for key in self._groups)
+    def groups(self, engine: Engine) -> Iterator[Sequence[Member]]:
+        """The operators of several queries that may have equal definitions, in the order of the younger ones."""
+        place = {query: at for at, query in enumerate(engine.queries_by_name.values())}
+        found = [(second, members) for key in self._several if (second := _pair(members := self._members[key]))]
+        found.sort(key=lambda one: (place[one[0].query], one[0].query.operators.index(one[0].operator)))
+        return (members for _, members in found)
+
+    def queries(self) -> set[Query]:
+        """The queries with an operator that has the key of another one, of the same query or of another."""
+        return {member.query for key in self._several for member in self._members[key]}
+
+
+def _differ(members: Sequence[Member]) -> bool:
+    return any(member.operator is not members[0].operator for member in members)
+
+
+def _pair(members: Sequence[Member]) -> Member | None:
+    """The first member that has another operator than those before it, and another query than the first."""
+    seen: set[Operator] = set()
+    for member in members:
+        if seen and member.operator not in seen and member.query is not members[0].query:
+            return member
+        seen.add(member.operator)
+    return None
 
 
 def sharable(node: Node) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Final, NamedTuple, TypeVar
 
 from millrace.engine.scheduler.component import Component
@@ -31,7 +32,6 @@ from millrace.operators.frame.punctuation_grain import EVERY, PunctuationGrain, 
 from millrace.operators.sink.sink import Sink
 from millrace.operators.source.source import Source
 from millrace.protocol import Refuse
-from millrace.protocol.admin.operators import LinkView
 from millrace.values.eventtime import MIN_TIME
 
 DEFAULT: Final = Strategy()
@@ -49,29 +49,29 @@ def hand_over(decided: dict[Operator, _Decision], old: Operator, new: Operator) 
 
 class GraphDecisions(NamedTuple):
     """What is decided of a graph: strategies, weights, break points, and the names that forks and components have got.
-    Values only, so operators are named.
 
-    forks, resting    by operator whose output they share: the name, of a resting one with its turn
+    forks, resting    by operator whose output they share: the forks and their names, and turns of resting ones
     components        by first operator: name, strategy and weight
     """
 
-    forks: Mapping[str, str]
-    resting: Mapping[str, tuple[str, int]]
-    components: Mapping[str, tuple[str, Strategy, int]]
-    strategies: Mapping[str, Strategy]
-    breaks: Sequence[str]
-    links: Mapping[str, LinkView]
+    forks: Mapping[Operator, tuple[Fork, str]]
+    resting: Mapping[Operator, tuple[Fork, str, int]]
+    components: Mapping[Operator, tuple[str, Strategy, int]]
+    strategies: Mapping[Operator, Strategy]
+    breaks: Sequence[Operator]
+    links: Mapping[Operator, Link]
 
 
 class Touched:
-    """What has changed: operators that have other readers, new and former ones, and readers with other inputs."""
+    """What has changed: operators that have other readers, new and former ones, readers with other inputs, and
+    operators in another place."""
 
     def __init__(self) -> None:
         self.operators: dict[Operator, None] = {}
         self.new: dict[Operator, None] = {}
         self.gone: dict[Operator, None] = {}
         self.readers: dict[Operator, None] = {}
-        self.away: list[Inlet] | None = None  # all readers that are away, if that has been looked up
+        self.moved: dict[Operator, None] = {}
         self.reorders = False  # whether the forks are others
         self.sorts = False  # whether readers may stand in another order
 
@@ -95,19 +95,21 @@ class Touched:
         self.operators |= dict.fromkeys(operators)
         self.readers |= dict.fromkeys(readers)
         for one in gone:
-            for known in (self.new, self.operators, self.readers):
+            for known in (self.new, self.operators, self.readers, self.moved):
                 known.pop(one, None)
 
 
 class Exchanged(NamedTuple):
     """What becomes of operators: some are new, some are gone, and some stand in the place of others. `readers` may have
-    other inputs than before, and `arcs` other readers. `in_place` says that all others keep their order."""
+    other inputs than before, and `arcs` other readers. `in_place` says that all but the `moved` ones keep their order.
+    """
 
     new: Sequence[Operator]
     gone: Sequence[Operator]
     instead: Mapping[Operator, Operator]
     readers: Sequence[Operator]
     arcs: Sequence[Buffer]
+    moved: Sequence[Operator]
     in_place: bool
 
 
@@ -196,8 +198,9 @@ class Graph:
             if [one for one in known if one in stays] != [one for one in operators if one not in added]:
                 self.rewire()
                 return
-        elif not (new or gone or change.instead):
+        elif not (new or gone or change.instead or change.moved):
             return
+        self._touched.moved |= dict.fromkeys(change.moved)
         touched = [self._producers[id(arc)] for arc in change.arcs if id(arc) in self._producers]
         self._touch(
             [*touched, *(one for one in above if one not in gone)],
@@ -262,12 +265,13 @@ class Graph:
 
     def set_strategy(self, component_name: str, strategy: Strategy, operator_name: str | None) -> None:
         """Re-map the rows of a component, or one of them."""
-        component = self.component(component_name)
+        component = self._named(component_name)
         if operator_name is None:
             component.strategy = strategy
-            members = (*component.table, *self._resting_in(component))
-            self.strategies |= dict.fromkeys(members, strategy)
-            self.rule_again(component.table)
+            members = [one for one in self.all_operators() if self._component_of[one] is component]
+            scheduled = [one for one in members if not isinstance(one, Sink)]
+            self.strategies |= dict.fromkeys((*scheduled, *self._resting_in(component)), strategy)
+            self.rule_again(scheduled)
         else:
             resting: list[Operator] = [fork for fork in self._resting_in(component) if fork.name == operator_name]
             operator = resting[0] if resting else self._row_operator(operator_name)
@@ -279,10 +283,11 @@ class Graph:
             self.strategies[operator] = strategy
             self.rule_again([] if resting else [operator])
 
-    def rest(self, operator: Operator, name: str, turn: int) -> None:
+    def rest(self, operator: Operator, name: str, turn: int) -> Fork:
         """Take a fork as it was saved while a pause had left it fewer than two readers."""
         fork = self.resting[operator] = Fork(name, operator.output)
         fork.turn = turn
+        return fork
 
     def _resting_in(self, component: Component) -> list[Fork]:
         return [fork for operator, fork in self.resting.items() if self._component_of.get(operator) is component]
@@ -319,34 +324,34 @@ class Graph:
         self._named(component_name).weight = weight
 
     def decisions(self) -> GraphDecisions:
-        """What is decided of the graph beyond its operators, as values."""
+        """What is decided of the graph beyond its operators, at this moment."""
         return GraphDecisions(
-            {operator.name: fork.name for operator, fork in self.forks.items()},
-            {operator.name: (fork.name, fork.turn) for operator, fork in self.resting.items()},
-            {
-                next(iter(component.table)).name: (component.name, component.strategy, component.weight)
-                for component in self.components
-            },
-            {operator.name: strategy for operator, strategy in self.strategies.items()},
-            [operator.name for operator in self.breaks],
-            {operator.name: link.view() for operator, link in self.links.items()},
+            {operator: (fork, fork.name) for operator, fork in self.forks.items()},
+            {operator: (fork, fork.name, fork.turn) for operator, fork in self.resting.items()},
+            {next(iter(one.table)): (one.name, one.strategy, one.weight) for one in self.components},
+            self.strategies.copy(),
+            list(self.breaks),
+            self.links.copy(),
         )
 
-    def decide(self, decisions: GraphDecisions) -> None:
-        """Take over what was decided of another graph with the same operators."""
-        for operator, fork in decisions.forks.items():
-            mine = self.operators[operator]
-            if mine in self.forks:
-                self.forks[mine].name = fork
-        for operator, (fork, turn) in decisions.resting.items():
-            self.rest(self.operators[operator], fork, turn)
+    def decide(self, decisions: GraphDecisions, twins: Mapping[Operator, Operator]) -> None:
+        """Take over what was decided of another graph, whose operators have `twins` here."""
+        known = dict(twins)
+        for operator, (fork, name) in decisions.forks.items():
+            if twins[operator] in self.forks:
+                known[fork] = mine = self.forks[twins[operator]]
+                mine.name = name
+        for operator, (fork, name, turn) in decisions.resting.items():
+            known[fork] = self.rest(twins[operator], name, turn)
         for first, (name, strategy, weight) in decisions.components.items():
-            twin = self.component_of(self.operators[first])
-            twin.name, twin.strategy, twin.weight = name, strategy, weight
-        known = {one.name: one for one in (*self.operators.values(), *self.all_forks().values())}
-        self.strategies = {known[name]: strategy for name, strategy in decisions.strategies.items()}
-        self.breaks = dict.fromkeys(known[name] for name in decisions.breaks)
-        self.links = {known[name]: Link.of(link, known) for name, link in decisions.links.items()}
+            component = self.component_of(twins[first])
+            component.name, component.strategy, component.weight = name, strategy, weight
+        self.strategies = {known[one]: strategy for one, strategy in decisions.strategies.items()}
+        self.breaks = dict.fromkeys(known[one] for one in decisions.breaks)
+        self.links = {
+            known[one]: replace(link, segment=known.get(link.segment, known[one]))
+            for one, link in decisions.links.items()
+        }
         self.rewire()
 
     def take_apart(self) -> None:
@@ -453,10 +458,11 @@ class Graph:
     def all_operators(self) -> list[Operator]:
         """Every operator, each fork after the operator whose output it shares."""
         listed: list[Operator] = []
+        forks = self.forks
         for operator in self.operators.values():
             listed.append(operator)
-            if operator in self.forks:
-                listed.append(self.forks[operator])
+            if operator in forks:
+                listed.append(forks[operator])
         return listed
 
     def broken(self, operator: Operator) -> str | None:
@@ -490,6 +496,11 @@ class Graph:
             return own
         component = self._component_of.get(operator)
         return component.strategy if component is not None else DEFAULT
+
+    def _count_scheduled(self, readers: Iterable[Inlet]) -> int:
+        """How many of these readers have turns, counted up to two."""
+        scheduled = (reader for reader in readers if not isinstance(self._consumers[reader], Sink))
+        return len(list(islice(scheduled, 2)))
 
     def _scheduled(self, operator: Operator) -> list[Inlet]:
         """The readers of an operator's output that have turns: sinks have none."""
@@ -530,16 +541,8 @@ class Graph:
         if self._connected:
             return
         self._connected = True
-        if not self._unconnected:
-            if self._touched:
-                if not self._unlinked and not self._unlisted and self._reconnect():
-                    return
-            elif not self._unlinked:
-                return
-            elif self._link(self._unlinked):
-                self._unlisted.extend(self._unlinked)
-                self._unlinked.clear()
-                return
+        if not self._unconnected and self._connect_part():
+            return
         self._unconnected, self._underived = False, True
         self._unlinked.clear()
         operators = list(self.operators.values())
@@ -548,23 +551,35 @@ class Graph:
         self._fork(operators)
         self._divide(operators)
 
+    def _connect_part(self) -> bool:
+        """Connect what is new and what has been touched; returns whether that was possible without the rest."""
+        new, touched = self._unlinked, self._touched
+        if new and any(one in touched.gone for one in new):
+            return False
+        self._consumers |= {reader: one for one in (*new, *touched.new, *touched.readers) for reader in one.inputs}
+        if new:
+            if not self._link(new):
+                return False
+            self._unlisted.extend(new)
+            self._unlinked.clear()
+        return not touched or self._reconnect()
+
     def derive(self) -> None:
         """Derive everything that has changed: also the punctuation of arcs, ETS arcs and the state tables."""
         self._connect()
         if self._derived:
             return
         self._derived = True
-        if self._unlisted and (self._touched or self._ruled):
-            self._underived = True
-        new, touched, ruled = self._unlisted, self._touched, self._ruled
+        new = [one for one in self._unlisted if one in self._component_of]  # others have gone again
+        touched, ruled = self._touched, [one for one in self._ruled if one in self._component_of]
         self._unlisted, self._touched, self._ruled = [], Touched(), {}
-        if self._underived:
+        if self._underived or (new and touched.new):  # new operators may read operators that have no row yet
             self._derive_all()
-        elif new:
-            for home in dict.fromkeys(self._component_of[one] for one in new):
-                self._list([one for one in new if self._component_of[one] is home])
-        else:
-            self._rederive(touched, [operator for operator in ruled if operator in self._component_of])
+            return
+        for home in dict.fromkeys(self._component_of[one] for one in new):
+            self._list([one for one in new if self._component_of[one] is home])
+        if touched or ruled:
+            self._rederive(touched, ruled)
 
     def _derive_all(self) -> None:
         self._underived = False
@@ -765,7 +780,6 @@ class Graph:
         for operator in (*touched.readers, *touched.new):
             self._consumers |= dict.fromkeys(operator.inputs, operator)
             touched.operators |= {self.producer(reader): None for reader in operator.inputs}
-        touched.away = None
         homes = dict.fromkeys(self._component_of[one] for one in touched.operators if one in self._component_of)
         if len(homes) != 1 or not (touched.keeps_inputs or self._is_connected([*touched.operators, *touched.new])):
             return False
@@ -799,10 +813,12 @@ class Graph:
 
     def _is_connected(self, operators: Sequence[Operator]) -> bool:
         """Whether there is a path from the first of these to each other one."""
+        if self._have_sources_in_common(operators):
+            return True
         missing, todo = set(operators), [operators[0]]
         seen = set(todo)
         away: dict[Operator, list[Operator]] = {}
-        for reader in self._away(self._touched):
+        for reader in self._away():
             away.setdefault(self.producer(reader), []).append(self._consumers[reader])
         while todo:
             operator = todo.pop()
@@ -818,23 +834,37 @@ class Graph:
                     todo.append(one)
         return False
 
+    def _have_sources_in_common(self, operators: Iterable[Operator]) -> bool:
+        """Whether those that they read, directly or not, connect them already."""
+        apart: list[set[Source]] = []
+        for operator in operators:
+            sources = set(self.sources(operator))
+            others = [one for one in apart if one.isdisjoint(sources)]
+            if len(others) == len(apart):
+                apart.append(sources)
+            else:
+                apart = [*others, sources.union(*(one for one in apart if not one.isdisjoint(sources)))]
+        return len(apart) == 1
+
     def _refork(self, operators: Sequence[Operator], home: Component) -> None:
         """The same as `_fork`, for these outputs."""
-        readers = dict.fromkeys(operators, 0)
-        for operator, consumer, _ in self._reads_of(operators, self._touched):
-            if not isinstance(consumer, Sink):
-                readers[operator] += 1
+        scheduled = {operator: self._count_scheduled(operator.output.readers) for operator in operators}
+        lone = [operator for operator in operators if scheduled[operator] < 2]
+        away: dict[Operator, list[Inlet]] = {operator: [] for operator in lone}
+        for operator, _, reader in self._away_from(lone):
+            away[operator].append(reader)
+        shared = dict.fromkeys(
+            one for one in operators if one not in away or scheduled[one] + self._count_scheduled(away[one]) > 1
+        )
         before = [*self._forks], [*self.resting]
         for operator in operators:
-            if readers[operator] < 2:
+            if operator not in shared:
                 self._forget_fork(operator)
         forks, resting = self._forks, self.resting
         taken = {fork.name for fork in (forks | resting).values()}
-        for operator in operators:
-            if readers[operator] < 2:
-                continue
+        for operator in shared:
             fork = forks.pop(operator, None) or resting.pop(operator, None)
-            if len(self._scheduled(operator)) > 1:
+            if scheduled[operator] > 1:
                 if fork is None:
                     fork = Fork(self._fork_name(operator, taken), operator.output)
                     taken.add(fork.name)
@@ -843,24 +873,18 @@ class Graph:
             elif fork is not None:
                 resting[operator] = fork
                 self._component_of.pop(fork, None)
-        if before != ([*forks], [*resting]):
+        if before != ([*forks], [*resting]) or self._touched.moved:
             self._touched.reorders = True
             self._forks = {one: forks[one] for one in self.operators.values() if one in forks}
             self.resting = {one: resting[one] for one in self.operators.values() if one in resting}
 
-    def _away(self, touched: Touched) -> list[Inlet]:
-        """The readers that are away, looked up once for a change."""
-        if touched.away is None:
-            touched.away = [reader for reader in self._consumers if reader.away]
-        return touched.away
+    def _away(self) -> Iterator[Inlet]:
+        return (reader for reader in self._consumers if reader.away)
 
-    def _reads_of(self, operators: Iterable[Operator], touched: Touched) -> Iterator[tuple[Operator, Operator, Inlet]]:
-        """Who reads these, with those that are away: the operator, its reader, and the reader's inlet."""
+    def _away_from(self, operators: Iterable[Operator]) -> Iterator[tuple[Operator, Operator, Inlet]]:
+        """Who would read these, but is away: the operator, its reader, and the reader's inlet."""
         arcs = {id(operator.output): operator for operator in operators}
-        for operator in arcs.values():
-            for reader in operator.output.readers:
-                yield operator, self._consumers[reader], reader
-        for reader in self._away(touched):
+        for reader in self._away() if arcs else ():
             if id(reader.arc) in arcs:
                 yield arcs[id(reader.arc)], self._consumers[reader], reader
 
@@ -888,12 +912,7 @@ class Graph:
                 placed |= dict.fromkeys(
                     one for reader in operator.inputs if (one := self.producer(reader)) in self._forks
                 )
-        if (
-            not touched.sorts and not touched.reorders
-        ):  # readers have left at the most, and the others lead back as before
-            stale = self._stale([one for one in changed if self.broken(one) != self._broken.get(one)], touched)
-        else:
-            stale = self._stale(changed, touched)
+        stale = self._stale(changed, touched)
         for operator in (*changed, *stale):
             self._component_of[operator].table[operator] = self._row(operator)
         for operator in dict.fromkeys((*changed, *placed)):
@@ -921,7 +940,7 @@ class Graph:
                 if operator in forks:
                     listed.append(forks[operator])
         home.table = {operator: rows[operator] for operator in listed}
-        if any(isinstance(one, LISTED) for one in touched.new):
+        if any(isinstance(one, LISTED) for one in (*touched.new, *touched.moved)):
             sinks = [
                 one for one in self.operators.values() if isinstance(one, Sink) and self._component_of[one] is home
             ]
@@ -938,16 +957,25 @@ class Graph:
         row.follow(strategy, moves, encore not in moves, link)
 
     def _stale(self, changed: Sequence[Operator], touched: Touched) -> dict[Operator, None]:
-        """The readers whose rows lead back to something else than they should."""
-        stale: dict[Operator, None] = {}
-        above = {operator: self._back_to(operator) for operator in changed}
-        for operator, consumer, reader in self._reads_of(changed, touched):
-            if consumer in above or isinstance(consumer, Sink):
-                continue
-            row = self._component_of[operator].table[consumer]
-            if row.preds[consumer.inputs.index(reader)] is not above[operator]:
-                stale[consumer] = None
-        return stale
+        """The readers whose rows lead back to something else than they should. Those of an output have led back to the
+        same so far, except for the ones that have come to it."""
+        stale = {one: None for one in touched.readers if one not in touched.new and not isinstance(one, Sink)}
+        known = dict.fromkeys(changed) | stale
+        differs = [one for one in changed if self._leads_elsewhere(one, known)]
+        for operator in differs:
+            stale |= dict.fromkeys(self._consumers[reader] for reader in operator.output.readers)
+        stale |= dict.fromkeys(consumer for _, consumer, _ in self._away_from(differs))
+        return {one: None for one in stale if one not in changed and not isinstance(one, Sink)}
+
+    def _leads_elsewhere(self, operator: Operator, known: Mapping[Operator, None]) -> bool:
+        """Whether the rows that read an operator may lead back to something else than they should. Rows that are known
+        will be built again."""
+        for reader in operator.output.readers:
+            consumer = self._consumers[reader]
+            if consumer not in known and not isinstance(consumer, Sink):
+                row = self._component_of[operator].table[consumer]
+                return row.preds[consumer.inputs.index(reader)] is not self._back_to(operator)
+        return True
 
     def _want_again(self, above: Sequence[Operator], touched: Touched) -> None:
         """Put the punctuation on arcs that their readers declare now, as far up as that differs."""
@@ -981,7 +1009,7 @@ class Graph:
         self._component_of |= dict.fromkeys(new, homes[0])
         self._consumers |= {reader: operator for operator in new for reader in operator.inputs}
         for operator in read:
-            if operator not in self._forks and len(self._scheduled(operator)) > 1:
+            if operator not in self._forks and self._count_scheduled(operator.output.readers) > 1:
                 self._grow_fork(operator)
         return True
 

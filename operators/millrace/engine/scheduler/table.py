@@ -9,7 +9,7 @@ of one fragment and the source of the next.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -106,10 +106,6 @@ class Link:
             segment=self.segment.name,
             break_=self.cut,
         )
-
-    @staticmethod
-    def of(view: LinkView, known: Mapping[str, Operator]) -> Link:
-        return Link(view.slope, view.selectivity, view.cost_us, known[view.segment], view.break_)
 
 
 class Next:

@@ -43,7 +43,7 @@ def look(engine: Engine) -> None:
     work = 0
     while engine.alike:
         search = _Search(engine)
-        for group in engine.alike.groups():
+        for group in engine.alike.groups(engine):
             search.compare(group)
         work += search.work
         if not search.merged:

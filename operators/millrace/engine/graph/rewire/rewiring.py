@@ -22,7 +22,7 @@ from millrace.operators.sink.sink import Sink
 from millrace.operators.source.source import Source
 
 if TYPE_CHECKING:
-    from millrace.engine.engine import Engine, Former
+    from millrace.engine.engine import Engine
     from millrace.engine.queries import Query
 
 
@@ -51,15 +51,17 @@ def carry_out(engine: Engine, change: Rewiring) -> None:
     """Make the graph what the description says."""
     graph = engine.graph
     former = {query: (query.plan, query.operators) for query, _, _ in change.after}
-    alone = _concerns_them_alone(engine, change)
     readers = [one for query, _, operators in change.after for one in (*operators, query.sink)]
+    firsts = _first_owners(engine, [*change.gone, *former], readers)
     arcs = [arc for old, new, _ in change.handed for arc in (old, new)]
     arcs += [arc for both in change.joined for arc in both]
+    inlets = [inlet for _, _, handed in change.handed for inlet in handed]
+    inlets += [inlet for old, _ in change.joined for inlet in old.readers]
     new = list(dict.fromkeys(one for one in readers if graph.operators.get(one.name) is not one))
     instead = dict.fromkeys(change.instead.values())
     connect(one for one in new if one not in instead)
-    for old, after, inlets in change.handed:
-        after.succeed(old, inlets)
+    for old, after, handed in change.handed:
+        after.succeed(old, handed)
     for old, after in change.joined:
         for inlet in list(old.readers):
             inlet.change_arc(after)
@@ -68,25 +70,28 @@ def carry_out(engine: Engine, change: Rewiring) -> None:
         query.sink.output = query.sink.inputs[0].arc
     kept = [query for query in engine.queries_by_name.values() if query not in change.gone]
     engine.queries_by_name = {query.plan.name: query for query in kept}
-    left = _left(change, former)
-    placed = _in_place(engine, change, former, left) if alone else None
+    engine.queries_left(change.gone)
+    engine.queries_exchanged(former)
+    sinks = [query.sink for query in change.gone]
+    left = dict.fromkeys([*change.sources, *(one for one in firsts if not engine.owners(one)), *sinks])
+    moved = [one for one, first in firsts.items() if one not in left and engine.owners(one)[0] is not first]
+    others = [query for query, (_, operators) in former.items() if query.operators != operators]
+    others += [engine.owners(one)[0] for one in moved]
+    placed = _in_place(engine, dict.fromkeys(others), left)
     in_place = placed is not None
     if placed is None:
         engine.queries_changed()
         placed = _arranged(engine)
-        stays = dict.fromkeys(placed)
-        left = {one: None for one in graph.operators.values() if one not in stays}
-    else:
-        engine.queries_left(change.gone)
-        engine.queries_exchanged(former)
     gone = [one for one in left if one not in change.instead]
     _leave(gone)
-    names = _names(engine, list(former) if in_place else kept)
+    names = _names(engine, dict.fromkeys([*former, *others]) if in_place else kept)
     _hand_costs(engine, change.instead, gone)
-    exchanged = Exchanged(new, gone, change.instead, readers, arcs, in_place=in_place)
+    readers += [*moved, *(inlet.consumer for inlet in inlets if inlet.consumer is not None)]
+    exchanged = Exchanged(new, gone, change.instead, readers, arcs, moved, in_place=in_place)
     graph.become(placed, {**names, **change.forks}, exchanged)
     if in_place:
-        engine.list_alike(former | _readers_of(engine, change))
+        reading = [query for inlet in inlets for query in _owners(engine, inlet.consumer)]
+        engine.list_alike(dict.fromkeys([*former, *reading, *_readers_of(engine, change)]))
     else:
         place = {operator: position for position, operator in enumerate(placed)}
         kept.sort(key=lambda query: place[query.sink])
@@ -95,50 +100,44 @@ def carry_out(engine: Engine, change: Rewiring) -> None:
     assert _is_whole(engine, list(former))
 
 
-def _concerns_them_alone(engine: Engine, change: Rewiring) -> bool:
-    """Whether no other query has an operator that goes, and these queries get only new ones."""
-    if not (change.gone or change.after or change.sources) or change.joined:
-        return False
-    different = [(query, operators) for query, _, operators in change.after if operators != query.operators]
-    former = [*change.gone, *(query for query, _ in different)]
-    return all(len(engine.owners(one)) == 1 for query in former for one in query.operators) and all(
-        one in query.operators or not engine.owners(one) for query, operators in different for one in operators
-    )
+def _first_owners(engine: Engine, queries: Iterable[Query], after: Iterable[Operator]) -> dict[Operator, Query | None]:
+    """The operators that queries have or will have, and the first query that has each now."""
+    operators = dict.fromkeys([*(one for query in queries for one in query.operators), *after])
+    return {one: next(iter(engine.owners(one)), None) for one in operators if not isinstance(one, Sink)}
 
 
-def _readers_of(engine: Engine, change: Rewiring) -> Former:
-    """The queries that read an operator which stands in the place of another: as they are."""
+def _owners(engine: Engine, operator: Operator | None) -> Sequence[Query]:
+    return () if operator is None else engine.owners(operator)
+
+
+def _readers_of(engine: Engine, change: Rewiring) -> Sequence[Query]:
+    """The queries that read an operator which stands in the place of another."""
     names = {query.plan.name for query, _, _ in change.after} if change.instead else set()
-    return {
-        query: (query.plan, query.operators)
-        for query in engine.queries_by_name.values()
-        if names and not names.isdisjoint(query.plan.reads_queries)
-    }
+    if not names:
+        return ()
+    return [query for query in engine.queries_by_name.values() if not names.isdisjoint(query.plan.reads_queries)]
 
 
-def _left(change: Rewiring, former: Former) -> dict[Operator, None]:
-    """The operators that no plan has any more, if no query shares any of them."""
-    stays = {one for query in former for one in query.operators}
-    left: list[Operator] = [*change.sources]
-    left += [one for query in change.gone for one in (*query.operators, query.sink)]
-    left += [one for _, operators in former.values() for one in operators if one not in stays]
-    return dict.fromkeys(left)
-
-
-def _in_place(engine: Engine, change: Rewiring, former: Former, left: dict[Operator, None]) -> list[Operator] | None:
-    """The same as `_arranged`, for queries that stay in their places; None if one reads what comes after it."""
-    different = [query for query in former if query.operators != former[query][1]]
-    away = left | dict.fromkeys(one for query in different for one in query.operators)
-    after = [one for one in engine.graph.operators.values() if one not in away]
-    for query in different:
-        place = after.index(query.sink)
-        own = {id(one.output) for one in query.operators}
-        read = {engine.graph.producer(inlet): None
-                for one in query.operators for inlet in one.inputs if id(inlet.arc) not in own}  # fmt: skip
-        if any(one not in after[:place] for one in read):
+def _in_place(engine: Engine, queries: Iterable[Query], left: Mapping[Operator, None]) -> list[Operator] | None:
+    """The same as `_arranged`, where only these queries have other operators than before, and all stay in their places.
+    None if one would come before what it reads."""
+    blocks = {query.sink: [one for one in query.operators if engine.owners(one)[0] is query] for query in queries}
+    own = dict.fromkeys(one for block in blocks.values() for one in block)
+    away = {**left, **own}
+    placed = [one for one in engine.graph.operators.values() if one not in away]
+    for sink, block in blocks.items():
+        at = placed.index(sink)
+        placed[at:at] = block
+    place = dict(zip(placed, range(len(placed)), strict=True)) if own else {}
+    makers = {id(one.output): one for one in own}
+    for operator in own:
+        read = (makers.get(id(inlet.arc)) or engine.graph.producer(inlet) for inlet in operator.inputs)
+        readers = (reader.consumer for reader in operator.output.readers)
+        if any(place[one] > place[operator] for one in read) or any(
+            place.get(one, place[operator]) < place[operator] for one in readers if one is not None
+        ):
             return None
-        after[place:place] = query.operators
-    return after
+    return placed
 
 
 def connect(operators: Iterable[Operator]) -> None:

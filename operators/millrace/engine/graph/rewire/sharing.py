@@ -161,11 +161,9 @@ def concerned(engine: Engine, body: e.CommandBody) -> Query | None:
 
 
 def _of(engine: Engine, node: str) -> Query | None:
-    """The query whose plan has an operator of this name."""
-    return next(
-        (query for query in engine.queries_by_name.values() if any(other.name == node for other in query.plan.nodes)),
-        None,
-    )
+    """The query whose plan has an operator of this name, which starts with the query's."""
+    query = engine.queries_by_name.get(node.partition(".")[0])
+    return query if query is not None and any(other.name == node for other in query.plan.nodes) else None
 
 
 def shares(engine: Engine, query: Query) -> bool:
@@ -190,13 +188,16 @@ def part(engine: Engine, command: e.UnshareQuery) -> UnshareReply:
 def apart(engine: Engine) -> dict[str, list[str]]:
     """By query, the operators that are separate at present although an older query has equal ones: one was changed, or
     started later. Created again, the two would share them. The first of two such operators that a row meets have the
-    same inputs, so the index would know them."""
-    if engine.alike.unique:
+    same inputs, so the index knows their queries."""
+    concerned = engine.alike.queries()
+    if not concerned:
         return {}
     numbers: dict[Any, int] = {}  # equal definitions over equal inputs have one number
     firsts: dict[int, Operator] = {}
     separate: dict[str, list[str]] = {}
     for query in engine.queries_by_name.values():
+        if query not in concerned:
+            continue
         own: dict[str, int] = {}
         for node, operator in zip(query.plan.nodes, query.operators, strict=True):
             inputs = tuple(own.get(name, name) for name in node.inputs)
@@ -265,12 +266,14 @@ def tighten(engine: Engine, operators: Sequence[Operator]) -> None:
     order of their plan."""
     if not any(engine.graph.has(operator) for operator in operators):
         return
-    since: dict[int, list[int | None]] = {}
-    for reader in engine.graph.operators.values():
-        for inlet in reader.inputs:
-            since.setdefault(id(inlet.arc), []).append(inlet.since_us)
+    since = {id(one.output): [inlet.since_us for inlet in one.output.readers] for one in operators}
+    for query in engine.queries_by_name.values():
+        if query.paused is not None:  # its inlets are away
+            for inlet in (inlet for one in (*query.operators, query.sink) for inlet in one.inputs):
+                if id(inlet.arc) in since:
+                    since[id(inlet.arc)].append(inlet.since_us)
     for operator in reversed(operators):
-        times = since.get(id(operator.output), [])
+        times = since[id(operator.output)]
         known = [time for time in times if time is not None]
         if known and len(known) == len(times):
             for inlet in operator.inputs:
@@ -281,6 +284,8 @@ def _inlets(engine: Engine, query: Query, name: str, twins: Mapping[Operator, Op
     """The inlets that read an operator by its name in the query's plan: the query's, and those of its readers."""
     inlets: dict[Inlet, None] = {}
     for other in engine.queries_by_name.values():
+        if other is not query and query.plan.name not in other.plan.reads_queries:
+            continue
         for node, operator in zip(other.plan.nodes, other.operators, strict=True):
             own = twins.get(operator, operator) if other is query else operator
             inlets |= {own.inputs[at]: None for at, read in enumerate(node.inputs) if read == name}
