@@ -47,7 +47,7 @@ SELECTS = (
     "SELECT k FROM a WHERE k > 0",
     "SELECT k FROM a WHERE k > 0 AND k < 9",
     "SELECT k FROM a UNION ALL SELECT k FROM b",
-    "SELECT k FROM p WHERE k > 5",
+    "SELECT p.k FROM p WHERE p.k > 5",
     "SELECT k FROM a.late",
     "SELECT k, count(*) AS n FROM b GROUP BY k",
     "SELECT x.k FROM a [RANGE '1 second'] x JOIN b [RANGE '1 second'] y ON x.k = y.k",

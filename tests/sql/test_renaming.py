@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from millrace.sql import Catalog, RenameStatement, parse, plan_all
@@ -25,6 +27,7 @@ READERS = [
     ("WITH a AS (SELECT k FROM a) SELECT a.k FROM a", "WITH a AS (SELECT k FROM b) SELECT a.k FROM a"),
     ("WITH c AS (SELECT k FROM a), a AS (SELECT k FROM c) SELECT k FROM a UNION ALL SELECT k FROM c",
      "WITH c AS (SELECT k FROM b), a AS (SELECT k FROM c) SELECT k FROM a UNION ALL SELECT k FROM c"),
+    ("WITH b AS (SELECT k FROM a) SELECT k FROM b", "WITH b AS (SELECT k FROM b) SELECT k FROM b"),
     ("SELECT k FROM (SELECT k AS k FROM a) a", "SELECT k FROM (SELECT k AS k FROM b) a"),
     ("SELECT k AS a FROM \"a\" WHERE 'a' <> 'b'", "SELECT k AS a FROM b WHERE 'a' <> 'b'"),
     ("SELECT k FROM a SHED RANDOM 5", "SELECT k FROM b SHED RANDOM 5"),
@@ -59,8 +62,20 @@ def test_any_name_that_a_query_may_have(name):
     assert catalog.sinks["f"].query == name
 
 
-def test_there_and_back_is_the_same_plan():
-    text = BASE + "CREATE QUERY r AS SELECT k FROM a;"
-    _, before = plan_all(parse(text), Catalog())
-    _, after = plan_all(parse("ALTER QUERY a RENAME TO b; ALTER QUERY b RENAME TO a"), before)
+@pytest.mark.parametrize("reader", [reader for pair in READERS for reader in pair])
+def test_there_and_back_is_the_same_text_and_plan(reader):
+    """Also by way of another name. A name gets its plainest spelling."""
+    first, other = ("a", "b") if reader in [before for before, _ in READERS] else ("b", "a")
+    plain = reader.replace("FROM A", "FROM a").replace('FROM "a"', "FROM a")
+    _, before = plan_all(parse(f"{BASE.replace('a AS', f'{first} AS')}CREATE QUERY r AS {plain}"), Catalog())
+    names = [first, other, "third", first]
+    renames = [f"ALTER QUERY {name} RENAME TO {to}" for name, to in itertools.pairwise(names)]
+    _, after = plan_all(parse(";".join(renames)), before)
     assert after == before
+
+
+def test_a_table_keeps_its_name_where_another_one_has_the_new_name():
+    reader = "CREATE QUERY r AS SELECT v FROM a AS b JOIN {} [RANGE '1 s'] ON j = k"
+    script = f"{BASE}CREATE QUERY c AS SELECT ts, k AS j FROM s; {reader.format('c')}; ALTER QUERY c RENAME TO b"
+    _, catalog = plan_all(parse(script), Catalog())
+    assert catalog.queries["r"].sql == reader.format("b AS c")

@@ -63,10 +63,10 @@ from millrace.sql.renamed_column import rename_in_readers as rename_column_in_re
 from millrace.sql.renamed_column import renamed_reader, renamed_stream
 from millrace.sql.rewriting import (
     rename_in_readers,
-    renamed_input,
     replace_places,
     widen_readers,
     with_column,
+    with_names,
     without_stars,
 )
 from millrace.values.functions import LIBRARY, Library
@@ -805,7 +805,7 @@ def rename(name: str, to: str, catalog: Catalog, library: Library = LIBRARY) -> 
             "meaning: drop that first, or replace it with a text that adds an alias to the table",
         )
     sinks = {
-        sink.name: replace(sink, query=to, sql=renamed_input(sink.sql, to))
+        sink.name: replace(sink, query=to, sql=with_names(sink.sql, {name: to}))
         for sink in catalog.sinks.values()
         if sink.query == name
     }

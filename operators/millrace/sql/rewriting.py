@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.protocol import MillraceError, Refuse
@@ -37,25 +38,16 @@ def renamed_query(sql: str, to: str) -> str:
     return replace_places(sql, [(body.name.span, written(to))]) if isinstance(body, s.CreateQueryStatement) else sql
 
 
-def renamed_input(sql: str, to: str) -> str:
-    """CREATE SINK over a query of another name."""
-    body = parse(sql, KNOWN)[0].body
-    assert isinstance(body, s.CreateSinkStatement)
-    return replace_places(sql, [(body.query.span, written(to))])
-
-
 def rewrite_reader(query: QueryPlan, before: str, after: str, catalog: Catalog, library: Library) -> QueryPlan | None:
-    """A query whose input has a new name; None if no equivalent text was found.
-
-    The catalog has the input under its new name. A column may be written `before.x`, so the new name may need the old
-    one as an alias.
-    """
-    for alias in (False, True):
-        expected = replace(query.renamed(before, after), sql=_replace_input(query.sql, before, after, alias))
-        planned = _plan_again(expected, catalog, library)
-        if planned is not None and _equivalent(planned[0], expected):
-            return expected if _is_narrowed(expected) else planned[0]
-    return None
+    """A query whose input has a new name, which it has in the catalog; None if its text would change its meaning."""
+    try:
+        expected = replace(query.renamed(before, after), sql=with_names(query.sql, {before: after}))
+    except Refuse:
+        return None
+    planned = _plan_again(expected, catalog, library)
+    if planned is None or not _equivalent(planned[0], expected):
+        return None
+    return expected if _is_narrowed(expected) else planned[0]
 
 
 def _plan_again(query: QueryPlan, catalog: Catalog, library: Library) -> tuple[QueryPlan, QueryPlanner] | None:
@@ -91,32 +83,83 @@ def _is_narrowed(query: QueryPlan) -> bool:
     return any(edge.columns is not None for node in query.nodes for edge in node.edges)
 
 
-# -- names of queries in texts -----------------------------------------------------------------------------------------
+# -- names of streams and queries in texts -----------------------------------------------------------------------------
+
+
+class _Scope(NamedTuple):
+    """The names of tables in one SELECT: of those in its FROM, and those with which columns are written."""
+
+    tables: frozenset[str] = frozenset()
+    qualifiers: frozenset[str] = frozenset()
+
+
+_OUTSIDE: Final = _Scope()
 
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """The name of a stream or query in FROM, and the place of its alias if it has none."""
+    """The name of a stream or query in a statement.
+
+    end     the place after it in FROM, where an alias may follow; None elsewhere
+    alias   the one that it has
+    hidden  the queries of WITH, to which a name refers there
+    scope   the names of tables in its SELECT
+    """
 
     name: s.Name
-    alias_at: int | None
+    end: int | None = None
+    alias: s.Name | None = None
+    hidden: frozenset[str] = frozenset()
+    scope: _Scope = _OUTSIDE
 
 
-def _replace_input(sql: str, before: str, after: str, alias: bool) -> str:
+def objects_of(sql: str) -> list[str]:
+    """The streams and queries that a statement names, without the one that it creates."""
+    return list(dict.fromkeys(table.name.text for table in _objects(parse(sql, KNOWN)[0].body)))
+
+
+def with_names(sql: str, names: Mapping[str, str]) -> str:
+    """A statement about objects that have other names now. Raises Refuse if it cannot be written.
+
+    A table whose columns are written with its name keeps it as its alias, and loses it again when it is called so.
+    """
     body = parse(sql, KNOWN)[0].body
-    assert isinstance(body, s.CreateQueryStatement | s.SelectStatement)
-    tables = [table for table in _tables(body.query) if table.name.text == before]
-    return replace_places(sql, [change for table in tables for change in _renamed_table(table, after, alias)])
+    changes: list[Change] = []
+    for table in _objects(body):
+        before = table.name.text
+        to = names.get(before)
+        if to is None:
+            continue
+        if to in table.hidden:
+            raise Refuse(f"{before} is called {to} now, as a query of WITH is: rename it first", code="not_undoable")
+        changes.append((table.name.span, written(to)))
+        if table.end is None:
+            continue
+        if table.alias is not None and table.alias.text == to:
+            changes.append((s.Span(table.end, table.alias.span.end), ""))
+        elif table.alias is None and (before in table.scope.qualifiers or to in table.scope.tables):
+            changes.append((s.Span(table.end, table.end), f" AS {written(before)}"))
+    return replace_places(sql, changes)
 
 
-def _renamed_table(table: _Table, to: str, alias: bool) -> Iterator[Change]:
-    """The table under another name; with an alias its columns may still be written with the old one."""
-    yield table.name.span, written(to)
-    if alias and table.alias_at is not None:
-        yield s.Span(table.alias_at, table.alias_at), f" AS {written(table.name.text)}"
+def _objects(body: s.Node) -> Iterator[_Table]:
+    """The places of these names: its own, if the object exists already, and those that it reads."""
+    match body:
+        case s.CreateQueryStatement(name=name, replace=replaces, query=query):
+            if replaces:
+                yield _Table(name)
+            yield from _tables(query)
+        case s.SelectStatement(query=query):
+            yield from _tables(query)
+        case s.CreateStreamStatement(name=name, replace=True):
+            yield _Table(name)
+        case s.CreateSinkStatement(query=query):
+            yield _Table(query)
+        case _:
+            pass
 
 
-def _tables(node: s.Node, hidden: frozenset[str] = frozenset()) -> Iterator[_Table]:
+def _tables(node: s.Node, hidden: frozenset[str] = frozenset(), scope: _Scope = _OUTSIDE) -> Iterator[_Table]:
     """Every table that reads a stream or a query. A query of WITH hides what has the same name."""
     if isinstance(node, s.QueryBody):
         for cte in node.ctes:
@@ -125,12 +168,21 @@ def _tables(node: s.Node, hidden: frozenset[str] = frozenset()) -> Iterator[_Tab
         for term in (node.first, *(arm.term for arm in node.arms)):
             yield from _tables(term, hidden)
         return
+    if isinstance(node, s.Select):
+        scope = _scope_of(node)
     if isinstance(node, s.TablePrimary):
         name = _name_of(node.source)
         if name is not None and name.text not in hidden:
-            yield _Table(name, None if node.alias is not None else node.source.span.end)
+            yield _Table(name, node.source.span.end, node.alias, hidden, scope)
     for child in s.children(node):
-        yield from _tables(child, hidden)
+        yield from _tables(child, hidden, scope)
+
+
+def _scope_of(select: s.Select) -> _Scope:
+    parts = [] if select.table is None else s.walk(select.table)
+    tables = [one.alias or _name_of(one.source) for one in parts if isinstance(one, s.TablePrimary)]
+    columns = [one.table for one in nodes_of(select) if isinstance(one, s.ColumnRef | s.Star)]
+    return _Scope(*(frozenset(name.text for name in names if name is not None) for names in (tables, columns)))
 
 
 def _name_of(source: s.TableSource) -> s.Name | None:
@@ -161,46 +213,6 @@ def rename_in_readers(
             else:
                 queries[name] = rewrites[name] = rewritten
     return rewrites, stuck
-
-
-# -- records -----------------------------------------------------------------------------------------------------------
-
-
-def objects_of(sql: str) -> list[str]:
-    """The streams and queries that a statement names, without the one that it creates."""
-    return list(dict.fromkeys(table.name.text for table in _objects(parse(sql, KNOWN)[0].body)))
-
-
-def with_names(sql: str, names: Mapping[str, str]) -> str:
-    """A statement about objects that have other names now. Raises Refuse if it cannot be written."""
-    body = parse(sql, KNOWN)[0].body
-    words = [node.text for node in nodes_of(body) if isinstance(node, s.Name)]
-    ctes = {node.name.text for node in nodes_of(body) if isinstance(node, s.Cte)}
-    changes: list[Change] = []
-    for table in _objects(body):
-        before = table.name.text
-        to = names.get(before)
-        if to is None:
-            continue
-        if to in ctes:
-            raise Refuse(f"{before} is called {to} now, as a query of WITH is: rename it first", code="not_undoable")
-        changes += _renamed_table(table, to, alias=words.count(before) > 1 or to in words)
-    return replace_places(sql, changes)
-
-
-def _objects(body: s.Node) -> Iterator[_Table]:
-    """The places of these names: its own, if the object exists already, and those that it reads."""
-    match body:
-        case s.CreateQueryStatement(name=name, replace=replaces, query=query):
-            if replaces:
-                yield _Table(name, None)
-            yield from _tables(query)
-        case s.CreateStreamStatement(name=name, replace=True):
-            yield _Table(name, None)
-        case s.CreateSinkStatement(query=query):
-            yield _Table(query, None)
-        case _:
-            pass
 
 
 # -- added columns -----------------------------------------------------------------------------------------------------
