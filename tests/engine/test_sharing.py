@@ -262,6 +262,22 @@ def test_a_shared_query_is_renamed():
     assert rows(made.run(give_tv("s", 2, 3, 30)), "y") == [(2, 0)]
 
 
+def test_a_fork_follows_the_name_of_its_operator():
+    made = bench(True)
+    for name in ("p", "q"):
+        made.query(query(name, "having"))
+    for name, bound in (("r", 2), ("t", 3)):
+        made.query(plan(name, ("R", select(compare(">", bound)), ["q.H"]), schema=COUNT.schema([])))
+    made.do(SetStrategy("s", "bfs(3)", "p.fork1"))
+    made.do(DropQuery("p"))
+    restored(made)
+    assert made.engine.components()[0].strategies["q.fork1"] == "bfs(3)"
+    made.do(RenameQuery("q", "z"))
+    restored(made)
+    assert made.engine.components()[0].strategies["z.fork1"] == "bfs(3)"
+    assert [name for name in made.engine.components()[0].strategies if name[:2] in ("p.", "q.")] == []
+
+
 # -- against engines that share nothing --------------------------------------------------------------------------------
 
 NAMES = ("a", "b", "c", "d")

@@ -166,12 +166,13 @@ class Graph:
         self._connected = self._derived = False
 
     def become(self, operators: Sequence[Operator], names: Mapping[Operator, str], change: Exchanged) -> None:
-        """Consist of these operators, in this order; some have other names. What was decided of an operator goes with
-        it, unless another takes its place."""
+        """Consist of these operators, in this order; some have other names, as have their forks. What was decided of an
+        operator goes with it, unless another takes its place."""
         before, new, gone = self.operators, change.new, dict.fromkeys(change.gone)
         above = {self.producer(inlet): None for one in gone for inlet in one.inputs}
         for operator, name in names.items():
             operator.name = name
+        self._rename_forks(names)
         self.operators = {operator.name: operator for operator in operators}
         for one in gone:
             if not isinstance(one, Sink):
@@ -633,6 +634,18 @@ class Graph:
                 self._forks[operator] = fork
             elif fork is not None:
                 self.resting[operator] = fork
+
+    def _rename_forks(self, renamed: Iterable[Operator]) -> None:
+        """A fork follows the name of its operator, and keeps its number if that is free."""
+        forks = self._forks | self.resting
+        for operator in renamed:
+            if operator in forks:
+                fork, base = forks[operator], operator.name.rpartition(".")[0]
+                before, _, word = fork.name.rpartition(".")
+                if before != base:
+                    taken = {other.name for other in forks.values()}
+                    name = f"{base}.{word}"
+                    fork.name = self._fork_name(operator, taken) if name in taken else name
 
     def _fork_name(self, operator: Operator, taken: set[str]) -> str:
         base = operator.name.rpartition(".")[0]

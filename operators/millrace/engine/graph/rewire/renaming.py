@@ -24,8 +24,7 @@ def rename_query(engine: Engine, command: RenameQuery) -> RenameReply:
     query = engine.query(name)
     refuse_catching_up(query)
     engine.refuse_taken(to)
-    forks = [fork for fork in engine.graph.all_forks().values() if fork.name.startswith(f"{name}.")]
-    change = Rewiring([], forks={fork: moved_name(fork.name, name, to) for fork in forks})
+    change = Rewiring()
     for other in engine.queries_by_name.values():
         if other is query or name in other.plan.reads_queries:
             plan = other.plan.renamed(name, to)

@@ -35,7 +35,6 @@ class Rewiring:
     handed   (from, to, inlets): inlets that continue at another arc, with all that they have not taken
     joined   (from, to): arcs whose readers, which have taken all, continue at the end of another one
     instead  by operator: the one that takes its place on the same arcs
-    forks    other names for forks
     """
 
     after: list[tuple[Query, QueryPlan, list[Operator]]] = field(default_factory=list)
@@ -44,7 +43,6 @@ class Rewiring:
     handed: list[tuple[Buffer, Buffer, Sequence[Inlet]]] = field(default_factory=list)
     joined: Sequence[tuple[Buffer, Buffer]] = ()
     instead: Mapping[Operator, Operator] = field(default_factory=dict)
-    forks: Mapping[Operator, str] = field(default_factory=dict)
 
 
 def carry_out(engine: Engine, change: Rewiring) -> None:
@@ -88,7 +86,7 @@ def carry_out(engine: Engine, change: Rewiring) -> None:
     _hand_costs(engine, change.instead, gone)
     readers += [*moved, *(inlet.consumer for inlet in inlets if inlet.consumer is not None)]
     exchanged = Exchanged(new, gone, change.instead, readers, arcs, moved, in_place=in_place)
-    graph.become(placed, {**names, **change.forks}, exchanged)
+    graph.become(placed, names, exchanged)
     if in_place:
         reading = [query for inlet in inlets for query in _owners(engine, inlet.consumer)]
         engine.list_alike(dict.fromkeys([*former, *reading, *_readers_of(engine, change)]))
