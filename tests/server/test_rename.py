@@ -1,18 +1,23 @@
 """A query gets another name in a running server: subscribers, sinks, readers and the catalog go along."""
 
 import asyncio
+import gc
 import json
+import types
 
 import pytest
 
+from millrace.changes.insert_operator import InsertOperator
 from millrace.changes.pause_query import PauseQuery
 from millrace.changes.resume_query import ResumeQuery
 from millrace.changes.set_break import SetBreak
+from millrace.changes.set_strategy import SetStrategy
+from millrace.changes.unshare_query import UnshareQuery
 from millrace.engine.events import WithholdCredit
 from millrace.protocol import Refuse
 from millrace.protocol.messages import Result, Subscribe
 from tests.server.harness import lines, peer, running, served, until
-from tests.server.test_api import ask
+from tests.server.test_api import ask, get
 from tests.server.test_etags import ask as tagged
 
 SQL = """CREATE STREAM s (k BIGINT);
@@ -117,7 +122,7 @@ async def test_what_a_slow_reader_asks_for_meanwhile_is_asked_of_the_query_by_it
         daemon.runner.command = command
         asked = command(*asks)
         command(WithholdCredit("q", withheld=True))
-        daemon.runner.watch("q", True)
+        daemon.runner.watch(daemon.runner.outlets["q"], True)
         return asked
 
     daemon.runner.command = ask_and_more
@@ -128,3 +133,79 @@ async def test_what_a_slow_reader_asks_for_meanwhile_is_asked_of_the_query_by_it
     assert daemon.engine.withheld() == {"s": ["q"]}
     await command(WithholdCredit("q", withheld=False))
     assert daemon.engine.withheld() == {}
+
+
+# -- the memory of a server --------------------------------------------------------------------------------------------
+
+FORMER = "forsaken"
+MANY = f"""CREATE STREAM s (k BIGINT, v BIGINT);
+CREATE QUERY {FORMER} AS SELECT k, v FROM s WHERE k > 0;
+CREATE QUERY twin AS SELECT k, v FROM s WHERE k > 0;
+CREATE QUERY r AS SELECT k, count(*) AS n FROM {FORMER} GROUP BY k;
+CREATE QUERY joined AS SELECT x.k FROM s [RANGE '1 s'] a JOIN {FORMER} [RANGE '1 s'] x ON x.k = a.k;
+CREATE SINK f FROM {FORMER} WITH (type = 'file', path = 'out.jsonl')
+"""
+# These lead out of a server, or have been left.
+OUTSIDE = (types.ModuleType, type, types.CodeType, types.FrameType, types.CoroutineType, types.TracebackType,
+           asyncio.AbstractEventLoop, asyncio.Future)  # fmt: skip
+
+
+def texts_of(root, word, *without):
+    """The texts with a word that an object leads to, each with the way to it."""
+    found, seen = {}, set(map(id, without))
+    todo = [(root, "")]
+    while todo:
+        one, path = todo.pop()
+        if isinstance(one, str):
+            if word in one:
+                found[one] = path
+        elif not isinstance(one, OUTSIDE) and id(one) not in seen:
+            seen.add(id(one))
+            parts = one.__closure__ or () if isinstance(one, types.FunctionType) else gc.get_referents(one)
+            path = f"{path} > {type(one).__name__}"
+            todo += [(part, path) for part in parts]
+    return found
+
+
+@pytest.mark.parametrize("sql", [f"ALTER QUERY {FORMER} RENAME TO present",
+                                 f"DROP SINK f; DROP QUERY r; DROP QUERY joined; DROP QUERY {FORMER}"])  # fmt: skip
+def test_no_part_of_a_server_has_the_former_name(tmp_path, sql):
+    """Whatever a part knows of a query goes along, or is gone."""
+
+    async def play():
+        async with running(MANY, server={"data_dir": tmp_path}) as daemon:
+            catalog = daemon.catalog
+            for change in (
+                SetStrategy(name="s", strategy="bfs"),
+                SetStrategy(name="s", strategy="rr(2)", operator=f"{FORMER}.filter1"),
+                UnshareQuery(name=FORMER, operators=[f"{FORMER}.filter1"]),
+                InsertOperator(before=f"{FORMER}.filter1", where="v > 0"),
+                SetBreak(name=f"{FORMER}.filter1", on=True),
+                PauseQuery(name=FORMER),
+                ResumeQuery(name=FORMER),
+            ):
+                await catalog.change(change)
+            await work(daemon, FORMER)
+            await catalog.execute(sql)
+            await daemon.durability.make()
+            await work(daemon, "twin")
+            return texts_of(daemon, FORMER, catalog.ledger, *daemon.runner.built_in.values())
+
+    assert asyncio.run(play()) == {}
+
+
+async def work(daemon, query):
+    """Have everybody look at a query while it emits rows."""
+    outlet = daemon.runner.outlets[query]
+    others = len(outlet.consumers)
+    async with lines(daemon) as feeder, peer(daemon) as reader:
+        reader.say(Subscribe(1, query, credit=10, progress=True))
+        await until(lambda: len(outlet.consumers) > others)
+        for k in range(1, 4):
+            feeder.say(f'{{"stream": "s", "tuple": {{"k": {k}, "v": 1}}}}')
+        await until(lambda: outlet.next_sequence > 0)
+        for path in ("queries", f"queries/{query}", f"queries/{query}/why", "operators", "components", "sinks"):
+            await get(daemon, f"/api/v1/{path}")
+        daemon.metrics.text()
+        daemon.rates.now()
+    await until(lambda: len(outlet.consumers) == others)

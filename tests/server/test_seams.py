@@ -62,9 +62,9 @@ class Rows:
         self.of: dict[str, list[tuple[int, tuple[object, ...]]]] = {}
         before = daemon.runner.on_delivery
 
-        def delivered(query, now_us, batch):
-            self.of.setdefault(query, []).extend(zip(batch.ts.tolist(), batch.rows(), strict=True))
-            before(query, now_us, batch)
+        def delivered(outlet, now_us, batch):
+            self.of.setdefault(outlet.query, []).extend(zip(batch.ts.tolist(), batch.rows(), strict=True))
+            before(outlet, now_us, batch)
 
         daemon.runner.on_delivery = delivered
 

@@ -51,7 +51,7 @@ async def rows_with(threads: int, data: bytes, seed: int) -> tuple[dict[str, lis
     rng, aside = random.Random(seed), 0
     found: dict[str, list[Any]] = {"counted": [], "joined": []}
     async with running(SQL, engine={"threads": threads}) as daemon, lines(daemon) as feed:
-        daemon.runner.on_delivery = lambda query, now_us, batch: found[query].extend(batch.rows())
+        daemon.runner.on_delivery = lambda outlet, now_us, batch: found[outlet.query].extend(batch.rows())
         step, loop_thread = daemon.engine.step, threading.get_ident()
 
         def counted(now_us, events, *, budget):

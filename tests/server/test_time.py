@@ -360,7 +360,7 @@ async def test_a_guess_never_overtakes_bytes_that_have_arrived(daemon, watch):
             return notice()
 
         watch.notice = busy_meanwhile
-        daemon.runner.watch("u", True)
+        daemon.runner.watch(daemon.runner.outlets["u"], True)
         await until(lambda: stream(daemon, "b").tuples == 2)
         assert stream(daemon, "b").late == 0
         await until(lambda: rows(daemon) == 2)
@@ -380,7 +380,7 @@ async def test_half_a_frame_stops_the_clock_of_its_feed(daemon, watch):
         silent.say_raw(said[:7])
         await until(lambda: daemon.engine.source("b").feeds.get("p").held_since is not None)
         watch.us = 50_000
-        daemon.runner.watch("u", True)
+        daemon.runner.watch(daemon.runner.outlets["u"], True)
         await daemon.runner.wait_drained()
         assert stream(daemon, "b").mark_us == 1_000
         assert (await get(daemon, "/api/v1/queries/u/why"))["reason"] == "unread"
@@ -482,7 +482,7 @@ def test_a_jump_of_the_clock_is_no_silence_and_no_absence():
                 await until(lambda: stream(daemon, "b").connections == 0)
                 await feeding(busy, (now_us + 30_000_000, 2))
                 off_us = DAY // 2
-                daemon.runner.watch("u", True)
+                daemon.runner.watch(daemon.runner.outlets["u"], True)
                 await until(lambda: daemon.runner.now_us() - now_us > DAY // 2)
                 await daemon.runner.wait_drained()
                 assert stream(daemon, "b").mark_us == now_us

@@ -202,8 +202,7 @@ class World:
         reader.earlier = outlet.next_sequence - reader.first
         self.readers.append(reader)
 
-    def delivered(self, query: str, now_us: int, batch: Batch) -> None:
-        outlet = self.runner.outlets[query]
+    def delivered(self, outlet: Outlet, now_us: int, batch: Batch) -> None:
         self.all_rows[outlet] |= dict(enumerate(batch.rows(), outlet.next_sequence - len(batch)))
 
     # -- what happens ------------------------------------------------------------------------------

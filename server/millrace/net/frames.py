@@ -599,7 +599,7 @@ class _Subscriber(Sender):
 
     def _watch(self, wanted: bool) -> None:
         if self._wish.progress:
-            self._dialect.context.runner.watch(self._outlet.query, wanted)
+            self._dialect.context.runner.watch(self._outlet, wanted)
         if self._reads is not None:
             self._reads.state(self._dialect.context.runner, self.subscription.name, wanted)
 

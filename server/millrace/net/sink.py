@@ -570,6 +570,7 @@ class Outlet:
         self.waiting_since_us: int | None = None
         self.waits = 0
         self.waited_us = 0
+        self.watchers = 0  # subscribers that want to know the progress
         self._gone = Counts()
         self._retain = retain
         self._retained: deque[tuple[int, Batch]] = deque()

@@ -27,7 +27,7 @@ from millrace.net.feeds import Feeds
 from millrace.net.guesses import OUTCOMES as GUESS_OUTCOMES
 from millrace.net.guesses import Guesses
 from millrace.net.refusals import PORTS, Refusals
-from millrace.net.sink import WriterSink
+from millrace.net.sink import Outlet, WriterSink
 from millrace.observe.families import counter as _counter
 from millrace.observe.families import gauge as _gauge
 from millrace.observe.journals import journal_families
@@ -121,7 +121,7 @@ class Metrics:
         self._engine = engine
         self._runner = runner
         self._feeds = feeds
-        self._latency: dict[str, Histogram] = {}
+        self._latency: dict[str, Histogram] = {}  # by history
         self._asks: dict[tuple[str, str], Histogram] = {}
         self._punctuations: Counter[str] = Counter()
         self._punctuated: dict[str, dict[str, int]] = {}
@@ -142,10 +142,10 @@ class Metrics:
 
     # -- told while the server runs ----------------------------------------------------------------
 
-    def delivered(self, query: str, now_us: int, batch: Batch) -> None:
-        found = self._latency.get(query)
+    def delivered(self, outlet: Outlet, now_us: int, batch: Batch) -> None:
+        found = self._latency.get(outlet.history)
         if found is None:
-            found = self._latency[query] = Histogram()
+            found = self._latency[outlet.history] = Histogram()
         found.observe_rows(now_us, batch)
 
     def reconfigured(self, kind: str, result: str) -> None:
@@ -171,13 +171,6 @@ class Metrics:
         self._punctuated.pop(stream, None)
         for key in [key for key in self._asks if key[0] == stream]:
             del self._asks[key]
-
-    def forget_query(self, query: str) -> None:
-        self._latency.pop(query, None)
-
-    def rename_query(self, before: str, after: str) -> None:
-        if before in self._latency:
-            self._latency[after] = self._latency.pop(before)
 
     # -- asked -------------------------------------------------------------------------------------
 
@@ -647,12 +640,14 @@ class Metrics:
             "Time from the arrival of the newest tuple in a row to the row's delivery.",
             labels=("query",),
         )
-        for at, query in enumerate(tuple(self._runner.outlets)):
+        outlets = tuple(self._runner.outlets.values())
+        self._latency = {outlet.history: self._latency.get(outlet.history, Histogram()) for outlet in outlets}
+        for at, outlet in enumerate(outlets):
             if at % PIECE == PIECE - 1:
                 yield None
-            if query in self._runner.outlets:
-                latency = self._latency.setdefault(query, Histogram())
-                family.add_metric((query,), list(_buckets(latency)), latency.total_us / 1e6)
+            if self._runner.outlets.get(outlet.query) is outlet:
+                latency = self._latency[outlet.history]
+                family.add_metric((outlet.query,), list(_buckets(latency)), latency.total_us / 1e6)
         yield family
 
 

@@ -678,7 +678,7 @@ class Catalog:
         for name, query in self._engine.queries_by_name.items():
             meaning = lost_state(query)
             if meaning is not None:
-                self.performer.restarted[name] = now_us, meaning
+                self.performer.restarted[self._runner.outlets[name].history] = now_us, meaning
                 log.warning("restarted without operator state", query=name, meaning=meaning)
 
     async def _load_statement(self, path: Path, statement: str, plans: StoredPlans, number: int) -> None:

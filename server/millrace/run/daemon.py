@@ -47,7 +47,7 @@ from millrace.net.guesses import Guesses
 from millrace.net.lines import LineDialect
 from millrace.net.readers import slow_reader
 from millrace.net.silence import Silence
-from millrace.net.sink import Retention, Slow
+from millrace.net.sink import Outlet, Retention, Slow
 from millrace.net.turns import Turns
 from millrace.observe.inspection import Inspector
 from millrace.observe.logs import add_context, sparing, without_controls
@@ -432,14 +432,14 @@ class Daemon:
             slow_reader=None if reader is None else reader.view(),
             subscribers=len(outlet.consumers),
             since_us=outlet.since_us,
-            restarted=self._restarted(name),
+            restarted=self._restarted(outlet),
             backfill=self.seams.view(name),
             temporary=name in self.catalog.temporaries.names,
         )
 
-    def _restarted(self, name: str) -> RestartedView | None:
+    def _restarted(self, outlet: Outlet) -> RestartedView | None:
         """When a restored query started again without its state, and the consequence; None for any other query."""
-        found = self.catalog.performer.restarted.get(name)
+        found = self.catalog.performer.restarted.get(outlet.history)
         if found is None:
             return None
         at_us, meaning = found
@@ -756,9 +756,9 @@ class Daemon:
         """Start the orderly end."""
         self._stopping.set()
 
-    def _delivered(self, query: str, now_us: int, batch: Batch) -> None:
-        self.metrics.delivered(query, now_us, batch)
-        self.trials.delivered(query, now_us, batch)
+    def _delivered(self, outlet: Outlet, now_us: int, batch: Batch) -> None:
+        self.metrics.delivered(outlet, now_us, batch)
+        self.trials.delivered(outlet.query, now_us, batch)
 
     async def _end(self) -> None:
         """Stop accepting, process queued tuples within the time limit, flush the sinks, close the connections."""

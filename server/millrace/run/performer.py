@@ -35,7 +35,7 @@ NOTHING: Final[Mapping[str, Any]] = {}
 class Performer:
     """Performs effects for one server.
 
-    restarted  restored queries that lost their state: when they started again, and the consequence
+    restarted  by history, the restored queries that lost their state: when they started again, and the consequence
     """
 
     def __init__(
@@ -91,15 +91,10 @@ class Performer:
                     self._runner.replace_outlet(query)
                 case RenameOutlet(name, to):
                     self._runner.rename_outlet(name, to)
-                    self._metrics.rename_query(name, to)
-                    if name in self.restarted:
-                        self.restarted[to] = self.restarted.pop(name)
                     self.on_query_renamed(name, to)
                 case RemoveOutlet(name):
                     self._temporaries.forget(name)
                     self._runner.remove_outlet(name)
-                    self._metrics.forget_query(name)
-                    self.restarted.pop(name, None)
                     self.on_query_dropped(name)
                 case OpenSink(sink, _):
                     if sink.name in files:  # else it is dropped again by a later change of the same text

@@ -199,12 +199,12 @@ class Runner:
         self.steps = 0
         self.busy_seconds = 0.0  # in steps
         self.requests = 0  # of admins, in progress: steps are shorter meanwhile
-        self._progress: dict[str, int] = {}
+        self._progress: dict[Outlet, int] = {}
         self.late: dict[str, int] = {}
         self.far: dict[str, int] = {}
         self.replays = False  # whether recorded steps are taken again, so that nothing is asked of the engine
         self.guessing = False  # whether some stream's time may be guessed by the clock
-        self.on_delivery: Callable[[str, int, Batch], None] = _ignore
+        self.on_delivery: Callable[[Outlet, int, Batch], None] = _ignore
         self.on_history: Callable[[Archived], None] = _ignore
         self.on_ask_ended: Callable[[AskEnded], None] = _ignore
         self.on_failure: Callable[[], None] = _ignore
@@ -248,7 +248,6 @@ class Runner:
         self._idle = asyncio.Event()
         self._answers: dict[int, _Asked] = {}
         self._last_command = 0
-        self._watchers: dict[str, int] = {}
         self._orders: Mapping[type, Callable[[Any], None]] = {
             Deliver: self._deliver,
             Progressed: self._progressed,
@@ -487,11 +486,11 @@ class Runner:
     def _end_outlet(self, query: str, why: str) -> bool:
         """End the query's consumers with the reason; whether any of them watched its progress."""
         outlet = self.outlets.pop(query, None)
-        watched = self._watchers.get(query, 0) > 0
-        if outlet is not None:
-            self._release(outlet)
-            outlet.end("dropped", f"query {query} {why}")
-        self._watchers.pop(query, None)  # after the end, because leaving consumers decrement it
+        if outlet is None:
+            return False
+        watched = outlet.watchers > 0
+        self._release(outlet)
+        outlet.end("dropped", f"query {query} {why}")
         return watched
 
     def replace_outlet(self, plan: QueryPlan) -> None:
@@ -512,18 +511,15 @@ class Runner:
         """Consumers continue under the query's new name, and so do pending requests."""
         self.outlets = {after if name == before else name: outlet for name, outlet in self.outlets.items()}
         self.outlets[after].query = after
-        of_queries: tuple[dict[str, Any], ...] = (self._watchers, self._progress)
-        for known in of_queries:
-            if before in known:
-                known[after] = known.pop(before)
         self._events = [_renamed(event, before, after) for event in self._events]
 
-    def watch(self, query: str, wanted: bool) -> None:
+    def watch(self, outlet: Outlet, wanted: bool) -> None:
         """One subscriber more, or one less, who wants to know the query's progress."""
-        before = self._watchers.get(query, 0)
-        after = self._watchers[query] = before + (1 if wanted else -1)
-        if query in self.outlets and (before > 0) != (after > 0):
-            self.command(WatchProgress(query, after > 0)).add_done_callback(_look_at)
+        before = outlet.watchers > 0
+        outlet.watchers += 1 if wanted else -1
+        after = outlet.watchers > 0
+        if self.outlets.get(outlet.query) is outlet and before != after:
+            self.command(WatchProgress(outlet.query, after)).add_done_callback(_look_at)
 
     # -- backpressure from slow consumers ----------------------------------------------------------------
 
@@ -896,18 +892,18 @@ class Runner:
         if outlet is not None and len(order.batch.ts):
             now_us = self._clock.now_us()
             outlet.deliver(order.sequence, order.batch)
-            self.on_delivery(order.query, now_us, order.batch)
+            self.on_delivery(outlet, now_us, order.batch)
 
     def _progressed(self, order: Progressed) -> None:
-        self._progress[order.query] = order.value_us
+        outlet = self.outlets.get(order.query)
+        if outlet is not None:
+            self._progress[outlet] = order.value_us
 
     def _tell_progress(self) -> None:
         """Report the last progress of each query in a step, after all its rows."""
         progress, self._progress = self._progress, {}
-        for query, value_us in progress.items():
-            outlet = self.outlets.get(query)
-            if outlet is not None:
-                outlet.progressed(value_us)
+        for outlet, value_us in progress.items():
+            outlet.progressed(value_us)
 
     def _late(self, order: Late) -> None:
         self.late[order.stream] = self.late.get(order.stream, 0) + len(order.batch)
