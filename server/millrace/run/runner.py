@@ -822,13 +822,9 @@ class Runner:
 
     def _gather(self) -> list[Event]:
         """The events of a step. Tuples came by now; what the clock alone says counts to the last hearing only."""
+        now, self._events, self._reconfigures = self._events, [], False
         if self._answers:  # there may be commands
-            now, self._events = _until_a_name_changes(self._events)
-            self._reconfigures = any(
-                isinstance(event, Command) and _may_change_graph(event.body) for event in self._events
-            )
-        else:
-            now, self._events, self._reconfigures = self._events, [], False
+            now.sort(key=_renames)  # behind one there may be requests under the former name
         self._tuples = 0
         events = self.stopwatch.take() + now
         if self._stepped_us:
@@ -1055,19 +1051,12 @@ def _may_change_graph(body: CommandBody) -> bool:
     return not isinstance(body, WithholdCredit) and body != NOTHING
 
 
-def _until_a_name_changes(events: list[Event]) -> tuple[list[Event], list[Event]]:
-    """The events of a step, and the commands for the next: a request about a query that is being renamed is repeated
-    under the new name."""
-    for at, event in enumerate(events):
-        if isinstance(event, Command) and _renames(event.body):
-            behind = events[at + 1 :]
-            later: list[Event] = [other for other in behind if isinstance(other, Command)]
-            return events[: at + 1] + [other for other in behind if not isinstance(other, Command)], later
-    return events, []
-
-
-def _renames(body: CommandBody) -> bool:
-    return isinstance(body, RenameQuery) or (isinstance(body, Change) and any(map(_renames, body.commands)))
+def _renames(event: Event) -> bool:
+    """Whether an event renames a query."""
+    body = event.body if isinstance(event, Command) else None
+    return isinstance(body, RenameQuery) or (
+        isinstance(body, Change) and any(isinstance(command, RenameQuery) for command in body.commands)
+    )
 
 
 def _renamed(event: Event, before: str, after: str) -> Event:
