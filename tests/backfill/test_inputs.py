@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from millrace.backfill import session
 from millrace.backfill.inputs import Times, find_history, find_input, notes_of, refuse_bad_rows, times_of
 from millrace.backfill.job import flow_of_text
+from millrace.backfill.reading import row_groups
 from millrace.backfill.splitting import Extent
 from millrace.cli.main import app
 from millrace.history.files import Gap, Reach, write_reach
@@ -62,10 +63,9 @@ def test_columns_that_are_missing_or_of_another_type(tmp_path):
 def test_a_column_that_a_stream_got_while_it_was_archived(tmp_path):
     place = tmp_path / "s"
     write(place / "a.parquet", v=None, __seq=[0, 1, 2])
-    assert find_input(flow_of_text(SQL), "s", str(place)).widened is False
+    assert "v" not in find_input(flow_of_text(SQL), "s", str(place)).columns
     write(place / "b.parquet", __seq=[3, 4, 5])
     found = find_input(flow_of_text(SQL), "s", str(place))
-    assert found.widened
     assert "v" in found.columns
     write(place / "c.parquet", v=["x", "y", "z"], __seq=[6, 7, 8])
     assert "have different columns" in refusal(place)
@@ -91,6 +91,21 @@ def test_files_that_are_none(tmp_path):
     (tmp_path / "c.csv").write_text("ts,v,k\n")
     assert "expected the header ts,k,v, got ts,v,k" in refusal(tmp_path / "c.csv")
     assert "the query reads no stream t; it reads s" in refusal(tmp_path / "c.csv", stream="t")
+
+
+def test_files_whose_metadata_has_no_times(tmp_path):
+    """Their times are read. A row group without rows has none, and counts for the places of others."""
+    rows = pa.table({"ts": pa.array([5, 1, 9, 7], TIME), "k": [1, 2, 3, 4], "v": [0.5] * 4})
+    with pq.ParquetWriter(tmp_path / "a.parquet", rows.schema, write_statistics=False) as writer:
+        for part in (rows.slice(0, 0), rows.slice(0, 3), rows.slice(0, 0), rows.slice(3)):
+            writer.write_table(part)
+    found = find_input(flow_of_text(SQL), "s", str(tmp_path / "a.parquet"))
+    assert [part.spans for part in found.parts] == [((1, 9, 3), (7, 7, 1))]
+    assert [(group.group, group.rows) for group in row_groups(found, 6, 8)] == [(1, 3), (3, 1)]
+    assert [(group.group, group.rows) for group in row_groups(found, 2, 6)] == [(1, 3)]
+    nothing = pa.table({"ts": pa.array([5, None], TIME), "k": [1, 2], "v": [0.5] * 2})
+    pq.write_table(nothing, tmp_path / "b.parquet", write_statistics=False)
+    assert "b.parquet, row 2, field ts: expected timestamp, not null, got null" in refusal(tmp_path / "b.parquet")
 
 
 def test_rows_without_a_time(tmp_path):

@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from millrace.backfill import packing
 from millrace.backfill.job import flow_of_text, job_of, write_task
-from millrace.backfill.layout import layout_of
 from millrace.backfill.outputs import ASIDE, MANIFEST, PLAN, Destination
 from millrace.backfill.running import BackfillRequest, check_asked
 from millrace.backfill.splitting import Extent, plan_split
@@ -17,6 +17,7 @@ from millrace.backfill.verifying import read_backfill
 from millrace.protocol import Refuse
 from millrace.values.batch import Batch
 from millrace.values.eventtime import MAX_TIME
+from tests.backfill.local import packed
 
 DAY = 86_400_000_000
 SQL = """CREATE STREAM s (ts TIMESTAMP, k BIGINT) WITH (time = 'ts');
@@ -35,8 +36,7 @@ def work():
     batch = Batch.from_rows(flow.streams["s"].schema, rows, [ts for ts, _ in rows])
     split = plan_split(flow, Extent(0, rows[-1][0] + 1), mode="key", tasks=2)
     job = job_of(flow, split)
-    # Both tasks get all rows: their input does not matter here.
-    tables = layout_of(flow).table(0, batch).to_batches(16)
+    tasks = packed(job, {"s": batch})
 
     def run(out: Path) -> list:
         place = Destination(out)
@@ -44,7 +44,7 @@ def work():
             place.begin(IDENTITY, split.to_data(), {"mode": "key", "tasks": 2})
         for number in range(split.tasks):
             if number not in place.done():
-                write_task(job, number, tables, str(out))
+                write_task(job, number, tasks[number], str(out))
         place.finish(flow.schema)
         return sorted(map(str, read_backfill(str(out))))
 
@@ -164,7 +164,7 @@ def test_a_plan_that_cannot_be_read_is_told(tmp_path):
         Destination(tmp_path).begun(IDENTITY)
 
 
-def test_tombstones_are_marked_in_both_columns(tmp_path):
+def test_tombstones_are_marked_in_both_columns(tmp_path, monkeypatch):
     """`read_backfill` returns the rows as the query has them, with the column of its schema."""
     flow = flow_of_text(
         "CREATE STREAM s (ts TIMESTAMP, k BIGINT) WITH (time = 'ts');"
@@ -174,7 +174,11 @@ def test_tombstones_are_marked_in_both_columns(tmp_path):
     split = plan_split(flow, Extent(0, 3), mode="auto", tasks=1)
     place = Destination(tmp_path / "out")
     place.begin(IDENTITY, split.to_data(), {"mode": "auto", "tasks": 1})
-    write_task(job_of(flow, split), 0, layout_of(flow).table(0, batch).to_batches(1), str(tmp_path / "out"))
+    job = job_of(flow, split)
+    # A row that went into the engine together with its successor would never be emitted.
+    monkeypatch.setattr(packing, "CHUNK", 1)
+    (packages,) = packed(job, {"s": batch}, 1)
+    write_task(job, 0, packages, str(tmp_path / "out"))
     manifest = place.finish(flow.schema)
     assert [name for name, _, _ in manifest["schema"]] == ["k", "n", "$gone", "$deleted", "__ts"]
     rows = [row for file in manifest["files"] for row in pq.read_table(tmp_path / "out" / file["path"]).to_pylist()]

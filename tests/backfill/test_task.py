@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.backfill.flow import Flow
-from millrace.backfill.job import flow_of_text
-from millrace.backfill.layout import batch_of, layout_of
+from millrace.backfill.job import flow_of_text, job_of
+from millrace.backfill.layout import batch_of, lanes_of
 from millrace.backfill.splitting import Slice, plan_split
 from millrace.backfill.task import Chunk, Task
 from millrace.protocol import Refuse
 from millrace.values.batch import Batch
 from millrace.values.eventtime import FIRST_US, LAST_US
-from tests.backfill.local import extent_of, run_split
+from tests.backfill.local import extent_of, lane_table, packed, run_split
 from tests.depth import examples
 
 STREAMS = """
@@ -110,9 +110,9 @@ ARRIVED = st.lists(st.integers(0, 40), max_size=30).map(on_time)
 def test_windows_of_rows_count_in_the_order_of_arrival(times, window, at_once):
     size, slide = window
     flow = flow_of_text(T + f"SELECT sum(k) AS s, count(*) AS n FROM t [ROWS {size} SLIDE {slide}]")
-    layout = layout_of(flow)
-    task = Task(flow, Slice(), goes_on=True)
-    given = task.run(layout.chunks(layout.table(0, batch_of_times(flow, "t", times)).to_batches(at_once)))
+    job = job_of(flow, plan_split(flow, None), goes_on=True)
+    (packages,) = packed(job, {"t": batch_of_times(flow, "t", times)}, at_once)
+    _, given = job.task(0, packages, lambda rows: None)
     rows = [(int(ts), *row) for batch in given for ts, row in zip(batch.ts, batch.rows(), strict=True)]
     expected = []
     for end in range(1, len(times) + 1):
@@ -157,10 +157,9 @@ def test_what_is_out_of_order_is_told_without_its_rows():
 
 @pytest.mark.parametrize("us", [FIRST_US - 1, LAST_US + 1, 2**62, -(2**63)])
 def test_a_row_outside_event_time_is_refused(us):
-    layout = layout_of(flow_of_text(STREAMS + "SELECT k, ts FROM a WHERE k < 5"))
-    (lane,) = layout.lanes
+    (lane,) = lanes_of(flow_of_text(STREAMS + "SELECT k, ts FROM a WHERE k < 5"))
     rows = [Batch.from_rows(lane.stream.schema, [(one, 1)], [one]) for one in (FIRST_US, LAST_US, us)]
     for fits in rows[:2]:
-        assert batch_of(lane, *layout.table(0, fits).to_batches()) == fits
+        assert batch_of(lane, lane_table(lane, fits)) == fits
     with pytest.raises(Refuse, match=f"stream a: expected rows with a time from 0001-.* to 9999-.*, got {us} "):
-        batch_of(lane, *layout.table(0, rows[2]).to_batches())
+        batch_of(lane, lane_table(lane, rows[2]))

@@ -1,4 +1,4 @@
-"""Inputs as Spark reads them, and a stream's rows in the columns of the layout.
+"""Inputs that Spark reads, and a stream's rows in the columns of its lane.
 
 Only types change here, as for Arrow frames in the daemon: Spark computes no expression of a query.
 """
@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
-
 from millrace.backfill.assign import BYTES_MARK, NULL, SEPARATOR, TEXT_MARK
 from millrace.backfill.inputs import TABLE, Input, check_columns
-from millrace.backfill.layout import SEQUENCE, STREAM, TIME, Layout
+from millrace.backfill.layout import SEQUENCE, TIME, Lane
 from millrace.engine.plan import StreamDefinition
 from millrace.formats.decoder import EVENT_TIME
 from millrace.history.files import ARRIVED, FEED, IMPLICIT_TIME, LATE, MARK
@@ -27,7 +25,6 @@ from millrace.values.expression import Expression
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-SEQUENCE_MADE: Final = "_made_seq"
 _SPARK_TYPES: Final = {
     Type.BOOLEAN: "boolean",
     Type.BIGINT: "bigint",
@@ -38,8 +35,8 @@ _SPARK_TYPES: Final = {
 }
 
 
-def read_input(session: SparkSession, one: Input, stream: StreamDefinition, low_us: int, high_us: int) -> DataFrame:
-    """A stream's input, those files of it that may hold rows of these times."""
+def read_input(session: SparkSession, one: Input, stream: StreamDefinition) -> DataFrame:
+    """A table, or files of text; `reading.py` reads Parquet."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     if one.format == "table":
@@ -47,40 +44,18 @@ def read_input(session: SparkSession, one: Input, stream: StreamDefinition, low_
         columns = {field.name: field.type for field in to_arrow_schema(found.schema, timezone="UTC")}
         check_columns(columns, stream, one.path)
         return found
-    paths = list(one.within(low_us, high_us)) or [part.path for part in one.parts[:1]]
-    if one.format == "parquet":
-        # Each file by its name: the stream has no columns for the folders' dates.
-        reader = session.read.option("recursiveFileLookup", "true").option("mergeSchema", one.widened)
-        return _whole_seconds(reader.parquet(*paths), one)
-    return _text(session, one, stream, paths)
+    return _text(session, one, stream)
 
 
-def _whole_seconds(frame: DataFrame, one: Input) -> DataFrame:
-    """Nanoseconds, which Spark reads as integers, as microseconds; none may be lost."""
-    from pyspark.sql import functions as f
-
-    for name, kind in one.columns.items():
-        if pa.types.is_timestamp(kind) and kind.unit == "ns":
-            column = f.col(f"`{name}`")
-            text = f.lit(f"stream {one.stream}, field {name}: expected timestamp without loss, got nanoseconds")
-            refused = f.raise_error(text).cast("bigint")
-            whole = f.expr(f"`{name}` div 1000")
-            # A timestamp again, so that no unit of the stream is applied to it.
-            frame = frame.withColumn(name, f.timestamp_micros(f.when(column % 1_000 != 0, refused).otherwise(whole)))
-    return frame
-
-
-def _text(session: SparkSession, one: Input, stream: StreamDefinition, paths: Sequence[str]) -> DataFrame:
+def _text(session: SparkSession, one: Input, stream: StreamDefinition) -> DataFrame:
     """CSV or JSON lines, as `millrace run` reads them: times are numbers or ISO 8601. They become timestamps."""
     from pyspark.sql import functions as f
 
     kinds = {**_SPARK_TYPES, Type.TIMESTAMP: "string", Type.BYTES: "string"}
     schema = ", ".join(f"`{field.name}` {kinds[field.type]}" for field in stream.schema)
     reader = session.read.schema(schema).option("mode", "FAILFAST")
-    if one.format == "csv":
-        frame = reader.option("header", "true").csv(list(paths))
-    else:
-        frame = reader.json(list(paths))
+    paths = [part.path for part in one.parts]
+    frame = reader.option("header", "true").csv(paths) if one.format == "csv" else reader.json(paths)
     for field in stream.schema:
         column = f.col(f"`{field.name}`")
         if field.type is Type.TIMESTAMP:
@@ -137,52 +112,41 @@ def counted_micros(column: Column, kind: str, name: str, stream: StreamDefinitio
 # -- a stream's rows ---------------------------------------------------------------------------------------------------
 
 
-def lane_rows(
-    layout: Layout, number: int, origin: StreamDefinition, frame: DataFrame, low_us: int, high_us: int
-) -> DataFrame:
+def lane_rows(lane: Lane, origin: StreamDefinition, frame: DataFrame, low_us: int, high_us: int) -> DataFrame:
     """A stream's rows between two times: those that were on time, or of a side stream those that were late.
 
     `origin` is the stream whose rows the frame holds, also if its late ones are wanted.
     """
     from pyspark.sql import functions as f
 
-    lane = layout.lanes[number]
     stream = lane.stream
     late = stream.name != origin.name
-    if SEQ in frame.columns:
-        sequence = f.col(SEQ).cast("bigint")
-    else:
-        frame = frame.withColumn(SEQUENCE_MADE, f.monotonically_increasing_id())
-        sequence = f.col(SEQUENCE_MADE)
     if LATE in frame.columns:
         frame = frame.where(f.col(LATE) if late else ~f.col(LATE))
     elif late:
-        return frame.where(f.lit(False)).select(*_nothing(layout))
+        kinds = {TIME: "bigint", SEQUENCE: "bigint"}
+        kinds |= {slot: _SPARK_TYPES[field.type] for slot, field in zip(lane.slots, lane.fields, strict=True)}
+        nothing = frame.where(f.lit(False))
+        return nothing.select(*(f.lit(None).cast(kind).alias(name) for name, kind in kinds.items()))
+    if SEQ not in frame.columns:
+        frame = _numbered(frame)
     time = _micros(frame, ARRIVED if late else stream.time or IMPLICIT_TIME, origin)
     if low_us != MIN_TIME:
         frame = frame.where(time >= f.lit(low_us))
     if high_us != MAX_TIME:
         frame = frame.where(time < f.lit(high_us))
-    columns = {TIME: time, SEQUENCE: sequence}
-    if layout.several:
-        columns[STREAM] = f.lit(number)
+    columns = {TIME: time, SEQUENCE: f.col(SEQ).cast("bigint")}
     for at, slot in zip(lane.positions, lane.slots, strict=True):
         field = stream.schema.fields[at]
         columns[slot] = _late_fact(frame, stream, origin, at) if late else _value(frame, field.name, field.type, origin)
-    for slot, type_ in layout.slots.items():
-        if slot not in columns:
-            columns[slot] = f.lit(None).cast(_SPARK_TYPES[type_])
-    order = [*([STREAM] if layout.several else []), TIME, SEQUENCE, *layout.slots]
-    return frame.select(*(columns[name].alias(name) for name in order))
+    return frame.select(*(column.alias(name) for name, column in columns.items()))
 
 
-def _nothing(layout: Layout) -> list[Column]:
-    """The columns of a stream without rows."""
+def _numbered(frame: DataFrame) -> DataFrame:
+    """The rows with numbers of their own, in the order in which Spark reads them."""
     from pyspark.sql import functions as f
 
-    kinds = {**({STREAM: "int"} if layout.several else {}), TIME: "bigint", SEQUENCE: "bigint"}
-    kinds |= {slot: _SPARK_TYPES[type_] for slot, type_ in layout.slots.items()}
-    return [f.lit(None).cast(kind).alias(name) for name, kind in kinds.items()]
+    return frame.withColumn(SEQ, f.monotonically_increasing_id())
 
 
 def key_number(key: Sequence[Expression], slots: Mapping[int, str], tasks: int) -> Column | None:

@@ -14,6 +14,7 @@ import csv
 import gzip
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from io import TextIOWrapper
@@ -27,12 +28,12 @@ import pyarrow.parquet as pq
 from millrace.backfill.flow import Flow
 from millrace.backfill.splitting import Extent
 from millrace.engine.plan import StreamDefinition
-from millrace.formats.arrow import ARROW_TYPES, accepts
+from millrace.formats.arrow import ARROW_TYPES, accepts, read_table
 from millrace.formats.decoder import EVENT_TIME, value_shown
 from millrace.history.files import ARRIVED, IMPLICIT_TIME, LATE, OWN_COLUMNS, REACH_FILE, Gap, Name, read_reach
 from millrace.history.files import SEQUENCE as SEQ
 from millrace.offline.files import read_opened
-from millrace.protocol import Refuse, Type, format_timestamp
+from millrace.protocol import Field, Refuse, Type, format_timestamp
 from millrace.protocol.timestamps import FIRST_US, LAST_US
 from millrace.protocol.units import MICROSECONDS, TimeUnit, likely_unit
 from millrace.protocol.words import counted
@@ -46,18 +47,22 @@ _COMPRESSED: Final[Mapping[str, Callable[[Path], Any]]] = {".gz": gzip.open, ".b
 _SUFFIXES: Final = (*_COMPRESSED, ".zst")
 # Bytes of a text input that are read before Spark starts: a second or two. Of each further file one piece.
 LOOKED_AT: Final = 64 * 2**20
+# Heads of Parquet files that are read at a time: on a network each takes tens of milliseconds, most of them waiting.
+HEADS_AT_ONCE: Final = 16
 # Cuts are found on a grid of so many times: a slice is off by less than a thousandth of the rows of all.
 GRID: Final = 4_096
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A file, and the spans of time of its rows by its metadata, both ends included, with the number of rows."""
+    """A file. Of Parquet, also the row groups that have rows, and the span of time of each, both ends included, with
+    its number of rows."""
 
     path: str
     size: int
     changed_ns: int
-    spans: tuple[tuple[int, int, int], ...] | None = None
+    groups: tuple[int, ...] = ()
+    spans: tuple[tuple[int, int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,6 @@ class Input:
     columns   the Arrow types of its columns, where they are known before Spark reads it
     reach_us  how far an archive is whole: every row on time below this is in it
     gaps      where rows may still be missing from it
-    widened   whether a stream got columns while it was archived: they are null in the older files
     """
 
     stream: str
@@ -78,7 +82,6 @@ class Input:
     columns: Mapping[str, Any] = field(default_factory=dict)
     reach_us: int | None = None
     gaps: tuple[Gap, ...] = ()
-    widened: bool = False
 
     @property
     def flagged(self) -> bool:
@@ -88,15 +91,7 @@ class Input:
     @property
     def known(self) -> bool:
         """Whether the times of its rows are known already."""
-        return self.format == "parquet" and all(part.spans is not None for part in self.parts)
-
-    def within(self, low_us: int, high_us: int) -> tuple[str, ...]:
-        """The files that may hold rows of these times."""
-        return tuple(
-            part.path
-            for part in self.parts
-            if part.spans is None or any(first < high_us and last >= low_us for first, last, _ in part.spans)
-        )
+        return self.format == "parquet"
 
     def identity(self) -> dict[str, Any]:
         """The identity of an input: equal for two runs that read the same."""
@@ -171,30 +166,35 @@ def _look_into_parquet(stream: str, path: str, files: Sequence[Path], flow: Flow
     definition = flow.catalog.stream(stream)
     time = definition.time or IMPLICIT_TIME
     columns: dict[str, Any] = {}
-    widened = False
     parts = []
-    for file in files:
-        try:
-            head = pq.ParquetFile(file)
-        except (pa.ArrowException, OSError) as error:
-            reason = str(error).partition("\n")[0][:120]
-            raise Refuse(f"{file}: expected a Parquet file, got something else ({reason})", code="bad_file") from None
-        own = {one.name: one.type for one in head.schema_arrow}
-        if columns and own != columns:
-            archived = SEQ in own and SEQ in columns
-            if not archived or any(columns.get(name, kind) != kind for name, kind in own.items()):
-                told = _unlike(columns, own)
-                raise Refuse(f"{file} and {files[0]} have different columns: {told}", code="schema")
-            widened = True
-        columns |= own
-        parts.append(_part(file, _spans(head, time, file, definition.unit_of(time))))
-        head.close()
-    return Input(stream, path, "parquet", tuple(parts), columns, *_reach(Path(path)), widened)
+    with ThreadPoolExecutor(HEADS_AT_ONCE) as pool:
+        for file, (part, own) in zip(
+            files, pool.map(lambda file: _head(file, time, definition.unit_of(time)), files), strict=True
+        ):
+            if columns and own != columns:
+                archived = SEQ in own and SEQ in columns
+                if not archived or any(columns.get(name, kind) != kind for name, kind in own.items()):
+                    told = _unlike(columns, own)
+                    raise Refuse(f"{file} and {files[0]} have different columns: {told}", code="schema")
+            columns |= own
+            parts.append(part)
+    return Input(stream, path, "parquet", tuple(parts), columns, *_reach(Path(path)))
 
 
-def _part(file: Path, spans: tuple[tuple[int, int, int], ...] | None = None) -> Part:
+def _head(file: Path, time: str, unit: TimeUnit) -> tuple[Part, dict[str, Any]]:
+    """A file, and the Arrow types of its columns."""
+    try:
+        with pq.ParquetFile(file) as head:
+            own = {one.name: one.type for one in head.schema_arrow}
+            return replace(_part(file), **_spans(head, time, file, unit)), own
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).partition("\n")[0][:120]
+        raise Refuse(f"{file}: expected a Parquet file, got something else ({reason})", code="bad_file") from None
+
+
+def _part(file: Path) -> Part:
     seen = file.stat()
-    return Part(str(file), seen.st_size, seen.st_mtime_ns, spans)
+    return Part(str(file), seen.st_size, seen.st_mtime_ns)
 
 
 def _unlike(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
@@ -204,35 +204,44 @@ def _unlike(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     return "their order"
 
 
-def _spans(head: Any, time: str, file: Path, unit: TimeUnit) -> tuple[tuple[int, int, int], ...] | None:
-    """First time, last time and rows of each row group, if the metadata has them."""
-    names = head.schema_arrow.names
-    if time not in names:
-        return None
-    kind = head.schema_arrow.field(time).type
+def _spans(head: Any, time: str, file: Path, unit: TimeUnit) -> dict[str, Any]:
+    """The row groups that have rows; first time, last time and rows of each, by the metadata if that has them."""
     metadata = head.metadata
+    groups = [at for at in range(metadata.num_row_groups) if metadata.row_group(at).num_rows]
     leaf = next((at for at in range(metadata.num_columns) if metadata.schema.column(at).path == time), None)
+    if leaf is None:
+        return {}  # a column that is missing is refused soon
+    kind = head.schema_arrow.field(time).type
     spans = []
     before = 0
-    for group in range(metadata.num_row_groups):
+    for group in groups:
         told = metadata.row_group(group)
-        if not told.num_rows:
-            continue
-        statistics = None if leaf is None else told.column(leaf).statistics
+        statistics = told.column(leaf).statistics
         if statistics is not None and statistics.null_count:
             at = before + _first_null(head, group, time)
             raise Refuse(f"{file}, row {at}: {time} is null; {without_time(statistics.null_count)}", code="bad_row")
         if statistics is None or not statistics.has_min_max:
-            return None
-        if not all(map(unit.is_number, (statistics.min_raw, statistics.max_raw))):
-            return None  # a column of another type is refused soon, and an infinity by the reader
-        first, last = (_micros(value, kind, unit) for value in (statistics.min_raw, statistics.max_raw))
+            first, last = _read_span(head, group, time, file, unit)
+        elif not all(map(unit.is_number, (statistics.min_raw, statistics.max_raw))):
+            return {}  # a column of another type is refused soon
+        else:
+            first, last = (_micros(value, kind, unit) for value in (statistics.min_raw, statistics.max_raw))
         if unit is not MICROSECONDS and not FIRST_US <= first <= last <= LAST_US:
             raw = statistics.min_raw if first < FIRST_US else statistics.max_raw
             raise Refuse(f"{file}, field {time}: expected {EVENT_TIME}, got {value_shown(raw, unit)}", code="bad_value")
         spans.append((first, last, told.num_rows))
         before += told.num_rows
-    return tuple(spans)
+    return {"groups": tuple(groups), "spans": tuple(spans)}
+
+
+def _read_span(head: Any, group: int, time: str, file: Path, unit: TimeUnit) -> tuple[int, int]:
+    """The first and the last time of a row group whose metadata does not have them."""
+    table = head.read_row_group(group, [time])
+    try:
+        (times,), _ = read_table(table, [Field(time, Type.TIMESTAMP, nullable=False)], False, lambda field: unit)
+    except Refuse as error:
+        raise Refuse(f"{file}, {error.text}", code=error.code) from None
+    return int(times.min()), int(times.max())
 
 
 def _first_null(head: Any, group: int, time: str) -> int:
@@ -416,12 +425,9 @@ class Times:
         return cuts
 
 
-def times_of(inputs: Iterable[Input]) -> Times | None:
-    """The times of all rows, if all metadata has them."""
-    inputs = list(inputs)
-    if not all(one.known for one in inputs):
-        return None
-    return Times(tuple(span for one in inputs for part in one.parts for span in part.spans or ()))
+def times_of(inputs: Iterable[Input]) -> Times:
+    """The times of all rows in files that have them in their metadata."""
+    return Times(tuple(span for one in inputs for part in one.parts for span in part.spans))
 
 
 def newest_before(one: Input, stream: StreamDefinition, arrived_us: int) -> int | None:
@@ -486,7 +492,7 @@ def notes_of(flow: Flow, inputs: Mapping[str, Input], to_us: int, *, whole: bool
 
 def _doubtful_unit(one: Input, stream: StreamDefinition) -> str | None:
     """The warning about an input all of whose times make sense only in another unit, as in `millrace run`."""
-    spans = [span for part in one.parts for span in part.spans or ()]
+    spans = [span for part in one.parts for span in part.spans]
     if not spans or stream.time is None:
         return None
     unit = stream.unit_of(stream.time)

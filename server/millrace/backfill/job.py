@@ -1,14 +1,13 @@
-"""The Spark job: streams to one table, rows to tasks, tasks through the engine, results to files or a DataFrame.
+"""The Spark job: rows to packages, packages to tasks, tasks through the engine, results to files or a DataFrame.
 
-Spark moves and sorts rows; only the engine interprets them (see task.py). Each task is one partition, so
-`repartitionById` puts a row where `assign.py` says, and a sort within the partition passes it to the engine in order of
-time: batches stream through a task, whose memory is the state of the query's operators.
+Spark moves packages and sorts them; only the engine interprets rows (see task.py). Where rows are read, `packing.py`
+divides them among the tasks. Each task is one partition, so `repartitionById` puts a package where it belongs, and the
+task merges its packages: in memory are the state of the query's operators, and rows of packages whose times overlap.
 """
 
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,24 +15,25 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from millrace.backfill.assign import key_numbers, slice_ranges
 from millrace.backfill.flow import Flow, flow_of
-from millrace.backfill.frames import key_number, lane_rows, read_input
+from millrace.backfill.frames import key_number, lane_rows
 from millrace.backfill.inputs import Input, Times, base_streams, check_columns, without_time
-from millrace.backfill.layout import (
-    REST,
-    SEQUENCE,
-    TASK,
-    TIME,
-    Layout,
-    batch_of,
-    layout_of,
-    result_batch,
-    result_schema,
-)
+from millrace.backfill.layout import TIME, Lane, lanes_of, result_batch, result_schema
 from millrace.backfill.outputs import TaskWriter
+from millrace.backfill.packing import (
+    FIRST,
+    PACKED_DDL,
+    TASK,
+    Package,
+    Packer,
+    by_arrival,
+    by_time,
+    packages_of,
+)
+from millrace.backfill.reading import portions, row_groups, tables
 from millrace.backfill.splitting import Mode, Slice, Split, plan_split
 from millrace.backfill.task import Task
+from millrace.engine.plan import StreamDefinition
 from millrace.formats.arrow import to_arrow
 from millrace.history.files import SEQUENCE as SEQ
 from millrace.protocol import Refuse
@@ -44,6 +44,9 @@ from millrace.values.eventtime import MAX_TIME, MIN_TIME
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
+    # What a stream's rows are read from: files that are read where they are packed, or what Spark reads.
+    Rows = Input | DataFrame
 
 # Tasks per core: enough that one slow task does not leave the others idle for long.
 TASKS_PER_CORE: Final = 2
@@ -60,52 +63,101 @@ class Job:
 
     flow: Flow
     split: Split
-    layout: Layout
+    lanes: tuple[Lane, ...]
     functions: tuple[str, ...] = ()
     goes_on: bool = False
 
-    def task(self, number: int, tables: Iterable[Any], counted: Callable[[int], None]) -> tuple[Task, Iterator[Batch]]:
-        """A task and its rows; `counted` receives the number of input rows."""
-        for module in self.functions:
-            install_module(module)
+    def packer(self, number: int, arrived: bool, done: Sequence[int] = ()) -> Packer:
+        """Divides the rows of the stream of this number; `arrived`: whether the order of their arrival is known."""
+        lane = self.lanes[number]
+        # Rows that the server stamped are in order of time, unless its clock was set back.
+        ordinal = self.flow.counts_rows and arrived and not lane.stream.always_ordered
+        return Packer(lane, number, self.split, ordinal, frozenset(done))
+
+    def task(self, number: int, packed: Iterable[Any], counted: Callable[[int], None]) -> tuple[Task, Iterator[Batch]]:
+        """A task and its rows, from record batches of packages; `counted` receives the number of input rows."""
+        self.install()
         task = Task(self.flow, self.split.slices[number], goes_on=self.goes_on)
 
-        def seen() -> Iterator[Any]:
-            for table in tables:
-                counted(table.num_rows)
-                yield table
+        def seen() -> Iterator[Package]:
+            for package in packages_of(packed):
+                counted(package.rows)
+                yield package
 
-        return task, task.run(self.layout.chunks(seen()))
+        merged = by_arrival if self.flow.counts_rows else by_time
+        return task, task.run(merged(self.lanes, seen()))
+
+    def install(self) -> None:
+        """Make the users' functions known to this process."""
+        for module in self.functions:
+            install_module(module)
 
 
 def job_of(flow: Flow, split: Split, functions: Sequence[str] = (), *, goes_on: bool = False) -> Job:
-    return Job(flow, split, layout_of(flow), tuple(functions), goes_on)
+    return Job(flow, split, lanes_of(flow), tuple(functions), goes_on)
 
 
-# -- the table ---------------------------------------------------------------------------------------------------------
+# -- packages ----------------------------------------------------------------------------------------------------------
 
 
-def rows_for_tasks(job: Job, frames: Mapping[str, DataFrame], done: Sequence[int] = ()) -> DataFrame:
-    """All streams' rows, each in its task's partition and in order there. Rows of tasks that are done are left out."""
-    from pyspark.sql import functions as f
-
+def packages(job: Job, session: SparkSession, inputs: Mapping[str, Rows], done: Sequence[int] = ()) -> DataFrame:
+    """All streams' rows in packages, each in its task's partition and in order there; none of tasks that are done."""
     parts = []
     for number, name in enumerate(job.flow.streams):
-        low, high = read_between(job.flow, job.split, name)
         origin = job.flow.catalog.streams[name.removesuffix(".late")]
-        rows = lane_rows(job.layout, number, origin, frames[origin.name], low, high)
-        part = _assigned(job, number, name, rows)
-        if job.layout.by_arrival:
-            # Rows that the server stamped are in order of time, unless its clock was set back.
-            part = _with_rest(part, SEQ in frames[origin.name].columns and not job.flow.streams[name].always_ordered)
-        parts.append(part)
+        low, high = read_between(job.flow, job.split, name)
+        rows = inputs[origin.name]
+        if isinstance(rows, Input):
+            parts.append(_read_packed(job, session, number, origin, rows, low, high, done))
+        else:
+            parts.append(_packed(job, number, origin, rows, low, high, done))
     whole = parts[0]
     for part in parts[1:]:
         whole = whole.unionAll(part)
-    if done:
-        whole = whole.where(~f.col(TASK).isin(*done))
-    sorted_ = whole.repartitionById(job.split.tasks, f.col(TASK)).sortWithinPartitions(*job.layout.order())
-    return sorted_.select(*job.layout.columns())
+    return whole.repartitionById(job.split.tasks, TASK).sortWithinPartitions(FIRST)
+
+
+def _read_packed(
+    job: Job,
+    session: SparkSession,
+    number: int,
+    origin: StreamDefinition,
+    one: Input,
+    low: int,
+    high: int,
+    done: Sequence[int],
+) -> DataFrame:
+    """The packages of a stream's files, each task reading a portion of them."""
+    packer = job.packer(number, SEQ in one.columns, done)
+    late = packer.lane.stream.name != origin.name
+    # The files' times are of events, and a late tuple has that of its arrival.
+    groups = row_groups(one, *((MIN_TIME, MAX_TIME) if late else (low, high)))
+    read = portions(groups, session.sparkContext.defaultParallelism)
+
+    def pack(batches: Iterator[Any]) -> Iterator[Any]:
+        job.install()
+        for batch in batches:
+            for at in batch.column(0).to_pylist():
+                yield from packer.packages(tables(read[at], packer.lane, origin, low, high))
+
+    return session.range(0, len(read), 1, max(len(read), 1)).mapInArrow(pack, PACKED_DDL)
+
+
+def _packed(
+    job: Job, number: int, origin: StreamDefinition, frame: DataFrame, low: int, high: int, done: Sequence[int]
+) -> DataFrame:
+    """The packages of rows that Spark reads."""
+    rows = lane_rows(job.lanes[number], origin, frame, low, high)
+    packer = job.packer(number, SEQ in frame.columns, done)
+    if job.split.how == "key":
+        task = _by_key(job, number)
+        rows = rows if task is None else rows.withColumn(TASK, task)
+
+    def pack(batches: Iterator[Any]) -> Iterator[Any]:
+        job.install()
+        yield from packer.packages(batches)
+
+    return rows.mapInArrow(pack, PACKED_DDL)
 
 
 def read_between(flow: Flow, split: Split, name: str) -> tuple[int, int]:
@@ -113,107 +165,41 @@ def read_between(flow: Flow, split: Split, name: str) -> tuple[int, int]:
     return (MIN_TIME, MAX_TIME) if flow.counts_rows else split.overall.reads(split.reach(name))
 
 
-def _with_rest(rows: DataFrame, arrived: bool) -> DataFrame:
-    """A stream's rows, each with the least time of it and the rows of its task that arrived later. If the order in
-    which they `arrived` is unknown, with its own time: they are read in order of time."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as f
-
-    if not arrived:
-        return rows.withColumn(REST, f.col(TIME))
-    behind = Window.partitionBy(TASK).orderBy(f.col(SEQUENCE).desc())
-    least = f.min(TIME).over(behind.rowsBetween(Window.unboundedPreceding, Window.currentRow))
-    return rows.withColumn(REST, least)
-
-
-def _assigned(job: Job, number: int, name: str, rows: DataFrame) -> DataFrame:
-    """The rows, each with its task; in slices of time a row may have several."""
-    from pyspark.sql import functions as f
-
-    split = job.split
-    if split.how == "one":
-        return rows.withColumn(TASK, f.lit(0))
-    if split.how == "key":
-        return rows.withColumn(TASK, _by_key(job, number, name))
-    first, last = _between(split, name)
-    if split.reach(name) == (0, 0):
-        return rows.withColumn(TASK, first)
-    spread = rows.withColumn("_first", first).withColumn("_last", last)
-    exploded = spread.withColumn(TASK, f.explode(f.sequence("_first", "_last")))
-    return exploded.drop("_first", "_last")
-
-
-def _by_key(job: Job, number: int, name: str) -> Column:
-    """The task of a row by its key; one that is computed is computed by the engine's own expressions in Python."""
-    from pyspark.sql import functions as f
-
-    key, tasks, functions = job.split.keys.get(name, ()), job.split.tasks, job.functions
-    lane = job.layout.lanes[number]
+def _by_key(job: Job, number: int) -> Column | None:
+    """The task of a row by its key, if Spark can compute it."""
+    lane = job.lanes[number]
     time = {} if lane.stream.time_position is None else {lane.stream.time_position: TIME}
-    plain = key_number(key, {**dict(zip(lane.positions, lane.slots, strict=True)), **time}, tasks)
-    if plain is not None:
-        return plain
-    names = [TIME, *lane.slots]
-
-    def assign(*columns: Any) -> Any:
-        for module in functions:
-            install_module(module)
-        table = pa.RecordBatch.from_arrays(list(columns), names=names)
-        return pa.array(key_numbers(batch_of(lane, table), key, tasks), pa.int32())
-
-    with warnings.catch_warnings():
-        # Type hints, which it would rather have, cannot say "any number of columns".
-        warnings.simplefilter("ignore", UserWarning)
-        udf: Any = f.arrow_udf(assign, "int", f.ArrowUDFType.SCALAR)  # type: ignore[attr-defined]
-    made: Column = udf(*names)
-    return made
-
-
-def _between(split: Split, name: str) -> tuple[Column, Column]:
-    """The first and the last slice that reads a row, by comparing its time with their bounds in a tree."""
-    starts, ends = slice_ranges(split.slices, split.reach(name))
-    # The slices from the first that has not ended to the last that has started read a row.
-    return _count(ends[:-1].tolist(), 0), _count(starts[1:].tolist(), 0)
-
-
-def _count(bounds: Sequence[int], before: int) -> Column:
-    """How many of these rising bounds are at or below the row's time."""
-    from pyspark.sql import functions as f
-
-    if not bounds:
-        return f.lit(before)
-    middle = len(bounds) // 2
-    above = _count(bounds[middle + 1 :], before + middle + 1)
-    return f.when(f.col(TIME) >= f.lit(bounds[middle]), above).otherwise(_count(bounds[:middle], before))
+    slots = {**dict(zip(lane.positions, lane.slots, strict=True)), **time}
+    return key_number(job.split.keys.get(lane.stream.name, ()), slots, job.split.tasks)
 
 
 # -- running -----------------------------------------------------------------------------------------------------------
 
 
-def result_frame(job: Job, rows: DataFrame) -> DataFrame:
+def result_frame(job: Job, packed: DataFrame) -> DataFrame:
     """The result's rows as a DataFrame, each with its own time after its columns."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     from millrace.formats.arrow import arrow_schema
 
-    def run(tables: Iterator[Any]) -> Iterator[Any]:
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
         assert context is not None
-        _, batches = job.task(context.partitionId(), tables, lambda rows: None)
-        for batch in batches:
+        _, made = job.task(context.partitionId(), batches, lambda rows: None)
+        for batch in made:
             yield to_arrow(result_batch(batch))
 
     schema = arrow_schema(result_schema(job.flow.schema))
-    return rows.mapInArrow(run, from_arrow_schema(schema))
+    return packed.mapInArrow(run, from_arrow_schema(schema))
 
 
-def write_frame(job: Job, rows: DataFrame, out: str, done: Sequence[int] = ()) -> DataFrame:
+def write_frame(job: Job, packed: DataFrame, out: str, done: Sequence[int] = ()) -> DataFrame:
     """Run and write every unfinished task; the result has a row per finished task."""
     left_out = frozenset(done)
 
-    def run(tables: Iterator[Any]) -> Iterator[Any]:
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
@@ -222,13 +208,13 @@ def write_frame(job: Job, rows: DataFrame, out: str, done: Sequence[int] = ()) -
         if number in left_out:
             # Its partition is empty now: running it would replace its files by none.
             return
-        told = write_task(job, number, tables, out)
+        told = write_task(job, number, batches, out)
         yield pa.RecordBatch.from_pydict({"task": [told["task"]], "rows": [told["rows"]]})
 
-    return rows.mapInArrow(run, "task long, rows long")
+    return packed.mapInArrow(run, "task long, rows long")
 
 
-def write_task(job: Job, number: int, tables: Iterable[Any], out: str) -> dict[str, Any]:
+def write_task(job: Job, number: int, packed: Iterable[Any], out: str) -> dict[str, Any]:
     """Run one task and commit its result."""
     began = time.monotonic()
     came = 0
@@ -238,7 +224,7 @@ def write_task(job: Job, number: int, tables: Iterable[Any], out: str) -> dict[s
         came += rows
 
     writer = TaskWriter(out, number, job.flow.schema)
-    task, batches = job.task(number, tables, counted)
+    task, batches = job.task(number, packed, counted)
     for batch in batches:
         writer.write(batch)
     failed = {name: list(told) for name, told in task.failed_rows.items()}
@@ -249,14 +235,16 @@ def write_task(job: Job, number: int, tables: Iterable[Any], out: str) -> dict[s
 
 
 def spark_times(flow: Flow, frames: Mapping[str, DataFrame], tasks: int) -> Times:
-    """The times of the rows, asked of Spark: in about equal portions of a sample."""
+    """The times of the rows that Spark reads, in about equal portions of a sample."""
     from pyspark.sql import functions as f
 
     spans = []
-    layout = layout_of(flow)
-    for number, name in enumerate(flow.streams):
+    for lane in lanes_of(flow):
+        name = lane.stream.name
         origin = flow.catalog.streams[name.removesuffix(".late")]
-        rows = lane_rows(layout, number, origin, frames[origin.name], MIN_TIME, MAX_TIME)
+        if origin.name not in frames:
+            continue
+        rows = lane_rows(lane, origin, frames[origin.name], MIN_TIME, MAX_TIME)
         counts = rows.agg(f.count(f.lit(1)), f.count(TIME), f.min(TIME), f.max(TIME)).first()
         assert counts is not None
         count, timed, first, last = counts
@@ -264,28 +252,15 @@ def spark_times(flow: Flow, frames: Mapping[str, DataFrame], tasks: int) -> Time
             raise Refuse(f"stream {name}: {without_time(count - timed)} (it is null)", code="bad_row")
         if not count:
             continue
-        portions = 4 * tasks if tasks > 1 else 1
+        shares = 4 * tasks if tasks > 1 else 1
         bounds = [first, last + 1]
-        if portions > 1:
+        if shares > 1:
             sample = rows if count <= SAMPLE else rows.sample(fraction=SAMPLE / count, seed=1)
-            inner = sample.agg(f.percentile_approx(TIME, [n / portions for n in range(1, portions)])).first()
+            inner = sample.agg(f.percentile_approx(TIME, [n / shares for n in range(1, shares)])).first()
             bounds = sorted({*bounds, *((inner[0] if inner else None) or ())})
         share = count // max(len(bounds) - 1, 1) or 1
         spans += [(low, high - 1, share) for low, high in pairwise(bounds) if low < high]
     return Times(tuple(spans))
-
-
-def frames_of(
-    session: SparkSession, inputs: Mapping[str, Input], flow: Flow, split: Split | None
-) -> dict[str, DataFrame]:
-    """The inputs' rows as Spark reads them; of files whose times are known, those that are needed."""
-    found = {}
-    for name, one in inputs.items():
-        low, high = MIN_TIME, MAX_TIME
-        if split is not None and f"{name}.late" not in flow.streams:
-            low, high = read_between(flow, split, name)
-        found[name] = read_input(session, one, flow.catalog.stream(name), low, high)
-    return found
 
 
 def choose_split(flow: Flow, times: Times, wanted: Slice, mode: Mode, tasks: int) -> Split:
@@ -344,7 +319,7 @@ def backfill(
     wanted = slice_of(from_us, to_us)
     split = choose_split(flow, spark_times(flow, inputs, count), wanted, mode, count)
     job = job_of(flow, split, functions)
-    return result_frame(job, rows_for_tasks(job, inputs))
+    return result_frame(job, packages(job, spark, inputs))
 
 
 def slice_of(from_us: int | None, to_us: int | None) -> Slice:

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from millrace.backfill.flow import Flow
+from millrace.backfill.frames import read_input
 from millrace.backfill.inputs import Input, Times, notes_of, refuse_bad_rows, times_of
 from millrace.backfill.job import (
     choose_split,
     default_tasks,
-    frames_of,
     job_of,
-    rows_for_tasks,
+    packages,
     spark_times,
     write_frame,
     write_task,
@@ -115,7 +115,7 @@ def compute(wanted: BackfillRequest, say: Said, advanced: Advanced) -> dict[str,
         say(f"{wanted.out}: this backfill is already done, {counted(manifest['rows'], 'row')}")
         return manifest
     times = times_of(wanted.inputs.values())
-    if times is not None:
+    if all(one.known for one in wanted.inputs.values()):
         _refuse_nothing(times, wanted)
     try:
         with in_plain_words(), opened_session(wanted.master, dict(wanted.settings)) as session:
@@ -184,17 +184,22 @@ def _run(
     wanted: BackfillRequest,
     session: SparkSession,
     place: Destination,
-    times: Times | None,
+    times: Times,
     say: Said,
     advanced: Advanced,
 ) -> dict[str, Any]:
     ship(session)
     flow = wanted.flow
+    frames = {
+        name: read_input(session, one, flow.catalog.stream(name))
+        for name, one in wanted.inputs.items()
+        if one.format != "parquet"
+    }
     tasks = wanted.tasks or default_tasks(session)
     found = place.plan()
     if found is None:
-        if times is None:
-            times = spark_times(flow, frames_of(session, wanted.inputs, flow, None), tasks)
+        if frames:
+            times = Times((*times.spans, *spark_times(flow, frames, tasks).spans))
             _refuse_nothing(times, wanted)
         split = choose_split(flow, times, wanted.span, wanted.mode, tasks)
         place.begin(wanted.identity(), split.to_data(), wanted.asked)
@@ -207,8 +212,8 @@ def _run(
         say(f"continuing: {len(done)} of {split.tasks} tasks are done")
     job = job_of(flow, split, wanted.functions, goes_on=wanted.goes_on)
     if len(done) < split.tasks:
-        rows = rows_for_tasks(job, frames_of(session, wanted.inputs, flow, split), done)
-        watched(session, lambda: write_frame(job, rows, wanted.out, done).collect(), advanced)
+        packed = packages(job, session, {**wanted.inputs, **frames}, done)
+        watched(session, lambda: write_frame(job, packed, wanted.out, done).collect(), advanced)
     for number in sorted(set(range(split.tasks)) - place.done().keys()):
         # Spark starts no task for no rows.
         write_task(job, number, (), wanted.out)
@@ -254,7 +259,7 @@ def _files(one: Input) -> str:
     count = counted(len(one.parts), "file")
     if not one.known:
         return count
-    return f"{count}, {counted(sum(rows for part in one.parts for _, _, rows in part.spans or ()), 'row')}"
+    return f"{count}, {counted(sum(rows for part in one.parts for _, _, rows in part.spans), 'row')}"
 
 
 # -- watching Spark ----------------------------------------------------------------------------------------------------
