@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from millrace.backfill import session
 from millrace.backfill.inputs import Times, find_history, find_input, notes_of, refuse_bad_rows, times_of
 from millrace.backfill.job import flow_of_text
-from millrace.backfill.reading import row_groups
+from millrace.backfill.reading import pieces_of
 from millrace.backfill.splitting import Extent
 from millrace.cli.main import app
 from millrace.history.files import Gap, Reach, write_reach
@@ -101,8 +101,8 @@ def test_files_whose_metadata_has_no_times(tmp_path):
             writer.write_table(part)
     found = find_input(flow_of_text(SQL), "s", str(tmp_path / "a.parquet"))
     assert [part.spans for part in found.parts] == [((1, 9, 3), (7, 7, 1))]
-    assert [(group.group, group.rows) for group in row_groups(found, 6, 8)] == [(1, 3), (3, 1)]
-    assert [(group.group, group.rows) for group in row_groups(found, 2, 6)] == [(1, 3)]
+    assert [(group.group, group.rows) for group in pieces_of(found, 6, 8)] == [(1, 3), (3, 1)]
+    assert [(group.group, group.rows) for group in pieces_of(found, 2, 6)] == [(1, 3)]
     nothing = pa.table({"ts": pa.array([5, None], TIME), "k": [1, 2], "v": [0.5] * 2})
     pq.write_table(nothing, tmp_path / "b.parquet", write_statistics=False)
     assert "b.parquet, row 2, field ts: expected timestamp, not null, got null" in refusal(tmp_path / "b.parquet")

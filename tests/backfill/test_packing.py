@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from itertools import chain
 
 import numpy as np
@@ -14,7 +15,10 @@ from millrace.backfill.assign import first_and_last, key_numbers
 from millrace.backfill.job import flow_of_text, job_of
 from millrace.backfill.packing import by_arrival, by_time, packages_of
 from millrace.backfill.splitting import Extent, Slice, Split, plan_split
+from millrace.formats.arrow import read_table, to_arrow
+from millrace.protocol import Schema
 from millrace.values.batch import Batch
+from millrace.values.expression import Column
 from tests.backfill.local import packed
 from tests.depth import examples
 
@@ -126,3 +130,26 @@ def test_packages_are_sorted_by_spark_only_by_their_first_key():
     first = next(by_time(job.lanes, read()))
     assert first["t"].ts.tolist() == [0]
     assert seen == [0, 1]
+
+
+def test_equal_keys_have_equal_numbers_however_they_are_held():
+    """Rows of a stream whose key is a column meet rows of another whose key is computed."""
+    schema = Schema.of(n="bigint", t="text", y="bytes", b="boolean", d="double")
+    rng = random.Random(1)
+    rows = [
+        (rng.choice([None, -5, 0, 2**62]), rng.choice([None, "", "ä", "a\x1f"]), rng.choice([None, b"", b"\x00\xff"]),
+         rng.choice([None, True, False]), rng.choice([None, 0.0, -0.0, 2.5]))
+        for _ in range(300)
+    ]  # fmt: skip
+    plain = Batch.from_rows(schema, rows, range(len(rows)))
+    columns, valid = read_table(to_arrow(plain), schema.fields, False)
+    shared = Batch(schema, plain.ts, columns, valid)
+    keys = [Column(field.type, True, at, field.name) for at, field in enumerate(schema)]
+    for chosen in ([keys[0]], [keys[1]], [keys[4]], [keys[2], keys[1]], keys):
+        numbers = key_numbers(plain, chosen, 101)
+        assert numbers.tolist() == key_numbers(shared, chosen, 101).tolist()
+        by_value = {}
+        for row, number in zip(rows, numbers.tolist(), strict=True):
+            value = tuple(row[key.position] for key in chosen)
+            assert by_value.setdefault(value, number) == number
+        assert len(set(by_value.values())) > 1

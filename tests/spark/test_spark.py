@@ -15,8 +15,6 @@ import pytest
 from typer.testing import CliRunner
 
 from millrace.backfill import backfill
-from millrace.backfill.assign import key_numbers
-from millrace.backfill.frames import key_number
 from millrace.backfill.inputs import find_input
 from millrace.backfill.job import flow_of_text
 from millrace.backfill.layout import OWN_TIME
@@ -24,12 +22,9 @@ from millrace.backfill.outputs import MANIFEST
 from millrace.backfill.running import BackfillRequest, start
 from millrace.backfill.verifying import read_backfill
 from millrace.cli.main import app
-from millrace.formats.arrow import to_arrow
 from millrace.history.files import Reach, write_reach
 from millrace.offline.script import plan_script
-from millrace.protocol import MillraceError, Refuse, Schema, format_timestamp
-from millrace.values.batch import Batch
-from millrace.values.expression import Column
+from millrace.protocol import MillraceError, Refuse, format_timestamp
 from tests.comparison import same_final, same_rows
 from tests.running import run_script
 
@@ -303,26 +298,3 @@ def test_rows_that_do_not_fit_are_told_with_their_place_and_leave_nothing(spark,
             )
         )
     assert not (tmp_path / "n").exists()
-
-
-def test_spark_spells_keys_as_python_does(spark):
-    """Rows of a stream whose key is a column meet rows of another whose key is computed: both numbers must agree."""
-    schema = Schema.of(n="bigint", t="text", y="bytes", b="boolean", at="timestamp")
-    rng = random.Random(1)
-    rows = [
-        (rng.choice([None, -5, 0, 2**62]), rng.choice([None, "", "ä", "a\x1f"]), rng.choice([None, b"", b"\x00\xff"]),
-         rng.choice([None, True, False]), rng.choice([None, -1, 10**15]))
-        for _ in range(300)
-    ]  # fmt: skip
-    batch = Batch.from_rows(schema, rows, range(len(rows)))
-    key = [Column(field.type, True, at, field.name) for at, field in enumerate(schema)]
-    table = to_arrow(batch)
-    table = table.set_column(4, "at", table.column("at").cast(pa.int64()))
-    frame = spark.createDataFrame(pa.Table.from_batches([table]))
-    slots = dict(enumerate(schema.names))
-    for chosen in ([key[0]], [key[1]], [key[2], key[1]], key):
-        by_spark = key_number(chosen, slots, 101)
-        assert by_spark is not None
-        found = [row[0] for row in frame.select(by_spark).collect()]
-        assert found == key_numbers(batch, chosen, 101).tolist()
-    assert key_number([replace(key[0], position=7)], slots, 101) is None

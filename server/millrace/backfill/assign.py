@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 from zlib import crc32
 
 import numpy as np
+import pyarrow as pa
 
 from millrace.backfill.splitting import Slice
 from millrace.values.batch import Batch, Int64s, Values
 from millrace.values.evaluate import Computed, evaluate
 from millrace.values.expression import Expression
 from millrace.values.reach import Reach
+from millrace.values.texts import Texts
 
-# `frames.key_number` uses the same spelling of keys, which Spark computes for plain columns.
 SEPARATOR: Final = b"\x1f"
 NULL: Final = b"\x00"
 TEXT_MARK: Final = b"t"
@@ -46,8 +47,7 @@ def key_numbers(batch: Batch, key: Sequence[Expression], tasks: int) -> Int64s:
 def _ranked(computed: Computed) -> tuple[Int64s, list[bytes]]:
     """Each row's rank among the distinct values, and those spelled as bytes; null is the last."""
     values, valid, error = computed
-    distinct, ranks = np.unique(values, return_inverse=True)
-    ranks = ranks.reshape(-1).astype(np.int64)
+    distinct, ranks = _distinct(values)
     null = len(distinct)
     if valid is not None:
         ranks = np.where(valid, ranks, null)
@@ -55,6 +55,22 @@ def _ranked(computed: Computed) -> tuple[Int64s, list[bytes]]:
         # The operator drops the row in any task.
         ranks = np.where(error.rows, null, ranks)
     return ranks, [*map(_spelled, distinct.tolist()), NULL]
+
+
+def _distinct(values: Values) -> tuple[Any, Int64s]:
+    """The distinct values, and the place of each row's among them."""
+    if isinstance(values, Texts):
+        kind = pa.large_binary() if values.binary else pa.large_string()
+        offsets, data = np.ascontiguousarray(values.offsets, np.int64), np.ascontiguousarray(values.data)
+        array = pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    elif values.dtype == object:
+        distinct, ranks = np.unique(values, return_inverse=True)
+        return distinct, ranks.reshape(-1).astype(np.int64)
+    else:
+        array = pa.array(values)
+    # A table of hashes: sorting a million values takes ten times as long.
+    encoded = array.dictionary_encode()
+    return encoded.dictionary, encoded.indices.to_numpy().astype(np.int64)
 
 
 def _spelled(value: object) -> bytes:

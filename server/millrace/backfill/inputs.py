@@ -12,8 +12,9 @@ from __future__ import annotations
 import bz2
 import csv
 import gzip
+import io
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -37,14 +38,18 @@ from millrace.protocol import Field, Refuse, Type, format_timestamp
 from millrace.protocol.timestamps import FIRST_US, LAST_US
 from millrace.protocol.units import MICROSECONDS, TimeUnit, likely_unit
 from millrace.protocol.words import counted
+from millrace.values.batch import Batch
 from millrace.values.eventtime import MAX_TIME, MIN_TIME
 
 FORMATS: Final = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 TABLE: Final = "table:"
 # The formats' names in the reader of `millrace run`.
 _READ_AS: Final = {"parquet": "parquet", "csv": "csv", "json": "jsonl"}
-_COMPRESSED: Final[Mapping[str, Callable[[Path], Any]]] = {".gz": gzip.open, ".bz2": bz2.open}
-_SUFFIXES: Final = (*_COMPRESSED, ".zst")
+_COMPRESSED: Final[Mapping[str, Callable[[Path], Any]]] = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".zst": lambda path: io.BufferedReader(pa.input_stream(str(path), compression="zstd")),
+}
 # Bytes of a text input that are read before Spark starts: a second or two. Of each further file one piece.
 LOOKED_AT: Final = 64 * 2**20
 # Heads of Parquet files that are read at a time: on a network each takes tens of milliseconds, most of them waiting.
@@ -55,14 +60,17 @@ GRID: Final = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A file. Of Parquet, also the row groups that have rows, and the span of time of each, both ends included, with
-    its number of rows."""
+    """A file.
+
+    groups   of Parquet, the row groups that have rows
+    spans    first and last time and number of rows of each row group, or piece of text; None if it was not read yet
+    """
 
     path: str
     size: int
     changed_ns: int
     groups: tuple[int, ...] = ()
-    spans: tuple[tuple[int, int, int], ...] = ()
+    spans: tuple[tuple[int, int, int], ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -91,7 +99,7 @@ class Input:
     @property
     def known(self) -> bool:
         """Whether the times of its rows are known already."""
-        return self.format == "parquet"
+        return self.format != "table" and all(part.spans is not None for part in self.parts)
 
     def identity(self) -> dict[str, Any]:
         """The identity of an input: equal for two runs that read the same."""
@@ -158,7 +166,7 @@ def _files_below(place: Path) -> Iterable[Path]:
 
 
 def _format(file: Path) -> str | None:
-    suffixes = [suffix for suffix in file.suffixes if suffix not in _SUFFIXES]
+    suffixes = [suffix for suffix in file.suffixes if suffix not in _COMPRESSED]
     return FORMATS.get(suffixes[-1].lower()) if suffixes else None
 
 
@@ -210,7 +218,7 @@ def _spans(head: Any, time: str, file: Path, unit: TimeUnit) -> dict[str, Any]:
     groups = [at for at in range(metadata.num_row_groups) if metadata.row_group(at).num_rows]
     leaf = next((at for at in range(metadata.num_columns) if metadata.schema.column(at).path == time), None)
     if leaf is None:
-        return {}  # a column that is missing is refused soon
+        return {"spans": ()}  # a column that is missing is refused soon
     kind = head.schema_arrow.field(time).type
     spans = []
     before = 0
@@ -223,7 +231,7 @@ def _spans(head: Any, time: str, file: Path, unit: TimeUnit) -> dict[str, Any]:
         if statistics is None or not statistics.has_min_max:
             first, last = _read_span(head, group, time, file, unit)
         elif not all(map(unit.is_number, (statistics.min_raw, statistics.max_raw))):
-            return {}  # a column of another type is refused soon
+            return {"spans": ()}  # a column of another type is refused soon
         else:
             first, last = (_micros(value, kind, unit) for value in (statistics.min_raw, statistics.max_raw))
         if unit is not MICROSECONDS and not FIRST_US <= first <= last <= LAST_US:
@@ -268,19 +276,14 @@ def _reach(directory: Path) -> tuple[int | None, tuple[Gap, ...]]:
 
 
 def _look_into_csv(stream: str, path: str, files: Sequence[Path], flow: Flow) -> Input:
-    definition = flow.catalog.stream(stream)
-    made = Input(stream, path, "csv", tuple(map(_part, files)), _declared(definition))
     for file in files:
-        _check_header(file, list(definition.schema.names))
-    _look_at_text(made, definition)
-    return made
+        _check_header(file, list(flow.catalog.stream(stream).schema.names))
+    return _look_into_text(stream, path, "csv", files, flow)
 
 
 def _check_header(file: Path, expected: list[str]) -> None:
-    """Spark takes CSV columns by place."""
+    """Refuse a file whose columns are others, before any is read."""
     with _opened(file) as opened:
-        if opened is None:
-            return
         try:
             with TextIOWrapper(opened, "utf-8-sig", newline="") as text:
                 header = next(csv.reader(text), [])
@@ -292,44 +295,57 @@ def _check_header(file: Path, expected: list[str]) -> None:
 
 
 def _look_into_json(stream: str, path: str, files: Sequence[Path], flow: Flow) -> Input:
+    return _look_into_text(stream, path, "json", files, flow)
+
+
+def _look_into_text(stream: str, path: str, kind: str, files: Sequence[Path], flow: Flow) -> Input:
+    """Read what is cheap to read: small files to their end, so that their times are known."""
     definition = flow.catalog.stream(stream)
-    made = Input(stream, path, "json", tuple(map(_part, files)), _declared(definition))
-    _look_at_text(made, definition)
-    return made
-
-
-def _look_at_text(one: Input, stream: StreamDefinition) -> None:
-    """Read the parts that are cheap to read."""
+    columns = _declared(definition)
     left = LOOKED_AT
-    for part in one.parts:
-        left -= _read(Path(part.path), one.format, stream, max(left, 1))
+    parts = []
+    for part in map(_part, files):
+        read, spans = _read(part, kind, definition, max(left, 1))
+        left -= read
+        parts.append(replace(part, spans=spans))
+    return Input(stream, path, kind, tuple(parts), columns)
 
 
 def refuse_bad_rows(inputs: Iterable[Input], flow: Flow) -> None:
     """Read files to the end, and refuse the first row that does not fit, with its file and line."""
     for one in inputs:
         for part in one.parts:
-            _read(Path(part.path), one.format, flow.catalog.stream(one.stream))
+            _read(part, one.format, flow.catalog.stream(one.stream), None)
 
 
-def _read(file: Path, kind: str, stream: StreamDefinition, most: int | None = None) -> int:
-    """Read a file's rows, all or up to `most` bytes; how many it read. Refuse names the row that does not fit."""
+def _read(
+    part: Part, kind: str, stream: StreamDefinition, most: int | None
+) -> tuple[int, tuple[tuple[int, int, int], ...] | None]:
+    """Read a file's rows, all or up to `most` bytes: how many bytes it read, and the times if these are all. Refuse
+    names the row that does not fit."""
     read = 0
+    spans = []
 
     def advanced(count: int) -> None:
         nonlocal read
         read += count
 
+    with closing(read_text(Path(part.path), kind, stream, advanced)) as batches:
+        for batch in batches:
+            if len(batch):
+                spans.append((int(batch.ts.min()), int(batch.ts.max()), len(batch)))
+            if most is not None and read >= most:
+                return read, None
+    return read, tuple(spans)
+
+
+def read_text(
+    file: Path, kind: str, stream: StreamDefinition, advanced: Callable[[int], None] = lambda count: None
+) -> Generator[Batch, None, None]:
+    """The rows of a file as `millrace run` reads them. `advanced` receives the number of bytes of each piece."""
     with _opened(file) as opened:
-        if opened is None:
-            return 0
         # Columns that the stream does not have are passed over.
-        stream = replace(stream, extra="ignore")
-        with closing(read_opened(opened, str(file), stream, advanced, _READ_AS[kind])) as batches:
-            for _ in batches:
-                if most is not None and read >= most:
-                    break
-    return read
+        yield from read_opened(opened, str(file), replace(stream, extra="ignore"), advanced, _READ_AS[kind])
 
 
 def _as_it_is(file: Path) -> BinaryIO:
@@ -337,11 +353,8 @@ def _as_it_is(file: Path) -> BinaryIO:
 
 
 @contextmanager
-def _opened(file: Path) -> Iterator[BinaryIO | None]:
-    """A file, without its compression; None if only Spark knows that."""
-    if file.suffix == ".zst":
-        yield None
-        return
+def _opened(file: Path) -> Iterator[BinaryIO]:
+    """A file, without its compression."""
     try:
         with _COMPRESSED.get(file.suffix, _as_it_is)(file) as opened:
             yield opened
@@ -427,7 +440,7 @@ class Times:
 
 def times_of(inputs: Iterable[Input]) -> Times:
     """The times of all rows in files that have them in their metadata."""
-    return Times(tuple(span for one in inputs for part in one.parts for span in part.spans))
+    return Times(tuple(span for one in inputs for part in one.parts for span in part.spans or ()))
 
 
 def newest_before(one: Input, stream: StreamDefinition, arrived_us: int) -> int | None:
@@ -492,7 +505,7 @@ def notes_of(flow: Flow, inputs: Mapping[str, Input], to_us: int, *, whole: bool
 
 def _doubtful_unit(one: Input, stream: StreamDefinition) -> str | None:
     """The warning about an input all of whose times make sense only in another unit, as in `millrace run`."""
-    spans = [span for part in one.parts for span in part.spans]
+    spans = [span for part in one.parts for span in part.spans or ()]
     if not spans or stream.time is None:
         return None
     unit = stream.unit_of(stream.time)

@@ -10,15 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from millrace.backfill.flow import Flow, flow_of
-from millrace.backfill.frames import key_number, lane_rows
-from millrace.backfill.inputs import Input, Times, base_streams, check_columns, without_time
-from millrace.backfill.layout import TIME, Lane, lanes_of, result_batch, result_schema
+from millrace.backfill.frames import check_frame, selected
+from millrace.backfill.inputs import Input, Times, base_streams, times_of, without_time
+from millrace.backfill.layout import Lane, lanes_of, result_batch, result_schema
 from millrace.backfill.outputs import TaskWriter
 from millrace.backfill.packing import (
     FIRST,
@@ -30,7 +29,18 @@ from millrace.backfill.packing import (
     by_time,
     packages_of,
 )
-from millrace.backfill.reading import portions, row_groups, tables
+from millrace.backfill.reading import (
+    SPANS_DDL,
+    Raw,
+    lane_tables,
+    needed,
+    numbered,
+    pieces_of,
+    portions,
+    read,
+    spans,
+    time_column,
+)
 from millrace.backfill.splitting import Mode, Slice, Split, plan_split
 from millrace.backfill.task import Task
 from millrace.engine.plan import StreamDefinition
@@ -43,15 +53,13 @@ from millrace.values.batch import Batch
 from millrace.values.eventtime import MAX_TIME, MIN_TIME
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     # What a stream's rows are read from: files that are read where they are packed, or what Spark reads.
     Rows = Input | DataFrame
 
 # Tasks per core: enough that one slow task does not leave the others idle for long.
 TASKS_PER_CORE: Final = 2
-# Rows of a sample that slices are cut by.
-SAMPLE: Final = 100_000
 
 
 @dataclass(frozen=True)
@@ -104,73 +112,65 @@ def packages(job: Job, session: SparkSession, inputs: Mapping[str, Rows], done: 
     """All streams' rows in packages, each in its task's partition and in order there; none of tasks that are done."""
     parts = []
     for number, name in enumerate(job.flow.streams):
-        origin = job.flow.catalog.streams[name.removesuffix(".late")]
-        low, high = read_between(job.flow, job.split, name)
-        rows = inputs[origin.name]
-        if isinstance(rows, Input):
-            parts.append(_read_packed(job, session, number, origin, rows, low, high, done))
-        else:
-            parts.append(_packed(job, number, origin, rows, low, high, done))
+        parts.append(_packed(job, session, number, inputs[name.removesuffix(".late")], done))
     whole = parts[0]
     for part in parts[1:]:
         whole = whole.unionAll(part)
     return whole.repartitionById(job.split.tasks, TASK).sortWithinPartitions(FIRST)
 
 
-def _read_packed(
-    job: Job,
-    session: SparkSession,
-    number: int,
-    origin: StreamDefinition,
-    one: Input,
-    low: int,
-    high: int,
-    done: Sequence[int],
-) -> DataFrame:
-    """The packages of a stream's files, each task reading a portion of them."""
-    packer = job.packer(number, SEQ in one.columns, done)
-    late = packer.lane.stream.name != origin.name
+def _packed(job: Job, session: SparkSession, number: int, rows: Rows, done: Sequence[int]) -> DataFrame:
+    """The packages of a stream's rows, made where the rows are read."""
+    name = tuple(job.flow.streams)[number]
+    lane, origin = job.lanes[number], job.flow.catalog.streams[name.removesuffix(".late")]
+    low, high = read_between(job.flow, job.split, name)
+    packer = job.packer(number, SEQ in rows.columns, done)
+    late = name != origin.name
     # The files' times are of events, and a late tuple has that of its arrival.
-    groups = row_groups(one, *((MIN_TIME, MAX_TIME) if late else (low, high)))
-    read = portions(groups, session.sparkContext.defaultParallelism)
+    pruned = (MIN_TIME, MAX_TIME) if late else (low, high)
 
-    def pack(batches: Iterator[Any]) -> Iterator[Any]:
+    def pack(raw: Iterator[Raw]) -> Iterator[Any]:
         job.install()
-        for batch in batches:
-            for at in batch.column(0).to_pylist():
-                yield from packer.packages(tables(read[at], packer.lane, origin, low, high))
+        yield from packer.packages(lane_tables(raw, lane, origin, low, high))
 
-    return session.range(0, len(read), 1, max(len(read), 1)).mapInArrow(pack, PACKED_DDL)
+    return _map_rows(session, rows, needed(lane, origin), origin, pruned, late, pack, PACKED_DDL)
 
 
-def _packed(
-    job: Job, number: int, origin: StreamDefinition, frame: DataFrame, low: int, high: int, done: Sequence[int]
+def _map_rows(
+    session: SparkSession,
+    rows: Rows,
+    names: Sequence[str],
+    origin: StreamDefinition,
+    between: tuple[int, int],
+    late: bool,
+    function: Callable[[Iterator[Raw]], Iterator[Any]],
+    schema: str,
 ) -> DataFrame:
-    """The packages of rows that Spark reads."""
-    rows = lane_rows(job.lanes[number], origin, frame, low, high)
-    packer = job.packer(number, SEQ in frame.columns, done)
-    if job.split.how == "key":
-        task = _by_key(job, number)
-        rows = rows if task is None else rows.withColumn(TASK, task)
+    """What a function makes of rows where they are read: of files without Spark, of a frame in Spark's partitions."""
+    if isinstance(rows, Input):
+        read_by = portions(pieces_of(rows, *between), session.sparkContext.defaultParallelism)
 
-    def pack(batches: Iterator[Any]) -> Iterator[Any]:
-        job.install()
-        yield from packer.packages(batches)
+        def from_files(batches: Iterator[Any]) -> Iterator[Any]:
+            for batch in batches:
+                for at in batch.column(0).to_pylist():
+                    yield from function(read(read_by[at], names, origin))
 
-    return rows.mapInArrow(pack, PACKED_DDL)
+        return session.range(0, len(read_by), 1, max(len(read_by), 1)).mapInArrow(from_files, schema)
+
+    def from_spark(batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        yield from function(numbered(batches, context.partitionId()))
+
+    frame = selected(rows, names, time_column(origin), *between, late=late)
+    return frame.mapInArrow(from_spark, schema)
 
 
 def read_between(flow: Flow, split: Split, name: str) -> tuple[int, int]:
     """The times of a stream's rows that are needed. Where rows are counted, rows of any time may be needed."""
     return (MIN_TIME, MAX_TIME) if flow.counts_rows else split.overall.reads(split.reach(name))
-
-
-def _by_key(job: Job, number: int) -> Column | None:
-    """The task of a row by its key, if Spark can compute it."""
-    lane = job.lanes[number]
-    time = {} if lane.stream.time_position is None else {lane.stream.time_position: TIME}
-    slots = {**dict(zip(lane.positions, lane.slots, strict=True)), **time}
-    return key_number(job.split.keys.get(lane.stream.name, ()), slots, job.split.tasks)
 
 
 # -- running -----------------------------------------------------------------------------------------------------------
@@ -231,36 +231,28 @@ def write_task(job: Job, number: int, packed: Iterable[Any], out: str) -> dict[s
     return writer.commit(input_rows=came, seconds=round(time.monotonic() - began, 3), failed_rows=failed)
 
 
-# -- planning with Spark's help ----------------------------------------------------------------------------------------
+# -- planning ---------------------------------------------------------------------------------------------------------
 
 
-def spark_times(flow: Flow, frames: Mapping[str, DataFrame], tasks: int) -> Times:
-    """The times of the rows that Spark reads, in about equal portions of a sample."""
-    from pyspark.sql import functions as f
-
-    spans = []
-    for lane in lanes_of(flow):
-        name = lane.stream.name
-        origin = flow.catalog.streams[name.removesuffix(".late")]
-        if origin.name not in frames:
+def read_times(session: SparkSession, inputs: Mapping[str, Rows], flow: Flow) -> Times:
+    """The times of all rows. Inputs whose times are not known are read for them, in parallel."""
+    found: list[tuple[int, int, int]] = []
+    for name, rows in inputs.items():
+        if isinstance(rows, Input) and rows.known:
+            found += times_of([rows]).spans
             continue
-        rows = lane_rows(lane, origin, frames[origin.name], MIN_TIME, MAX_TIME)
-        counts = rows.agg(f.count(f.lit(1)), f.count(TIME), f.min(TIME), f.max(TIME)).first()
-        assert counts is not None
-        count, timed, first, last = counts
-        if timed < count:
-            raise Refuse(f"stream {name}: {without_time(count - timed)} (it is null)", code="bad_row")
-        if not count:
-            continue
-        shares = 4 * tasks if tasks > 1 else 1
-        bounds = [first, last + 1]
-        if shares > 1:
-            sample = rows if count <= SAMPLE else rows.sample(fraction=SAMPLE / count, seed=1)
-            inner = sample.agg(f.percentile_approx(TIME, [n / shares for n in range(1, shares)])).first()
-            bounds = sorted({*bounds, *((inner[0] if inner else None) or ())})
-        share = count // max(len(bounds) - 1, 1) or 1
-        spans += [(low, high - 1, share) for low, high in pairwise(bounds) if low < high]
-    return Times(tuple(spans))
+        origin = flow.catalog.streams[name]
+        names = [time_column(origin)]
+
+        def look(raw: Iterator[Raw], origin: StreamDefinition = origin) -> Iterator[Any]:
+            yield from spans(raw, origin)
+
+        frame = _map_rows(session, rows, names, origin, (MIN_TIME, MAX_TIME), False, look, SPANS_DDL)
+        told = [tuple(row) for row in frame.collect()]
+        if untimed := sum(nulls for *_, nulls in told):
+            raise Refuse(f"stream {name}: {without_time(untimed)} (it is null)", code="bad_row")
+        found += [(first, last, count) for first, last, count, _ in told if count]
+    return Times(tuple(found))
 
 
 def choose_split(flow: Flow, times: Times, wanted: Slice, mode: Mode, tasks: int) -> Split:
@@ -300,7 +292,6 @@ def backfill(
     The frame has the query's columns and `__ts`, each row's own time. Refuse has the reason against it.
     """
     from pyspark.sql import DataFrame as Frame
-    from pyspark.sql.pandas.types import to_arrow_schema
 
     for module in functions:
         install_module(module)
@@ -313,11 +304,10 @@ def backfill(
     for name in base_streams(flow):
         if name not in inputs:
             raise Refuse(f"missing DataFrame for stream {name}; the DataFrames are: {', '.join(inputs) or 'none'}")
-        columns = {one.name: one.type for one in to_arrow_schema(inputs[name].schema, timezone="UTC")}
-        check_columns(columns, flow.catalog.stream(name), f"the DataFrame of {name}")
+        check_frame(inputs[name], flow.catalog.stream(name), f"the DataFrame of {name}")
     count = default_tasks(spark) if tasks is None else tasks
     wanted = slice_of(from_us, to_us)
-    split = choose_split(flow, spark_times(flow, inputs, count), wanted, mode, count)
+    split = choose_split(flow, read_times(spark, inputs, flow), wanted, mode, count)
     job = job_of(flow, split, functions)
     return result_frame(job, packages(job, spark, inputs))
 

@@ -69,7 +69,7 @@ class Packer:
     left_out: frozenset[int] = frozenset()
 
     def packages(self, tables: Iterable[Any]) -> Iterator[Any]:
-        """Packages as record batches of `PACKED`; the tables may have a column with each row's task."""
+        """Packages as record batches of `PACKED`."""
         for table in _portions(tables):
             yield from self._divided(table)
 
@@ -98,8 +98,6 @@ class Packer:
         if split.how == "one":
             return None, np.zeros(len(ts), np.int64)
         if split.how == "key":
-            if TASK in table.schema.names:
-                return None, _numbers(table, TASK)
             return None, key_numbers(batch_of(lane, table), split.keys.get(lane.stream.name, ()), split.tasks)
         first, last = first_and_last(ts, split.slices, split.reach(lane.stream.name))
         counts = np.maximum(last - first + 1, 0)

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from millrace.backfill.flow import Flow
-from millrace.backfill.frames import read_input
+from millrace.backfill.frames import read_spark_table
 from millrace.backfill.inputs import Input, Times, notes_of, refuse_bad_rows, times_of
 from millrace.backfill.job import (
     choose_split,
     default_tasks,
     job_of,
     packages,
-    spark_times,
+    read_times,
     write_frame,
     write_task,
 )
@@ -39,9 +39,7 @@ BAD_ROW: Final = "bad_row"
 # The code of an error that stops Spark or a task.
 TASK_FAILED: Final = "task_failed"
 # How Spark and a task report a row of an input that does not fit.
-_BAD_ROW: Final = re.compile(
-    r"\w*(PARSE|MALFORMED|CAST_INVALID)\w*\b|com\.fasterxml\.jackson|: row \d+, field |\bRowError: "
-)
+_BAD_ROW: Final = re.compile(r"\w*CAST_INVALID\w*\b|: row \d+, field |, line \d+[:,] |\bRowError: ")
 
 # How many of how many of Spark's tasks are done.
 Advanced = Callable[[int, int], None]
@@ -114,12 +112,11 @@ def compute(wanted: BackfillRequest, say: Said, advanced: Advanced) -> dict[str,
     if manifest is not None:
         say(f"{wanted.out}: this backfill is already done, {counted(manifest['rows'], 'row')}")
         return manifest
-    times = times_of(wanted.inputs.values())
     if all(one.known for one in wanted.inputs.values()):
-        _refuse_nothing(times, wanted)
+        _refuse_nothing(times_of(wanted.inputs.values()), wanted)
     try:
         with in_plain_words(), opened_session(wanted.master, dict(wanted.settings)) as session:
-            return _run(wanted, session, place, times, say, advanced)
+            return _run(wanted, session, place, say, advanced)
     except Refuse as error:
         if error.code == BAD_ROW:
             say("a row of the input does not match the stream; searching for its position")
@@ -184,23 +181,20 @@ def _run(
     wanted: BackfillRequest,
     session: SparkSession,
     place: Destination,
-    times: Times,
     say: Said,
     advanced: Advanced,
 ) -> dict[str, Any]:
     ship(session)
     flow = wanted.flow
-    frames = {
-        name: read_input(session, one, flow.catalog.stream(name))
+    inputs = {
+        name: read_spark_table(session, one, flow.catalog.stream(name)) if one.format == "table" else one
         for name, one in wanted.inputs.items()
-        if one.format != "parquet"
     }
     tasks = wanted.tasks or default_tasks(session)
     found = place.plan()
     if found is None:
-        if frames:
-            times = Times((*times.spans, *spark_times(flow, frames, tasks).spans))
-            _refuse_nothing(times, wanted)
+        times = read_times(session, inputs, flow)
+        _refuse_nothing(times, wanted)
         split = choose_split(flow, times, wanted.span, wanted.mode, tasks)
         place.begin(wanted.identity(), split.to_data(), wanted.asked)
     else:
@@ -212,7 +206,7 @@ def _run(
         say(f"continuing: {len(done)} of {split.tasks} tasks are done")
     job = job_of(flow, split, wanted.functions, goes_on=wanted.goes_on)
     if len(done) < split.tasks:
-        packed = packages(job, session, {**wanted.inputs, **frames}, done)
+        packed = packages(job, session, inputs, done)
         watched(session, lambda: write_frame(job, packed, wanted.out, done).collect(), advanced)
     for number in sorted(set(range(split.tasks)) - place.done().keys()):
         # Spark starts no task for no rows.
@@ -259,7 +253,7 @@ def _files(one: Input) -> str:
     count = counted(len(one.parts), "file")
     if not one.known:
         return count
-    return f"{count}, {counted(sum(rows for part in one.parts for _, _, rows in part.spans), 'row')}"
+    return f"{count}, {counted(sum(rows for part in one.parts for _, _, rows in part.spans or ()), 'row')}"
 
 
 # -- watching Spark ----------------------------------------------------------------------------------------------------
