@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from millrace.backfill import packing
+from millrace.backfill import outputs, packing
 from millrace.backfill.job import flow_of_text, job_of, write_task
 from millrace.backfill.outputs import ASIDE, MANIFEST, PLAN, Destination
 from millrace.backfill.running import BackfillRequest, check_asked
@@ -68,6 +68,8 @@ def steps(monkeypatch, last: int):
         monkeypatch.setattr(Path, name, counted(getattr(Path, name)))
     monkeypatch.setattr(pq.ParquetWriter, "write_batch", counted(pq.ParquetWriter.write_batch))
     monkeypatch.setattr("shutil.rmtree", counted(shutil.rmtree))
+    for name in ("sync_file", "sync_folder"):
+        monkeypatch.setattr(outputs, name, counted(getattr(outputs, name)))
     return left
 
 

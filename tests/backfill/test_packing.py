@@ -148,7 +148,7 @@ def test_equal_keys_have_equal_numbers_however_they_are_held():
     for chosen in ([keys[0]], [keys[1]], [keys[4]], [keys[2], keys[1]], keys):
         numbers = key_numbers(plain, chosen, 101)
         assert numbers.tolist() == key_numbers(shared, chosen, 101).tolist()
-        by_value = {}
+        by_value: dict[tuple, int] = {}
         for row, number in zip(rows, numbers.tolist(), strict=True):
             value = tuple(row[key.position] for key in chosen)
             assert by_value.setdefault(value, number) == number

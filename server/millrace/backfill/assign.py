@@ -18,7 +18,7 @@ from millrace.values.batch import Batch, Int64s, Values
 from millrace.values.evaluate import Computed, evaluate
 from millrace.values.expression import Expression
 from millrace.values.reach import Reach
-from millrace.values.texts import Texts
+from millrace.values.texts import is_texts
 
 SEPARATOR: Final = b"\x1f"
 NULL: Final = b"\x00"
@@ -59,7 +59,7 @@ def _ranked(computed: Computed) -> tuple[Int64s, list[bytes]]:
 
 def _distinct(values: Values) -> tuple[Any, Int64s]:
     """The distinct values, and the place of each row's among them."""
-    if isinstance(values, Texts):
+    if is_texts(values):
         kind = pa.large_binary() if values.binary else pa.large_string()
         offsets, data = np.ascontiguousarray(values.offsets, np.int64), np.ascontiguousarray(values.data)
         array = pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(offsets), pa.py_buffer(data)])

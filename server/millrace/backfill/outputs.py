@@ -6,8 +6,8 @@
     <out>/_tasks/00007.json         task 7 is done, and these are its files; written when they have their names
     <out>/_manifest.json            everything is done; written last
 
-Rule: a task writes temporary files, renames them, removes other files of earlier attempts under its number, and then
-records that it is done. A reader of only the files in a manifest never sees half a result.
+Rule: a task writes temporary files, makes them durable, renames them, removes other files of earlier attempts under its
+number, and then records that it is done. A reader of only the files in a manifest never sees half a result.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 
 from millrace.backfill.layout import result_batch, result_schema
 from millrace.formats.arrow import arrow_schema, to_arrow
+from millrace.formats.durable import make_folder, sync_file, sync_folder
 from millrace.formats.writers import ROW_GROUP
 from millrace.protocol import Refuse, Schema, format_timestamp
 from millrace.values.batch import Batch
@@ -186,13 +187,14 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 def _write(path: Path, value: Mapping[str, Any]) -> None:
     """Write a file completely or not at all, and onto the disk."""
-    path.parent.mkdir(exist_ok=True)
+    make_folder(path.parent)
     aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     with aside.open("wb") as file:
         file.write(json.dumps(value, indent=1).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
     aside.rename(path)
+    sync_folder(path.parent)
 
 
 # -- a task's side -----------------------------------------------------------------------------------------------------
@@ -231,8 +233,10 @@ class TaskWriter:
             # names, so files are replaced and never removed first.
             for file in self._files:
                 final = self._path / file["path"]
-                final.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(final.parent)
                 (self._aside / file["path"]).rename(final)
+            for folder in {(self._path / file["path"]).parent for file in self._files}:
+                sync_folder(folder)
             names = {file["path"] for file in self._files}
             for left in self._path.glob(f"date=*/part-{self._task:05}-*.parquet"):
                 if left.relative_to(self._path).as_posix() not in names:
@@ -278,6 +282,7 @@ class _Day:
         if self._held:
             self._write_group()
         self._writer.close()
+        sync_file(self._path)
         return {"path": self._name, "rows": self._rows, "bytes": self._path.stat().st_size}
 
     def _write_group(self) -> None:

@@ -183,7 +183,7 @@ def _micros(table: Any, name: str, stream: StreamDefinition) -> Int64s:
         )
     except Refuse as error:
         raise Refuse(f"stream {stream.name}: {error.text}", code=error.code) from None
-    return values  # type: ignore[return-value]
+    return values
 
 
 # -- times -------------------------------------------------------------------------------------------------------------
