@@ -29,7 +29,8 @@ from millrace.access.tokens import create
 from millrace.changes.state import ControlState
 from millrace.changes.statements import Terms, draft
 from millrace.changes.table import BY_ACTION
-from millrace.http.api import OPEN_PATHS, build
+from millrace.http.api import build
+from millrace.http.guard import OPEN_PATHS
 from millrace.protocol import Kind, MillraceError, Refuse, Side, jsonlines
 from millrace.protocol.messages import Error, Open, Opened, Subscribe, Subscribed, Welcome, kind_of
 from millrace.protocol.session import CHANNEL, CONNECTION, Phase, Verdict
