@@ -25,6 +25,7 @@ PACKAGES = [
     "server/millrace/access",
     "server/millrace/backfill",
     "server/millrace/cli",
+    "server/millrace/console",
     "server/millrace/formats",
     "server/millrace/history",
     "server/millrace/http",

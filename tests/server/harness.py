@@ -249,12 +249,13 @@ async def request(app, method, path, body=b"", state=None, **headers):
     async def send(message):
         sent.append(message)
 
+    path, _, query = path.partition("?")
     scope = {
         "type": "http",
         "method": method,
         "path": path,
         "raw_path": path.encode(),
-        "query_string": b"",
+        "query_string": query.encode(),
         "headers": [(name.encode(), value.encode()) for name, value in head.items()],
         "client": ("127.0.0.1", 1),
         "server": ("127.0.0.1", 7421),

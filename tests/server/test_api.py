@@ -43,7 +43,7 @@ async def get(daemon, path, **options):
 async def test_pages(daemon):
     assert await get(daemon, "/-/healthy") == "healthy\n"
     assert await get(daemon, "/-/ready") == "ready\n"
-    assert "<h2>Queries</h2>" in await get(daemon, "/")
+    assert "Millrace" in await get(daemon, "/")
     document = await get(daemon, "/api/v1/openapi.json")
     assert "/api/v1/components/{name}/table" in document["paths"]
     server = await get(daemon, "/api/v1/server")

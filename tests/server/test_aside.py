@@ -86,7 +86,6 @@ async def test_to_watch_progress_is_a_step_beside_the_loop_too(daemon):
 
 ROUTES = [
     "/metrics",
-    "/",
     "/api/v1/catalog",
     "/api/v1/streams",
     "/api/v1/streams/s",

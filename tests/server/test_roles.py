@@ -51,7 +51,6 @@ admin    admin
 """
 # The same for routes. `mine`: also a role for the stream or query in the path; `some`: a role for any.
 ROUTES = """
-GET    /                                        read
 GET    /metrics                                 read
 GET    /api/v1/openapi.json                     meet     some
 GET    /api/v1/server                           meet     some
@@ -105,11 +104,21 @@ POST   /api/v1/changes/undo                     read
 GET    /api/v1/configuration                    read
 GET    /api/v1/log                              operate
 POST   /api/v1/reload                           admin
+GET    /api/v1/console/session                  meet     some
+POST   /api/v1/console/link                     meet     some
+POST   /api/v1/console/logout                   meet     some
 GET    /api/v1/standby/copy                     admin
 GET    /api/v1/standby/journal                  admin
 POST   /api/v1/standby/heard                    admin
 POST   /api/v1/standby/promote                  admin
 POST   /api/v1/standby/alone                    admin
+"""
+# Everybody may use these.
+OPEN = """
+GET    /
+GET    /console/login
+GET    /console/{file:path}
+POST   /api/v1/console/login
 """
 INCLUDES = {action: set(roles) for action, *roles in (line.split() for line in MATRIX.split("\n") if line)}
 DECIDED = {
@@ -202,8 +211,10 @@ def test_every_route_has_a_decision():
         for method in getattr(route, "methods", ())
         if method != "HEAD" and route.path not in OPEN_PATHS
     }
-    assert set(needs.ROUTES) == routes
-    assert set(DECIDED) == routes
+    opened = {tuple(line.split()) for line in OPEN.strip().split("\n")}
+    assert opened == needs.OPEN_ROUTES
+    assert set(needs.ROUTES) == routes - opened
+    assert set(DECIDED) == routes - opened
 
 
 def test_every_message_of_a_client_has_a_decision():
@@ -283,6 +294,8 @@ async def test_every_route_with_every_role(tmp_path):
         assert daemon.access.failures["admin", "missing"] == len(DECIDED)
         assert (await answer(app, "GET", "/nowhere", tokens["t0"]))[0] == 404
         assert (await answer(app, "GET", "/-/ready", None))[0] == 200
+        for path in ("/", "/console/index.html"):
+            assert (await request(app, "GET", path))[0] == 200
 
 
 SCHEMA = """

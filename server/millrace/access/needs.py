@@ -86,7 +86,6 @@ CHANGES_NEED: Final[Mapping[str, Need]] = {
 _MEET: Final = Need(Action.MEET, SOMEWHERE)
 # By method and path. The routes of changes follow from the changes; those of /-/ need no token.
 ROUTES: Final[Mapping[tuple[str, str], Need]] = {
-    ("GET", "/"): _READ_ALL,
     ("GET", "/metrics"): _READ_ALL,
     ("GET", "/api/v1/openapi.json"): _MEET,
     ("GET", "/api/v1/server"): _MEET,
@@ -123,6 +122,9 @@ ROUTES: Final[Mapping[tuple[str, str], Need]] = {
     ("GET", "/api/v1/configuration"): _READ_ALL,
     ("GET", "/api/v1/log"): _OPERATE_ALL,
     ("POST", "/api/v1/reload"): _ADMIN,
+    ("GET", "/api/v1/console/session"): _MEET,
+    ("POST", "/api/v1/console/link"): _MEET,
+    ("POST", "/api/v1/console/logout"): _MEET,
     ("GET", "/api/v1/standby/copy"): _ADMIN,
     ("GET", "/api/v1/standby/journal"): _ADMIN,
     ("POST", "/api/v1/standby/heard"): _ADMIN,
@@ -134,6 +136,22 @@ ROUTES: Final[Mapping[tuple[str, str], Need]] = {
         for route in change.routes
     },
 }
+
+
+# The console's page and its files, which hold nothing, and its login.
+OPEN_ROUTES: Final[frozenset[tuple[str, str]]] = frozenset(
+    {
+        ("GET", "/"),
+        ("GET", "/console/login"),
+        ("GET", "/console/{file:path}"),
+        ("POST", "/api/v1/console/login"),
+    }
+)
+
+
+def is_open(method: str, path: str) -> bool:
+    """Whether a request reaches one of these."""
+    return (method, path) in OPEN_ROUTES or (method == "GET" and path.startswith("/console/"))
 
 
 def check_route(caller: Caller, method: str, path: str, name: str | None, known: Catalog) -> None:

@@ -126,6 +126,13 @@ COMMANDS: Final = (
     ),
     CommandInfo(
         "Server",
+        "console",
+        "console:console",
+        "Open the console in a browser, logged in",
+        "millrace console",
+    ),
+    CommandInfo(
+        "Server",
         "standby",
         "standby:standby",
         "Show a server's standbys, or whom it follows, and the lag",

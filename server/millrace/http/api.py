@@ -12,15 +12,16 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from fastapi import Depends, FastAPI, Query, Request, Response
-from fastapi.responses import HTMLResponse, PlainTextResponse
+from fastapi.responses import PlainTextResponse
 
 from millrace.access import callers
+from millrace.access.needs import is_open
 from millrace.access.roles import Action
 from millrace.engine import views
 from millrace.http.answers import answer, listed, listed_aside, shown
 from millrace.http.changes import IfMatch, Name, add_changes
-from millrace.http.console import HEADERS, page
-from millrace.http.guard import OPEN_PATHS, add_guards
+from millrace.http.console import add_console
+from millrace.http.guard import CONSOLE_API, OPEN_PATHS, add_guards
 from millrace.http.lookup import ResourceLookup
 from millrace.http.openapi import ALWAYS, ViewRoute, document, refusals, tagged
 from millrace.http.operations import add_operations
@@ -113,6 +114,7 @@ def build(daemon: Daemon) -> FastAPI:
     add_changes(app, daemon, ResourceLookup(daemon))
     add_operations(app, daemon)
     add_standby(app, daemon)
+    add_console(app, daemon)
     vars(app)["openapi"] = document(app)
     return app
 
@@ -123,7 +125,7 @@ def _at_rest(daemon: Daemon) -> Callable[[Request], Awaitable[None]]:
 
     async def at_rest(request: Request) -> None:
         path = request.scope["path"]
-        if path not in OPEN_PATHS and not path.startswith(ROOT):
+        if path not in OPEN_PATHS and not path.startswith((ROOT, CONSOLE_API)) and not is_open("GET", path):
             await daemon.runner.at_rest()
 
     return at_rest
@@ -151,10 +153,6 @@ def _add_pages(app: FastAPI, daemon: Daemon) -> None:
     async def metrics() -> Response:
         operators = None if daemon.state == "starting" else daemon.operators_in_pieces()
         return Response(await daemon.metrics.scrape(operators), media_type=METRICS)
-
-    @app.get("/", response_class=HTMLResponse, include_in_schema=False)
-    async def console() -> HTMLResponse:
-        return HTMLResponse(page(daemon), headers=HEADERS)
 
     @app.get("/api/v1/server", response_model=ServerView, summary="The server: version, addresses, clock")
     async def server() -> Response:

@@ -6,7 +6,7 @@ Rule: a request is refused before its body is read. Every refusal is a problem (
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -16,8 +16,8 @@ from starlette.routing import Match
 
 from millrace.access import callers
 from millrace.access.access import AccessDenied
-from millrace.access.callers import ANYONE, Caller
-from millrace.access.needs import ROUTES, check_route
+from millrace.access.callers import Caller
+from millrace.access.needs import ROUTES, check_route, is_open
 from millrace.access.roles import NEEDED, Action
 from millrace.http.etags import Changed
 from millrace.http.hosts import Hosts
@@ -43,6 +43,13 @@ AGENT_CHARACTERS: Final = 100
 OPEN_PATHS: Final = ("/-/healthy", "/-/ready")
 # The paths that also answer while the server recovers.
 EARLY_PATHS: Final = (*OPEN_PATHS, "/metrics")
+# The routes of logins, which a standby has too.
+CONSOLE_API: Final = "/api/v1/console/"
+# The cookie of a login, with the port after it, and the header of the console's requests: a page of another origin
+# cannot send it without asking first, which is never allowed.
+COOKIE: Final = "millrace_session"
+CONSOLE_HEADER: Final = "x-millrace-console"
+READING: Final = ("GET", "OPTIONS")
 
 # Words for errors of pydantic that speak of Python.
 WORDS: Final[Mapping[str, str]] = {"unexpected_keyword_argument": "Extra inputs are not permitted"}
@@ -52,6 +59,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "sql": 400,
     "unknown_strategy": 400,
     "unauthorised": 401,
+    "used_link": 401,
     "not_permitted": 403,
     "shutting_down": 503,
     "busy": 503,
@@ -68,6 +76,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "unknown_trial": 404,
     "unknown_backfill": 404,
     "unknown_change": 404,
+    "unknown_file": 404,
     "invalid_request": 422,
     "bad_condition": 400,
     "sink_path": 400,
@@ -163,37 +172,63 @@ async def _refuse(request: Request, daemon: Daemon, app: FastAPI) -> Response | 
     """The answer to a request that reaches no route."""
     if request.scope["path"] in OPEN_PATHS:
         return _refuse_page(request) or _refuse_body(request)
-    caller, denied = _identify(request, daemon, app)
-    if denied is not None and denied.guessed and (cut_off := await _slow_down(request, daemon)) is not None:
+    if is_open(_method(request), request.scope["path"]):
+        return _refuse_host(request, daemon.hosts) or _refuse_page(request) or _refuse_body(request)
+    who = _identify(request, daemon, app)
+    if who.denied is not None and who.denied.guessed and (cut_off := await slow_down(request, daemon)) is not None:
         return cut_off
-    # A page of another site knows no token; its browser may send a certificate by itself.
-    shows_token = caller is not None and isinstance(caller.proof, bytes) and caller is not ANYONE
     refused = None
-    if not shows_token or request.headers.getlist("origin"):
+    if who.by_browser or request.headers.getlist("origin"):
         refused = _refuse_host(request, daemon.hosts)
     refused = refused or _refuse_page(request) or _refuse_body(request)
+    if refused is None and who.by_cookie:
+        refused = _refuse_other_site(request)
     if refused is not None:
         return refused
-    if caller is None:
-        assert denied is not None
-        return _refuse_token(denied)
-    callers.current.set(caller)
-    logs.token.set(caller.name)
-    return _refuse_role(request, daemon, app, caller)
+    if who.caller is None:
+        assert who.denied is not None
+        return refuse_token(who.denied)
+    callers.current.set(who.caller)
+    logs.token.set(who.caller.name)
+    return _refuse_role(request, daemon, app, who.caller)
 
 
-def _identify(request: Request, daemon: Daemon, app: FastAPI) -> tuple[Caller | None, AccessDenied | None]:
-    """Who sends a request, or why that is not known."""
+class _Identity(NamedTuple):
+    """Who sends a request, or why that is not known. A page of another site knows no token, but its browser may send a
+    certificate or a cookie by itself, or need neither (`by_browser`)."""
+
+    caller: Caller | None
+    denied: AccessDenied | None = None
+    by_browser: bool = True
+    by_cookie: bool = False
+
+
+def _identify(request: Request, daemon: Daemon, app: FastAPI) -> _Identity:
     certificate = request.scope["state"].get(CERTIFICATE, frozenset())
     caller = daemon.access.unnamed("admin", certificate)
     if caller is not None:
-        return caller, None
+        return _Identity(caller)
+    cookie = cookie_of(request, daemon)
+    if cookie is not None and "authorization" not in request.headers:
+        caller = daemon.sessions.find(cookie)
+        if caller is not None:
+            return _Identity(caller, by_cookie=True)
     scheme, _, given = request.headers.get("authorization", "").partition(" ")
     shown = None if "authorization" not in request.headers else given.strip() if scheme.lower() == "bearer" else ""
     try:
-        return daemon.access.named("admin", shown, _needed(request, app)), None
+        return _Identity(daemon.access.named("admin", shown, _needed(request, app)), by_browser=False)
     except AccessDenied as error:
-        return None, error
+        return _Identity(None, error)
+
+
+def cookie_name(daemon: Daemon) -> str:
+    """Browsers send a cookie to all ports of a host, and each server has its own."""
+    return f"{COOKIE}_{daemon.admin.port}"
+
+
+def cookie_of(request: Request, daemon: Daemon) -> str | None:
+    """The cookie of a browser that has logged in."""
+    return request.cookies.get(cookie_name(daemon))
 
 
 def _needed(request: Request, app: FastAPI) -> str:
@@ -237,7 +272,8 @@ def _refuse_early(request: Request, daemon: Daemon) -> Response | None:
         return None  # a server that depends on its standby waits for it at its start
     if daemon.follows:
         return _refuse_at_standby(request, daemon)
-    if daemon.state != "starting" or request.scope["path"] in EARLY_PATHS:
+    path = request.scope["path"]
+    if daemon.state != "starting" or path in EARLY_PATHS or is_open(_method(request), path):
         return None
     text = f"the server is starting ({daemon.progress[0]}): try again when /-/ready answers with 200"
     answer = problem(503, "starting", _title(503), text)
@@ -250,7 +286,7 @@ def _refuse_at_standby(request: Request, daemon: Daemon) -> Response | None:
     path = request.scope["path"]
     reads = request.method in ("GET", "HEAD") and not path.startswith(ROOT)
     refused = daemon.refused()
-    if reads or path == f"{ROOT}promote" or refused is None:
+    if reads or path == f"{ROOT}promote" or path.startswith(CONSOLE_API) or refused is None:
         return None
     return problem(503, refused.code, _title(503), refused.text)
 
@@ -279,6 +315,18 @@ def _refuse_page(request: Request) -> Response | None:
     return None
 
 
+def _refuse_other_site(request: Request) -> Response | None:
+    """Requests with a cookie that a page of another origin may have made the browser send."""
+    site = request.headers.get("sec-fetch-site", "same-origin")
+    if site not in ("same-origin", "none"):
+        text = f"a request with the cookie of a login is refused from another site (Sec-Fetch-Site: {spelt(site)})"
+        return problem(403, "cross_site", _title(403), text)
+    if _method(request) not in READING and request.headers.get(CONSOLE_HEADER) != "1":
+        text = f"a request with the cookie of a login that changes something needs the header {CONSOLE_HEADER}: 1"
+        return problem(403, "cross_site", _title(403), text)
+    return None
+
+
 def _refuse_body(request: Request) -> Response | None:
     """Refuse an unexpected body."""
     length = request.headers.get("content-length", "0")
@@ -292,7 +340,7 @@ def _refuse_body(request: Request) -> Response | None:
     return None
 
 
-async def _slow_down(request: Request, daemon: Daemon) -> Response | None:
+async def slow_down(request: Request, daemon: Daemon) -> Response | None:
     """Let a request that has guessed at a token wait, whatever its answer is; the answer if it must not wait."""
     delay = daemon.guesses.wrong("admin", request.client.host if request.client else "")
     if delay is None:
@@ -307,7 +355,7 @@ async def _slow_down(request: Request, daemon: Daemon) -> Response | None:
     return None
 
 
-def _refuse_token(denied: AccessDenied) -> Response:
+def refuse_token(denied: AccessDenied) -> Response:
     """The answer to a request without a valid token."""
     answer = problem(401, "unauthorised", _title(401), f"{denied.text}; send Authorization: Bearer ...")
     answer.headers["www-authenticate"] = "Bearer"

@@ -29,6 +29,7 @@ import structlog
 from millrace.access.access import Access, check_tokens
 from millrace.access.certificates import CertificateError, Certificates, check_certificates
 from millrace.access.first import FirstTokens, prepare
+from millrace.access.sessions import Sessions
 from millrace.changes.state import StreamDefaults
 from millrace.engine import views
 from millrace.engine.engine import Engine
@@ -235,6 +236,7 @@ class Daemon:
         self.rates = Rates(self.engine, self.runner.now_us)
         self.certificates = Certificates(settings.server)
         self.access = self.metrics.access = Access(settings.server, self.runner.now_us)
+        self.sessions = Sessions(self.access, self.runner.now_us)
         self.hosts = Hosts(settings.server.hosts)
         self.guesses = self.metrics.guesses = Guesses(self.timers)
         self.context = ConnectionContext(

@@ -132,3 +132,11 @@ class PromotionRequest:
 
     __pydantic_config__: ClassVar[Mapping[str, Any]] = STRICT
     force: bool = given("Also while the other server still works: there are two primaries then.", default=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoginRequest:
+    """The login of a browser."""
+
+    __pydantic_config__: ClassVar[Mapping[str, Any]] = STRICT
+    token: str = given("A token of this server.", max_length=NAME_LENGTH)

@@ -27,6 +27,24 @@ class ReloadView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LinkView:
+    """A link that logs a browser in, once, until it expires."""
+
+    url: str
+    expires_us: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionView:
+    """A client: `auth` is `off` if the server requires no token; the name and the roles of its token, such as
+    `read:board`."""
+
+    auth: str
+    name: str | None
+    roles: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessView:
     """The process and its limits; None where there is none, or the system does not say."""
 
