@@ -276,14 +276,14 @@ def test_memory_and_load_are_a_line(mode, budget, words):
 
 def test_once(server):
     for arguments in (("--once",), ()):  # the output is not a terminal
-        printed = server.millrace("top", "--interval", "0.1", *arguments)
+        printed = server.millrace("top", "--interval", "0.2", *arguments)
         assert printed.returncode == 0, printed
         components, operators, load = printed.stdout.split("\n\n")
         assert components.split("\n")[0].split()[:3] == ["component", "strategy", "ops"]
         assert [line.split()[0] for line in components.split("\n")[1:]] == ["a", "b"]
         assert "q.filter1" in operators
         assert re.fullmatch(r"memory: [\d.,]+ MiB of [\d.,]+ MiB, load: \d+%\n", load)
-    found = server.json("top", "--interval", "0.1")
+    found = server.json("top", "--interval", "0.2")
     assert (found["overload"]["mode"], found["memory"]["stage"]) == ("none", "enough")
     assert {row["name"] for row in found["components"]} == {"a", "b"}
     assert found["operators"][0]["in"] == 0.0
@@ -432,7 +432,7 @@ def test_a_lost_server_is_reported_and_the_view_stays(tmp_path):
 
     with Server(tmp_path) as server:
         server.millrace("sql", "CREATE STREAM lonely (k BIGINT)")
-        with Screen("top", "--interval", "0.1", MILLRACE_ADMIN=server.admin) as screen:
+        with Screen("top", "--interval", "0.2", MILLRACE_ADMIN=server.admin) as screen:
             screen.until("lonely")
             server.process.kill()
             server.process.communicate()

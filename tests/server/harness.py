@@ -243,8 +243,10 @@ async def request(app, method, path, body=b"", state=None, **headers):
     sent = []
     head = {"host": "localhost", "content-length": str(len(body)), "content-type": "application/json", **headers}
 
+    unread = [{"type": "http.request", "body": body, "more_body": False}]
+
     async def receive():
-        return {"type": "http.request", "body": body, "more_body": False}
+        return unread.pop() if unread else await asyncio.Future()  # the client stays until it has its answer
 
     async def send(message):
         sent.append(message)

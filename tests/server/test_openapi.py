@@ -116,6 +116,15 @@ def flatmap_headers(context, headers):
 
 
 @schema.hook
+def map_query(context, query):
+    """An answer without an end is read up to its first line."""
+    endless = any(parameter["name"] == "lines" for parameter in context.operation.definition.raw.get("parameters", ()))
+    if not endless or (query and not str(query.get("lines", "1")).isdecimal()):
+        return query
+    return {**(query or {}), "lines": 1}
+
+
+@schema.hook
 def flatmap_body(context, body):
     if not isinstance(body, dict):
         return st.just(body)

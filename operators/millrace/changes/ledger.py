@@ -111,6 +111,10 @@ class Ledger:
     def entries(self) -> list[Applied]:
         return list(self._applied.values())
 
+    def since(self, number: int) -> list[Applied]:
+        """The entries after this one, oldest first."""
+        return [self._applied[later] for later in range(number + 1, self._last + 1) if later in self._applied]
+
     def newest(self) -> int | None:
         """The number of the newest change; None before the first."""
         return self._last or None

@@ -121,6 +121,7 @@ ROUTES: Final[Mapping[tuple[str, str], Need]] = {
     ("POST", "/api/v1/changes/undo"): _READ_ALL,  # and its inverse
     ("GET", "/api/v1/configuration"): _READ_ALL,
     ("GET", "/api/v1/log"): _OPERATE_ALL,
+    ("GET", "/api/v1/events"): Need(Action.READ, SOMEWHERE),
     ("POST", "/api/v1/reload"): _ADMIN,
     ("GET", "/api/v1/console/session"): _MEET,
     ("POST", "/api/v1/console/link"): _MEET,

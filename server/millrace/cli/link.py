@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -201,12 +203,30 @@ class Link:
             return answering[0]
         raise errors[-1]
 
+    def lines(self, path: str) -> Iterator[Any]:
+        """The lines of an answer without an end, as JSON, until the server ends it."""
+        with self._answer("GET", f"/api/v1/{path}") as answer:
+            if answer.status != 200:
+                self._checked(answer.status, answer.read())
+            for line in answer:
+                if not line.endswith(b"\n"):
+                    raise MillraceError(f"{self.admin} closed the connection within a line: it may have been killed")
+                yield json.loads(line)
+
     def _say(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
+        with self._answer(method, path, body) as answer:
+            return answer.status, answer.read()
+
+    @contextmanager
+    def _answer(self, method: str, path: str, body: object = None) -> Iterator[http.client.HTTPResponse]:
+        """The answer to a request, while it is read."""
         import http.client
         import ssl
 
         if len(self.addresses) > 1:
-            return self.leading()._say(method, path, body)
+            with self.leading()._answer(method, path, body) as answer:
+                yield answer
+            return
         if is_dataclass(body):
             from millrace.protocol.admin.data import to_body
 
@@ -221,8 +241,7 @@ class Link:
             headers["authorization"] = f"Bearer {token}"
         try:
             connection.request(method, path, json.dumps(body) if body is not None else None, headers)
-            answer = connection.getresponse()
-            content = answer.read()
+            yield connection.getresponse()
         except ssl.SSLCertVerificationError as error:
             raise MillraceError(
                 f"the server at {self.admin} is not trusted ({error.verify_message}): set its CA with --ca-file"
@@ -241,7 +260,6 @@ class Link:
             ) from None
         finally:
             connection.close()
-        return answer.status, content
 
     def _connect(self) -> http.client.HTTPConnection:
         import http.client

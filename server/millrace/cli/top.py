@@ -1,7 +1,7 @@
 """`millrace top`: the terminal around `topmodel.py`.
 
-Rule: a thread asks the server, so that keys are obeyed however long it takes to answer; everything else happens where
-keys and answers are waited for together. The terminal is left as it was found, whatever happens.
+Rule: a thread reads the server's lines, so that keys are obeyed however long they take; everything else happens where
+keys and lines are waited for together. The terminal is left as it was found, whatever happens.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import signal
 import sys
 import termios
 import threading
-import time
 import tty
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -25,7 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 from millrace.cli import show
-from millrace.cli.link import Link
+from millrace.cli.link import TIMEOUT_SECONDS, Link, ServerError
 from millrace.cli.topmodel import (
     COLUMNS,
     HELP,
@@ -41,8 +40,7 @@ from millrace.cli.topmodel import (
     standing,
 )
 from millrace.protocol.admin.data import to_data
-from millrace.protocol.admin.operators import ComponentView, OperatorView
-from millrace.protocol.admin.server import ServerView
+from millrace.protocol.admin.events import Mirror
 from millrace.protocol.errors import MillraceError
 from millrace.protocol.words import printable
 
@@ -59,7 +57,7 @@ def _text(content: str, *, style: str = "") -> Text:
 
 def top(
     link: Link,
-    interval: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds between looks.")] = 2.0,
+    interval: Annotated[float, typer.Option(min=0.2, max=60, help="Seconds between looks.")] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Print one table and end.")] = False,
 ) -> None:
     """Watch components and operators: rates, queues, idle-waiting, strategies. Press ? for the keys."""
@@ -69,17 +67,26 @@ def top(
         _Screen(link, interval).run()
 
 
-def look(link: Link) -> Snapshot:
-    """One look at the server."""
-    components, operators = link.views(ComponentView, "components"), link.views(OperatorView, "operators")
-    server = link.view(ServerView, "server")
-    return Snapshot(server.now_us, components, operators, standing(server), server.memory, server.overload)
+def looks(link: Link, interval: float, most: int | None = None) -> Iterator[Snapshot]:
+    """Looks at the server, so many or until it ends: at once, and then one per interval."""
+    mirror = Mirror()
+    path = f"events?interval={interval}" + ("" if most is None else f"&lines={most}")
+    try:
+        for line in link.within(interval + TIMEOUT_SECONDS).lines(path):
+            if mirror.take(line):
+                now = mirror.view()
+                server = now.server
+                loads = server.memory, server.overload
+                yield Snapshot(now.at_us, now.components, now.operators, standing(server), *loads)
+    except ServerError as error:
+        if error.code == "http":
+            text = f"the server at {link.admin} is older than this command: use the `millrace` of its version"
+            raise MillraceError(text) from None
+        raise
 
 
 def _print_once(link: Link, seconds: float) -> None:
-    before = look(link)
-    time.sleep(seconds)
-    now = look(link)
+    before, now = looks(link, seconds, 2)
     levels = {"components": component_rows(before, now), "operators": operator_rows(before, now)}
     if link.as_json:
         loads = {"memory": now.memory, "overload": now.overload}
@@ -99,8 +106,8 @@ def _print_once(link: Link, seconds: float) -> None:
         show.out(f"\n{words}")
 
 
-class _Poller:
-    """Polls the server in a thread, and wakes the reader of `fileno`."""
+class _Watcher:
+    """Reads the server's lines in a thread, and wakes the reader of `fileno`."""
 
     def __init__(self, link: Link, interval: float) -> None:
         self._link = link
@@ -132,15 +139,21 @@ class _Poller:
 
     def _run(self) -> None:
         while not self._ended.is_set():
-            sample, error = None, None
             try:
-                sample = look(self._link)
+                for sample in looks(self._link, self._interval):
+                    if self._ended.is_set():
+                        return
+                    self._say(sample, None)
+                error = "the server has ended this answer"
             except MillraceError as failed:
                 error = failed.text
-            with self._lock:
-                self._sample, self._error = sample or self._sample, error
-            self.wake()
+            self._say(None, error)
             self._ended.wait(self._interval)
+
+    def _say(self, sample: Snapshot | None, error: str | None) -> None:
+        with self._lock:
+            self._sample, self._error = sample or self._sample, error
+        self.wake()
 
 
 class _Screen:
@@ -158,27 +171,27 @@ class _Screen:
 
     def run(self) -> None:
         # The first look is made here: a server that is not there is an ordinary error, on an ordinary screen.
-        self._now = look(self._link)
-        poller = _Poller(self._link, self._interval)
+        (self._now,) = looks(self._link, self._interval, 1)
+        watcher = _Watcher(self._link, self._interval)
         try:
-            with _cbreak(), _told_of_size(poller.wake), self._live() as live:
+            with _cbreak(), _told_of_size(watcher.wake), self._live() as live:
                 while not self._view.done:
                     self._draw(live)
-                    self._wait(poller)
+                    self._wait(watcher)
         except KeyboardInterrupt:
             pass
         finally:
-            poller.end()
+            watcher.end()
 
     def _live(self) -> Live:
         return Live(console=self._console, screen=True, auto_refresh=False)
 
-    def _wait(self, poller: _Poller) -> None:
+    def _wait(self, watcher: _Watcher) -> None:
         """Until a key was pressed, the server answered, or the terminal changed its size."""
         stdin = sys.stdin.fileno()
-        ready, _, _ = select.select([stdin, poller], [], [])
-        if poller in ready:
-            sample, self._error = poller.take()
+        ready, _, _ = select.select([stdin, watcher], [], [])
+        if watcher in ready:
+            sample, self._error = watcher.take()
             if sample is not None and not self._view.paused:
                 self._before, self._now = self._now, sample
         if stdin in ready:

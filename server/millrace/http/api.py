@@ -22,6 +22,7 @@ from millrace.http.answers import answer, listed, listed_aside, shown
 from millrace.http.changes import IfMatch, Name, add_changes
 from millrace.http.console import add_console
 from millrace.http.guard import CONSOLE_API, OPEN_PATHS, add_guards
+from millrace.http.live import add_live
 from millrace.http.lookup import ResourceLookup
 from millrace.http.openapi import ALWAYS, ViewRoute, document, refusals, tagged
 from millrace.http.operations import add_operations
@@ -115,6 +116,7 @@ def build(daemon: Daemon) -> FastAPI:
     add_operations(app, daemon)
     add_standby(app, daemon)
     add_console(app, daemon)
+    add_live(app, daemon)
     vars(app)["openapi"] = document(app)
     return app
 

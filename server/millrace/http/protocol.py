@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, cast
 
@@ -39,6 +40,8 @@ HANDSHAKE_SECONDS: Final = 5.0
 REFUSED: Final = "millrace.refused"
 # The key of a request's state with the names in the client's certificate.
 CERTIFICATE: Final = "millrace.certificate"
+# The key of a request's state with a function that says that its answer has no end: nothing hurries for it.
+ENDLESS: Final = "millrace.endless"
 # How long a refused peer may take to read the answer.
 FAREWELL_SECONDS: Final = 5.0
 
@@ -132,6 +135,7 @@ class HttpConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.app_state[CERTIFICATE] = names_of(transport)
+        self.app_state[ENDLESS] = partial(self._ask, False)
         if len(self.connections) > self._most and not self._make_room():
             self._refuse(
                 "too_many_connections",

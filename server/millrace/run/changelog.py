@@ -48,6 +48,7 @@ class ChangeLog:
         """A change was applied."""
         assert self._outlet is not None
         self._outlet.deliver(entry.number, rows_of([entry]))
+        self._daemon.broadcasts.wake()
 
 
 def rows_of(entries: Sequence[Applied]) -> Batch:

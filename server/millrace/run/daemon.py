@@ -50,6 +50,7 @@ from millrace.net.readers import slow_reader
 from millrace.net.silence import Silence
 from millrace.net.sink import Outlet, Retention, Slow
 from millrace.net.turns import Turns
+from millrace.observe.broadcast import Broadcasts
 from millrace.observe.inspection import Inspector
 from millrace.observe.logs import add_context, sparing, without_controls
 from millrace.observe.metrics import Metrics, version
@@ -234,6 +235,7 @@ class Daemon:
         self.trials = Trials(self.engine, self.runner, self.catalog)
         self.runner.on_delivery = self._delivered
         self.rates = Rates(self.engine, self.runner.now_us)
+        self.broadcasts = Broadcasts(self)
         self.certificates = Certificates(settings.server)
         self.access = self.metrics.access = Access(settings.server, self.runner.now_us)
         self.sessions = Sessions(self.access, self.runner.now_us)
@@ -402,8 +404,12 @@ class Daemon:
 
     def components(self) -> list[ComponentView]:
         """The engine's components, with the inputs of their operators: what waits, and for how long it has."""
-        operators = {operator.name: operator for operator in self.operators()}
-        return [_with_inputs(component, operators) for component in self.engine.components()]
+        return self.components_of(self.operators())
+
+    def components_of(self, operators: Sequence[OperatorView]) -> list[ComponentView]:
+        """The same from views of operators, which may be of an earlier moment."""
+        known = {operator.name: operator for operator in operators}
+        return [_with_inputs(component, known) for component in self.engine.components()]
 
     def component(self, name: str) -> ComponentView | None:
         """One of them; None if there is none of this name."""
@@ -483,9 +489,14 @@ class Daemon:
 
     def introduce(self) -> ServerView:
         """The server, for a client that may not see everything: without what names objects, files and other servers."""
+        return replace(self.describe(), **self.hidden())
+
+    @staticmethod
+    def hidden() -> dict[str, Any]:
+        """What such a client sees in place of it."""
         hidden: dict[str, Any] = {"data_dir": None, "history_dir": None, "journal": None, "unclean_end": None}
         hidden |= {"catalog_error": None, "follows": None, "memory": None, "overload": None}
-        return replace(self.describe(), **hidden, problems=[], standbys=[])
+        return {**hidden, "problems": [], "standbys": []}
 
     def _standby_facts(self) -> Facts:
         recorder = None if self.durability is None else self.durability.recorder
@@ -613,6 +624,7 @@ class Daemon:
         if self.access.news():
             for connection in tuple(self.context.connections):
                 connection.look_at_token()
+            self.broadcasts.wake()
 
     # -- life --------------------------------------------------------------------------------------
 
@@ -757,6 +769,7 @@ class Daemon:
     def stop(self) -> None:
         """Start the orderly end."""
         self._stopping.set()
+        self.broadcasts.wake()
 
     def _delivered(self, outlet: Outlet, now_us: int, batch: Batch) -> None:
         self.metrics.delivered(outlet, now_us, batch)
@@ -1006,6 +1019,7 @@ def _with_inputs(component: ComponentView, operators: Mapping[str, OperatorView]
             queue=reader.queue,
         )
         for name in component.operators
+        if name in operators
         for reader in operators[name].inputs
     ]
     return replace(component, inputs=inputs)
