@@ -54,6 +54,7 @@ NAMES = {
     "sinks": ("f",),
     "components": ("s",),
     "operators": OPERATORS,
+    "tail": ("s", "t", "t.late", "q", "r"),
     "backfills": ("q", "past"),
 }
 STATEMENTS = st.lists(

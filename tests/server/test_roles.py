@@ -104,6 +104,8 @@ POST   /api/v1/changes/undo                     read
 GET    /api/v1/configuration                    read
 GET    /api/v1/log                              operate
 GET    /api/v1/events                           read     some
+GET    /api/v1/tail/{name}                      read     mine
+GET    /api/v1/operators/{name}/tap             read
 POST   /api/v1/reload                           admin
 GET    /api/v1/console/session                  meet     some
 POST   /api/v1/console/link                     meet     some
@@ -115,7 +117,7 @@ POST   /api/v1/standby/promote                  admin
 POST   /api/v1/standby/alone                    admin
 """
 # Their answers do not end by themselves.
-ENDLESS = ("/api/v1/events",)
+ENDLESS = ("/api/v1/events", "/api/v1/tail/{name}", "/api/v1/operators/{name}/tap")
 # Everybody may use these.
 OPEN = """
 GET    /

@@ -122,6 +122,8 @@ ROUTES: Final[Mapping[tuple[str, str], Need]] = {
     ("GET", "/api/v1/configuration"): _READ_ALL,
     ("GET", "/api/v1/log"): _OPERATE_ALL,
     ("GET", "/api/v1/events"): Need(Action.READ, SOMEWHERE),
+    ("GET", "/api/v1/tail/{name}"): _READ,
+    ("GET", "/api/v1/operators/{name}/tap"): _READ_ALL,
     ("POST", "/api/v1/reload"): _ADMIN,
     ("GET", "/api/v1/console/session"): _MEET,
     ("POST", "/api/v1/console/link"): _MEET,

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from millrace.access import callers
+from millrace.changes.names import nearest
+from millrace.http.changes import Name
 from millrace.http.guard import cookie_of
+from millrace.http.lookup import ResourceLookup
+from millrace.http.openapi import refusals
 from millrace.http.protocol import ENDLESS
+from millrace.observe.tails import Tail, TailRequest, place_of, place_of_operator
+from millrace.protocol import Refuse
 
 if TYPE_CHECKING:
     from millrace.run.daemon import Daemon
@@ -24,6 +30,12 @@ LINES: Final[dict[int | str, dict[str, Any]]] = {
 MOST_LINES: Final = 1_000_000
 Lines = Annotated[
     int | None, Query(ge=1, le=MOST_LINES, description="End after so many lines. Default: the answer does not end.")
+]
+
+Limit = Annotated[int, Query(ge=1, le=5_000, description="Rows per line at the most: the newest.")]
+Every = Annotated[float, Query(ge=0.05, le=60, description="Seconds between lines.")]
+Where = Annotated[
+    str | None, Query(max_length=4_000, description="A condition over the columns, as after WHERE: only such rows.")
 ]
 
 
@@ -56,6 +68,53 @@ def add_live(app: FastAPI, daemon: Daemon) -> None:
     ) -> Response:
         caller = callers.current.get()
         return LineResponse(_first(lines, daemon.broadcasts.lines(caller, _holds(request, daemon), interval)))
+
+    look = ResourceLookup(daemon)
+
+    @app.get(
+        "/api/v1/tail/{name}",
+        response_class=StreamingResponse,
+        responses={**LINES, **refusals(400, 404)},
+        summary="The newest rows of a query, a stream or its late tuples, as lines of JSON",
+    )
+    async def tail(
+        request: Request,
+        name: Name,
+        from_: Annotated[
+            Literal["latest"] | int,
+            Query(alias="from", description="The number of the first row, if it is retained; latest: the next one."),
+        ] = "latest",
+        limit: Limit = 500,
+        every: Every = 0.25,
+        where: Where = None,
+        lines: Lines = None,
+    ) -> Response:
+        known = daemon.engine.streams_by_name, daemon.runner.outlets, daemon.runner.built_in
+        if place_of(daemon, name) is None:
+            hint = nearest(name, [one for names in known for one in names])
+            raise Refuse(f"stream or query {name} does not exist{hint}", code="unknown_query")
+        wanted = TailRequest(limit, every, None if from_ == "latest" else max(from_, 0), where)
+        found = Tail(daemon, lambda: place_of(daemon, name), wanted, _holds(request, daemon))
+        return LineResponse(_first(lines, found.lines()))
+
+    @app.get(
+        "/api/v1/operators/{name}/tap",
+        response_class=StreamingResponse,
+        responses={**LINES, **refusals(400, 404)},
+        summary="The newest rows that an operator emits, as lines of JSON",
+    )
+    async def tap(
+        request: Request,
+        name: Name,
+        limit: Limit = 500,
+        every: Every = 0.25,
+        where: Where = None,
+        lines: Lines = None,
+    ) -> Response:
+        look.at("operator", name)
+        wanted = TailRequest(limit, every, None, where)
+        found = Tail(daemon, lambda: place_of_operator(daemon, name), wanted, _holds(request, daemon))
+        return LineResponse(_first(lines, found.lines()))
 
 
 def _holds(request: Request, daemon: Daemon) -> Callable[[], bool]:

@@ -24,6 +24,7 @@ from millrace.net.freshness import Freshness, Key, in_json
 from millrace.net.newest import Newest
 from millrace.net.silence import SPEAKS, Silence
 from millrace.observe.logs import sparing
+from millrace.operators.frame.tap import Tap
 from millrace.protocol import Refuse, Schema, format_timestamp
 from millrace.protocol.words import counted
 from millrace.standby.sinkfence import Outdated
@@ -580,6 +581,7 @@ class Outlet:
         # Called when the last consumer has left; None: the query stays without one.
         self.on_unread: Callable[[], None] | None = None
         self._unwritten = None if log is None else Unwritten(log)
+        self.tap: Tap | None = None  # shows the newest rows to those who look at them
 
     @property
     def temporary(self) -> bool:
@@ -598,6 +600,8 @@ class Outlet:
             log.append(sequence, batch)
             if log.pressure > 1 / 2 or self._lags:
                 self._weigh_log()
+        if self.tap is not None:
+            self.tap.add(self.next_sequence, batch)
         for consumer in tuple(self.consumers):
             consumer.put(sequence, batch)
             if consumer.held or self._lags:
@@ -757,6 +761,13 @@ class Outlet:
             if sequence + len(batch) > first:
                 skip = max(first - sequence, 0)
                 yield sequence + skip, batch.slice(skip, len(batch))
+
+    async def newest(self, first: int, most: int, most_bytes: int) -> list[tuple[int, Batch]]:
+        """The newest retained rows from a number on: at most so many rows, and about so many bytes."""
+        first = max(first, self.next_sequence - most, self.oldest_retained)
+        if self.log is None:
+            return list(self._retained_from(first))
+        return await self.log.read_aside(first, most, most_bytes)
 
     def end(self, code: str, text: str) -> None:
         """The query is gone: notify its consumers."""

@@ -13,7 +13,7 @@ cdef class Gauge:
 
 
 cdef class Buffer:
-    cdef public object schema, segments, behind, routing, grain
+    cdef public object schema, segments, behind, routing, grain, tap
     cdef public list readers
     cdef public bytearray awake
     cdef public tuple absorbers, branches, entries

@@ -27,6 +27,7 @@ from millrace.values.eventtime import LATENT, MIN_TIME
 if TYPE_CHECKING:
     from millrace.operators.filter.routing import Routing
     from millrace.operators.frame.operator import Operator
+    from millrace.operators.frame.tap import Tap
 
 
 def has_texts(schema: Schema) -> bool:
@@ -70,6 +71,7 @@ class Buffer:
     floor      a promise of an operator that filled it before, above the present one's; `left_out` counts tuples below
     _due       no promise below this is of use; it may lag
     absorbers  the readers with a queue: no tuples are stored for them here
+    tap        shows the newest tuples to those who look at this arc; mostly None
     entries    the operators to mark in `ready` when something is put; their scheduler sets both
     """
 
@@ -95,6 +97,7 @@ class Buffer:
         "routing",
         "schema",
         "segments",
+        "tap",
         "texts",
         "turn",
         "width",
@@ -123,6 +126,7 @@ class Buffer:
         self.held = 0
         self.floor = MIN_TIME
         self.left_out = 0
+        self.tap: Tap | None = None
         self.entries: tuple[Operator, ...] = ()
         self.ready: dict[Operator, None] = {}
 
@@ -239,6 +243,9 @@ class Buffer:
             if newest > self.promise:
                 self.promise = newest
         self.end = end = self.end + count
+        tap = self.tap
+        if tap is not None:
+            tap.add(end, batch)
         if not readers:
             self.first += 1
             return
