@@ -243,11 +243,14 @@ class World:
     def wait_checkpoint(self) -> None:
         """Wait for the next checkpoint: a server that is always killed before it makes one replays more and more."""
 
-        def made() -> int:
-            return int(self.get("server")["journal"]["checkpoint"]["made"])
+        counts: list[int] = []
 
-        before = made()
-        wait_until(lambda: made() > before)
+        def more() -> bool:
+            with suppress(OSError):  # a busy machine may let it answer late
+                counts.append(int(self.get("server")["journal"]["checkpoint"]["made"]))
+            return len(counts) > 1 and counts[-1] > counts[0]
+
+        wait_until(more)
         self.checkpoints += 1
 
     def meet_follower(self) -> None:
@@ -295,6 +298,9 @@ class World:
             if not early:
                 self.meet_follower()
             self.kill()
+            if self.kills % 20 == 0:
+                sys.stdout.write(f"{self.kills} kills\n")
+                sys.stdout.flush()
             self.start()
         self.wait_ready()
         self.stopping.set()
@@ -320,6 +326,11 @@ class World:
         threads: list[Worker] = [*feeders, *readers]
 
         def arrived() -> bool:
+            with suppress(OSError):
+                return all_arrived()
+            return False
+
+        def all_arrived() -> bool:
             for thread in threads:
                 if thread.error is not None:
                     raise AssertionError(f"{thread.name}: {thread.error!r}\n{self.tail_of_log()}")
@@ -439,6 +450,7 @@ def main() -> None:
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="millrace-torture-")) / "data"
     sys.stdout.write(f"seed {options.seed}, data in {folder}\n")
+    sys.stdout.flush()
     settings = f'[journal]\nsync = "{options.sync}"\ncheckpoint_seconds = {options.checkpoint_seconds}\n'
     settings += f'follower = "{options.follower}"\n{SETTINGS}'
     world = World(folder, options.seed, settings)
