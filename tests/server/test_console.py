@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,6 +15,7 @@ from millrace.access.sessions import LINK_US, SESSION_US, Sessions
 from millrace.access.tokens import create, revoke
 from millrace.http import console
 from millrace.http.api import build
+from millrace.observe.recent import recent
 from tests.depth import examples
 from tests.server.harness import SCHEMA_SQL, played, request, running, served
 
@@ -24,7 +26,7 @@ CSP = (
 MINE = {"x-millrace-console": "1"}
 
 
-async def ask(app, method, path, body=None, **headers):
+async def ask(app, method, path, body: Any = None, **headers: Any) -> Any:
     """Status, headers, and the content as data if it is JSON."""
     headers = {name.replace("_", "-"): value for name, value in headers.items()}
     content = b"" if body is None else json.dumps(body).encode()
@@ -146,7 +148,11 @@ async def test_a_cookie_is_no_use_to_other_pages(tmp_path):
     async with running(SCHEMA_SQL, server={"tokens_file": path}) as daemon:
         app = build(daemon)
         _, head, _ = await ask(app, "POST", "/api/v1/console/login", {"token": token})
-        cookie, drop = {"cookie": cookie_of(head)}, ("DELETE", "/api/v1/queries/q")
+        cookie: Any = {"cookie": cookie_of(head)}
+
+        async def drop(headers: Any) -> Any:
+            return await ask(app, "DELETE", "/api/v1/queries/q", None, **{**cookie, **headers})
+
         for headers, status, code in (
             ({}, 403, "cross_site"),
             ({"x-millrace-console": "0"}, 403, "cross_site"),
@@ -155,11 +161,11 @@ async def test_a_cookie_is_no_use_to_other_pages(tmp_path):
             ({**MINE, "host": "evil.example.org"}, 403, "foreign_host"),
             ({**MINE, "authorization": "Bearer wrong"}, 401, "unauthorised"),
         ):
-            found, _, said = await ask(app, *drop, **cookie, **headers)
+            found, _, said = await drop(headers)
             assert (found, said["code"]) == (status, code), headers
         for headers, status in (({"sec-fetch-site": "cross-site"}, 403), ({"sec-fetch-site": "same-origin"}, 200)):
             assert (await ask(app, "GET", "/api/v1/queries", **cookie, **headers))[0] == status
-        assert (await ask(app, *drop, **cookie, **MINE, origin="http://localhost"))[0] == 200
+        assert (await drop({**MINE, "origin": "http://localhost"}))[0] == 200
         # Another page cannot log a browser in, or reach the page under another name.
         for headers in ({"origin": "http://evil.example.org"}, {"host": "evil.example.org"}):
             assert (await ask(app, "POST", "/api/v1/console/login", {"token": token}, **headers))[0] == 403
@@ -193,10 +199,10 @@ STEPS = st.lists(
 def test_sessions_agree_with_a_model(steps):
     now, tokens = 0, Tokens()
     sessions = Sessions(tokens, lambda: now)  # type: ignore[arg-type]
-    links, cookies = [], []  # each with the client, its end, and whether it still counts
+    links: Any = []  # each with its client and its end
+    cookies: Any = []
     for step, number, who in steps:
         caller = Caller(f"c{who}", ())
-        entry = None
         match step:
             case "link":
                 code, expires_us = sessions.make_link(caller)
@@ -232,3 +238,37 @@ def test_sessions_and_links_are_bounded(monkeypatch):
     assert [sessions.find(cookie) is not None for cookie in cookies] == [False, False, True, True, True]
     codes = [sessions.make_link(ANYONE)[0] for _ in range(4)]
     assert sessions.follow(codes[0]) is None
+
+
+# -- what screens ask for ----------------------------------------------------------------------------------------------
+
+
+@played
+async def test_completion_offers_what_a_client_may_see(tmp_path):
+    path = tmp_path / "tokens.json"
+    root = create(path, "root", [parse_grant("admin")], 1).token
+    ann = create(path, "ann", [parse_grant("read:q,s")], 1).token
+    async with running(f"{SCHEMA_SQL}; CREATE STREAM secret (k BIGINT)", server={"tokens_file": path}) as daemon:
+        app = build(daemon)
+        for token, names in ((root, ["s", "secret", "q"]), (ann, ["s", "q"])):
+            body = {"sql": "SELECT k FROM ", "offset": 14}
+            status, _, said = await ask(app, "POST", "/api/v1/sql/complete", body, authorization=f"Bearer {token}")
+            assert (status, said["from"], [item["text"] for item in said["items"]]) == (200, 14, names)
+        for wrong in ({"sql": "x", "offset": -1}, {"sql": "x"}, {"sql": "x" * 100_001, "offset": 0}):
+            said = await ask(app, "POST", "/api/v1/sql/complete", wrong, authorization=f"Bearer {root}")
+            assert (said[0], said[2]["code"]) == (422, "invalid_request")
+
+
+@served()
+async def test_lines_and_changes_about_an_object(daemon):
+    app = build(daemon)
+    await daemon.catalog.execute("CREATE QUERY q2 AS SELECT k FROM s")
+    await daemon.catalog.execute("DROP QUERY q")
+    _, _, changes = await ask(app, "GET", "/api/v1/changes?about=q2")
+    assert [one["number"] for one in changes] == [2]
+    _, _, changes = await ask(app, "GET", "/api/v1/changes?about=s&last=1")
+    assert [one["number"] for one in changes] == [2], "whose text reads it"
+    for name in ("q2", "q2.filter1", "q22", "a-q2", "nothing"):
+        recent(None, "info", {"event": "noted for the test", "operator": name, "rows": 1})
+    _, _, lines = await ask(app, "GET", "/api/v1/log?about=q2")
+    assert [line["operator"] for line in lines if line["event"] == "noted for the test"] == ["q2", "q2.filter1"]

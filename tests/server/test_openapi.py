@@ -54,7 +54,6 @@ NAMES = {
     "sinks": ("f",),
     "components": ("s",),
     "operators": OPERATORS,
-    "tail": ("s", "t", "t.late", "q", "r"),
     "backfills": ("q", "past"),
 }
 STATEMENTS = st.lists(
@@ -95,7 +94,9 @@ VALUES = {
 
 OPTIONAL = ("operator", "before", "revert_if", "where")
 
-schema = schemathesis.openapi.from_dict(build(Daemon(harness.settings())).openapi())
+# Their answers do not end: test_events.py and test_tails.py send strange requests.
+ENDLESS = ["/api/v1/events", "/api/v1/tail/{name}", "/api/v1/operators/{name}/tap"]
+schema = schemathesis.openapi.from_dict(build(Daemon(harness.settings())).openapi()).exclude(path=ENDLESS)
 
 
 @schema.hook
@@ -114,15 +115,6 @@ def flatmap_headers(context, headers):
         return st.just(headers)
     plain = {name: value for name, value in headers.items() if name != "if-match"}
     return st.sampled_from([plain, plain, {**plain, "if-match": "*"}, headers])
-
-
-@schema.hook
-def map_query(context, query):
-    """An answer without an end is read up to its first line."""
-    endless = any(parameter["name"] == "lines" for parameter in context.operation.definition.raw.get("parameters", ()))
-    if not endless or (query and not str(query.get("lines", "1")).isdecimal()):
-        return query
-    return {**(query or {}), "lines": 1}
 
 
 @schema.hook

@@ -55,6 +55,7 @@ GET    /metrics                                 read
 GET    /api/v1/openapi.json                     meet     some
 GET    /api/v1/server                           meet     some
 POST   /api/v1/sql                              meet     some
+POST   /api/v1/sql/complete                     meet     some
 GET    /api/v1/catalog                          read
 GET    /api/v1/streams                          look     some
 GET    /api/v1/streams/{name}                   look     mine

@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 import msgspec
-from fastapi import Response
+from fastapi import Query, Response
 
 from millrace.protocol.admin.data import to_data
 from millrace.run.threads import in_thread
+
+About = Annotated[
+    str | None, Query(max_length=1_000, description="Only those that have this name in some text of theirs, as a word.")
+]
+
+
+def mentions(data: Any, name: str) -> bool:
+    """Whether a text in some data has this name as a word. An operator's name has those of its stream or query."""
+    match data:
+        case str():
+            return re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", data) is not None
+        case Mapping():
+            return any(mentions(value, name) for value in data.values())
+        case Sequence():
+            return any(mentions(value, name) for value in data)
+        case _:
+            return False
 
 
 def answer(data: Any, status: int = 200, etag: str | None = None) -> Response:

@@ -34,8 +34,8 @@ from millrace.observe.inspection import explained
 from millrace.observe.metrics import version
 from millrace.observe.trial import Wish
 from millrace.protocol import Refuse
-from millrace.protocol.admin.bodies import BackfillProgress, BackfillRequest, SqlRequest, TrialRequest
-from millrace.protocol.admin.changes import CancelReply, SqlView, StatementView
+from millrace.protocol.admin.bodies import BackfillProgress, BackfillRequest, CompleteRequest, SqlRequest, TrialRequest
+from millrace.protocol.admin.changes import CancelReply, CompletionItemView, CompletionView, SqlView, StatementView
 from millrace.protocol.admin.operators import (
     ComponentView,
     DrawingView,
@@ -197,6 +197,17 @@ def _add_sql(app: FastAPI, daemon: Daemon) -> None:
             plan = None
         answer = SqlView(dry_run=request.dry_run, statements=statements, plan=plan)
         return shown(answer, etag=await look.catalog_tag())
+
+    @app.post(
+        "/api/v1/sql/complete",
+        response_model=CompletionView,
+        responses=refusals(400),
+        summary="What can stand at a place of a text of SQL",
+    )
+    async def complete(request: CompleteRequest) -> Response:
+        found = await daemon.catalog.complete(request.sql, request.offset, callers.current.get())
+        items = [CompletionItemView(text=item.text, kind=item.kind, detail=item.detail) for item in found.items]
+        return shown(CompletionView(from_=found.start, items=items))
 
     @app.get(
         "/api/v1/catalog",

@@ -13,7 +13,7 @@ from millrace.access.callers import current
 from millrace.access.needs import check_changes
 from millrace.changes.change import INTERNAL, Change, Route
 from millrace.changes.table import CHANGES, read
-from millrace.http.answers import answer, shown
+from millrace.http.answers import About, answer, mentions, shown
 from millrace.http.openapi import refusals, tagged
 from millrace.protocol import Refuse
 from millrace.protocol.admin.bodies import DRY_RUN, MOST_CHANGES, ChangesRequest, UndoRequest
@@ -110,8 +110,12 @@ def _add_ledger(app: FastAPI, daemon: Daemon) -> None:
     @app.get("/api/v1/changes", response_model=list[LedgerEntryView], summary="The applied changes, oldest first")
     async def changes(
         last: Annotated[int, Query(ge=1, le=MOST_CHANGES, description="At most so many, the newest.")] = 100,
+        about: About = None,
     ) -> Response:
-        return answer([entry.model_dump(mode="json") for entry in catalog.ledger.entries()[-last:]])
+        entries = [
+            entry for entry in catalog.ledger.entries() if about is None or mentions([entry.text, entry.changes], about)
+        ]
+        return answer([entry.model_dump(mode="json") for entry in entries[-last:]])
 
     @app.post(
         "/api/v1/changes",

@@ -21,6 +21,7 @@ from millrace.http.answers import shown
 from millrace.http.etags import matches
 from millrace.http.guard import cookie_name, cookie_of, refuse_token, slow_down
 from millrace.http.hosts import host_of
+from millrace.http.openapi import refusals
 from millrace.protocol import Refuse
 from millrace.protocol.admin.bodies import LoginRequest
 from millrace.protocol.admin.server import LinkView, SessionView
@@ -91,7 +92,12 @@ def _add_logins(app: FastAPI, daemon: Daemon) -> None:
         where = f"{request.url.scheme}://{named}" if host_of(named) else daemon.admin_url
         return shown(LinkView(url=f"{where}/console/login?code={code}", expires_us=expires_us))
 
-    @app.post("/api/v1/console/login", status_code=204, summary="Log a browser in with a token: sets its cookie")
+    @app.post(
+        "/api/v1/console/login",
+        responses=refusals(400),
+        status_code=204,
+        summary="Log a browser in with a token: sets its cookie",
+    )
     async def login(request: Request, body: LoginRequest) -> Response:
         answer = Response(status_code=204)
         if daemon.access.required("admin"):

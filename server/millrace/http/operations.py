@@ -9,6 +9,7 @@ import platform
 import resource
 from typing import TYPE_CHECKING, Any, Final
 
+from millrace.http.answers import About, mentions
 from millrace.http.redaction import redacted
 from millrace.observe.recent import recent
 from millrace.protocol.admin.server import GuardView, ProcessView
@@ -30,8 +31,8 @@ def add_operations(app: FastAPI, daemon: Daemon) -> None:
         return redacted(daemon.settings)
 
     @app.get("/api/v1/log", summary="The newest log lines, oldest first")
-    async def log() -> list[dict[str, Any]]:
-        return recent.lines()
+    async def log(about: About = None) -> list[dict[str, Any]]:
+        return [line for line in recent.lines() if about is None or mentions(line, about)]
 
 
 def process() -> ProcessView:

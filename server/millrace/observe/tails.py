@@ -144,7 +144,8 @@ class Tail:
 
     def _line(self, found: list[tuple[int, Batch]], came: int) -> Data:
         """The newest rows for which the condition is true, of so many that came."""
-        limit, rows, passed, examined = self._wanted.limit, [], 0, 0
+        rows: list[Data] = []
+        limit, passed, examined = self._wanted.limit, 0, 0
         for first, batch in reversed(found):
             numbers, passing = range(first, first + len(batch)), batch
             examined += len(batch)

@@ -58,6 +58,7 @@ from millrace.run.timers import Timers
 from millrace.sql import Catalog as Definitions
 from millrace.sql import CreateQuery, Insert, Inspection, explain, parse, plan_all
 from millrace.sql import Planned as Step
+from millrace.sql.completion import Completion, complete
 from millrace.sql.limits import KNOWN
 from millrace.sql.planned import identified, with_id
 from millrace.standby.sinkfence import SinkFence
@@ -184,6 +185,12 @@ class Catalog:
         from it and obeys."""
         snapshot = await self._runner.between_steps(lambda: shadow.Snapshot.of(self._engine))
         return await self._planning.run(lambda: shadow.plan(snapshot, commands))
+
+    async def complete(self, sql: str, offset: int, caller: Caller) -> Completion:
+        """What can stand at an offset of a text, of what a caller may see."""
+        known = self.known if caller.sees_all else visible(caller, self.known)
+        with self._planning.admitted():
+            return await self._planning.run(lambda: complete(sql, offset, known, self._planning.limits))
 
     async def execute(
         self,

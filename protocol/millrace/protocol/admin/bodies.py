@@ -15,6 +15,8 @@ from millrace.protocol.admin.data import key
 # pydantic refuses a body with other keys.
 STRICT: Final[Mapping[str, Any]] = {"extra": "forbid"}
 TEXT_LENGTH: Final = 1_000_000
+# A text in an editor.
+EDITED_LENGTH: Final = 100_000
 PATH_LENGTH: Final = 10_000
 NAME_LENGTH: Final = 1_000
 SPAN_LENGTH: Final = 100
@@ -46,6 +48,15 @@ class SqlRequest:
     temporary: bool = given(
         "A SELECT at the end becomes a temporary query, which ends when its reader leaves.", default=False
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompleteRequest:
+    """A text that somebody is writing, and the place of the cursor."""
+
+    __pydantic_config__: ClassVar[Mapping[str, Any]] = STRICT
+    sql: str = given("The text.", max_length=EDITED_LENGTH)
+    offset: int = given("The characters before the cursor.", ge=0, le=EDITED_LENGTH)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

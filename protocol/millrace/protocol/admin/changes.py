@@ -306,6 +306,27 @@ class LedgerEntryView:
     client: str = ""
 
 
+# -- completion --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionItemView:
+    """A text that can stand at the cursor: its kind (`keyword`, `stream`, `query`, `sink`, `column`, `function` or
+    `option`), and a word about it."""
+
+    text: str
+    kind: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionView:
+    """The items, and where the text begins that they replace."""
+
+    from_: int = field(metadata=key("from"))
+    items: Sequence[CompletionItemView]
+
+
 # -- statements --------------------------------------------------------------------------------------------------------
 
 
