@@ -824,7 +824,7 @@ class Runner:
         """The events of a step. Tuples came by now; what the clock alone says counts to the last hearing only."""
         now, self._events, self._reconfigures = self._events, [], False
         if self._answers:  # there may be commands
-            now.sort(key=_renames)  # behind one there may be requests under the former name
+            now.sort(key=_renames)  # requests that follow one may have the former name
         self._tuples = 0
         events = self.stopwatch.take() + now
         if self._stepped_us:
