@@ -83,7 +83,7 @@ async def test_the_loop_serves_others_while_a_statement_is_planned(daemon, monke
     assert threading.get_ident() not in gate.threads
 
 
-@served(SCHEMA)
+@served(SCHEMA, limits={"sql_tokens": 25_000})
 async def test_a_long_text_leaves_the_loop_its_turns(daemon):
     """The plan takes far longer than the ticks that are counted while it is made."""
     condition = " OR ".join(f"k = {n}" for n in range(5000))

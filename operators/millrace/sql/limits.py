@@ -17,13 +17,15 @@ from typing import Final, NamedTuple
 
 from millrace.sql.errors import SqlError
 
-# A text may have this many times the tokens of a statement: a file of definitions is long and flat, and only one of its
-# trees is in memory at a time.
+# A text may have this many times the tokens of a statement by default: a file of definitions is long and flat, and only
+# one of its trees is in memory at a time.
 STATEMENTS: Final = 4
 # No valid name or number is longer: streams and queries have at most 128 characters, a double 17 digits.
 WORD: Final = 1_000
-# From this many constants on, a list in IN is one token. The grammar's LITERALS has the same number.
+# From this many constants on, a list in IN is one token of the grammar, whose LITERALS has the same number. Here it
+# counts as one for each `MEMBERS` of them, which takes as long.
 LIST: Final = 32
+MEMBERS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +33,19 @@ class Limits:
     """The size limits of a text.
 
     characters  of the whole text
-    tokens      of one statement; a list of constants after IN is one
+    tokens      of one statement; four constants of a list after IN are one
     depth       of parentheses, brackets, CASE and signs inside each other
+    statements  times the tokens of a statement that a text may have
     """
 
     characters: int = 1_000_000
     tokens: int = 25_000
     depth: int = 100
+    statements: int = STATEMENTS
+
+    @property
+    def all_tokens(self) -> int:
+        return self.statements * self.tokens
 
 
 DEFAULT: Final = Limits()
@@ -93,14 +101,14 @@ class _Scan:
 
     def run(self) -> list[Piece]:
         start = before = 0
-        most, all_tokens = self._limits.tokens, STATEMENTS * self._limits.tokens
+        most, all_tokens = self._limits.tokens, self._limits.all_tokens
         for match in _TOKEN.finditer(self._text):
             kind = match.lastgroup
             if kind is None:
                 continue
             if kind == "never":
                 break  # a quote or a comment without an end: the parser reports it
-            self._tokens += 1
+            self._tokens += 1 if kind != "in" else self._text.count(",", *match.span()) // MEMBERS
             if self._tokens > most or before + self._tokens > all_tokens:
                 raise self._too_many(match.start(), self._tokens > most)
             if kind == "end":
@@ -145,9 +153,9 @@ class _Scan:
     def _too_many(self, at: int, statement: bool) -> SqlError:
         if statement:
             most, what = self._limits.tokens, "a statement"
-            hint = "split it, or write `x IN (1, 2, ...)` for many ORs: a list of constants counts as one token"
+            hint = "split it, or write `x IN (1, 2, ...)` for many ORs: four constants count as one token"
         else:
-            most, what = STATEMENTS * self._limits.tokens, "a text"
+            most, what = self._limits.all_tokens, "a text"
             hint = "send the statements in several requests"
         return SqlError(
             self._text,

@@ -330,6 +330,9 @@ class Reader:
 
     def _from(self, tables: Sequence[s.Table]) -> s.Table:
         """Tables separated by commas are joined by the conditions of WHERE."""
+        if len(tables) > MAX_DEPTH:
+            at = tables[MAX_DEPTH].span.start
+            raise SqlError(self._text, at, f"expected at most {MAX_DEPTH} tables in FROM, got {len(tables):,}")
         first, *others = tables
         for other in others:
             first = self._prepend(first, other)

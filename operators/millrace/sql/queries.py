@@ -48,8 +48,9 @@ MAX_OPERATORS: Final = 1000
 MAX_QUERIES: Final = 40
 # Columns of all operators together: the cost of a * does not show in the length of its statement.
 MAX_COLUMNS: Final = 50_000
-# Operators that are planned to check the queries of WITH, each with all its upstream operators.
-MAX_CHECKED: Final = 5_000
+# Operators that are planned for a statement, also to check the queries of WITH, each with all its upstream operators: a
+# tenth of a second.
+MAX_CHECKED: Final = 1_000
 
 
 def reaches(name: str, goal: str, catalog: Catalog) -> bool:
@@ -177,13 +178,7 @@ class QueryPlanner:
     def _count_schema(self, schema: Schema) -> Schema:
         """The schema of another operator's rows, which counts towards the statement's limits."""
         self.work.operators += 1
-        self.work.columns += len(schema)
-        if self.work.columns > MAX_COLUMNS:
-            raise self.error(
-                self.statement.body,
-                f"expected at most {MAX_COLUMNS:,} columns in all operators of a query together: select the columns "
-                "that are needed, instead of *",
-            )
+        self._count_columns(len(schema))
         if self.work.operators > MAX_CHECKED:
             raise self.error(
                 self.statement.body,
@@ -191,6 +186,15 @@ class QueryPlanner:
                 "a separate query for each one that is read several times",
             )
         return schema
+
+    def _count_columns(self, columns: int) -> None:
+        self.work.columns += columns
+        if self.work.columns > MAX_COLUMNS:
+            raise self.error(
+                self.statement.body,
+                f"expected at most {MAX_COLUMNS:,} columns in all operators of a query together: select the columns "
+                "that are needed, instead of *",
+            )
 
     def binder(
         self,
@@ -381,6 +385,7 @@ class QueryPlanner:
         return list(names), columns
 
     def _star(self, item: s.Star, relation: Relation, used: Collection[str]) -> list[tuple[str, e.Expression]]:
+        self._count_columns(len(relation.schema))
         if relation.tables:
             return self._joined_star(item, relation, used)
         if item.table is not None and item.table.text != relation.alias:

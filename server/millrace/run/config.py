@@ -423,11 +423,12 @@ class LimitsSection(Section):
         default=1_000_000, ge=1_000, le=1_000_000, description="Characters of the SQL in one request."
     )
     sql_tokens: int = Field(
-        default=25_000,
+        default=4_000,
         ge=100,
         le=1_000_000,
-        description="Words, signs and literals in one statement; a list of constants in `IN (...)` counts as one. All "
-        "statements of a request together may have four times as many. Planning takes about 20 ms per thousand.",
+        description="Words, signs and literals in one statement; four constants in `IN (...)` count as one. All "
+        "statements of a request together may have 25 times as many. Planning takes about 20 ms per thousand, also of "
+        "a statement that is refused at its end.",
     )
     sql_waiting: int = Field(
         default=16,

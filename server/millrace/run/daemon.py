@@ -113,6 +113,8 @@ YOUNG_OBJECTS: Final = 100_000
 KEPT_BYTES: Final = 32 * 2**20
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
+# A text of SQL may have this many times the tokens of a statement: the definitions of a thousand queries.
+SQL_STATEMENTS: Final = 25
 # Connections that wait to be accepted: what Linux allows by default.
 BACKLOG: Final = 4096
 # How often idle connections are looked for, as a share of `idle_seconds`.
@@ -221,7 +223,8 @@ class Daemon:
             places=SinkFolders.of(settings),
             fence=self.sink_fence,
             planning=Planning(
-                SqlLimits(limits.sql_characters, limits.sql_tokens, limits.sql_depth), limits.sql_waiting
+                SqlLimits(limits.sql_characters, limits.sql_tokens, limits.sql_depth, SQL_STATEMENTS),
+                limits.sql_waiting,
             ),
             timers=self.timers,
         )
