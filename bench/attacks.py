@@ -11,7 +11,7 @@ much of the feed's goodput was left. `--python` attacks the server of another en
     deep                     JSON, a thousand levels deep and a megabyte long
     arrow                    Arrow payloads that announce 4 GiB, and compressed zeros
     headers, bodies          HTTP requests with endless headers, and with endless bodies
-    ctes, expressions        statements that would grow exponentially, or are long and wrong at their end
+    statements               SQL that would grow exponentially, is deep, or is long and wrong at its end
     idle, trickle, sink      1,000 idle and 50 busy connections; a subscriber that reads a byte a second; a full disk
 """
 
@@ -28,13 +28,14 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 
 from bench import soak
+from bench import statements as expensive
 from bench.soak import LEAST_BESIDE, MOST_SECONDS, TOKEN, Client, Outcome, Soak
 from bench.wire import daemon
 from millrace.protocol import encode, frame
@@ -43,8 +44,6 @@ from millrace.protocol.messages import PROTOCOL, DataArrow, Hello, Open
 # Connections that an attacker has open at once; for slow ones below the server's limits, so that they stay open.
 OPEN: Final = 500
 SLOW: Final = 400
-# What a statement may cost until it is refused.
-REFUSED_SECONDS: Final = 0.1
 
 
 # -- attackers, each in a process --------------------------------------------------------------------------------------
@@ -196,51 +195,25 @@ HEAD: Final = b"GET /api/v1/queries HTTP/1.1\r\nhost: 127.0.0.1\r\n"
 POST: Final = f"POST /api/v1/sql HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {TOKEN}\r\n".encode()
 
 
-def statements(texts: Mapping[str, str]) -> Callable[[str, int], Round]:
+def statements(host: str, port: int) -> Round:
     """Statements that the server must refuse; the slowest of them, in seconds of waiting for the answer."""
+    texts = expensive.attacks()
+    worst = dict.fromkeys(texts, 0.0)
 
-    def make(host: str, port: int) -> Round:
-        worst = dict.fromkeys(texts, 0.0)
+    def attack(*_: object) -> str:
+        for name, text in texts.items():
+            body = json.dumps({"sql": text, "dry_run": True}).encode()
+            head = POST + f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+            began = time.perf_counter()
+            answer = said(host, port, head, body)
+            worst[name] = max(worst[name], time.perf_counter() - began)
+            if answer not in ("400", "413", "422"):
+                return f"{name}: expected a refusal, got {answer}"
+        name, seconds = max(worst.items(), key=lambda one: one[1])
+        return f"{len(texts)} refused, the slowest ({name}) in {seconds * 1e3:.0f} ms"
 
-        def attack(*_: object) -> str:
-            for name, text in texts.items():
-                body = json.dumps({"sql": text, "dry_run": True}).encode()
-                head = POST + f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode()
-                began = time.perf_counter()
-                answer = said(host, port, head, body)
-                worst[name] = max(worst[name], time.perf_counter() - began)
-                if answer != "422":
-                    return f"{name}: expected 422, got {answer}"
-            name, seconds = max(worst.items(), key=lambda one: one[1])
-            return f"{len(texts)} refused, the slowest ({name}) in {seconds * 1e3:.0f} ms"
+    return attack
 
-        return attack
-
-    return make
-
-
-def growing_ctes(levels: int, times: int) -> str:
-    """Each query of WITH reads the one before it several times."""
-    parts = ["c0 AS (SELECT src FROM packets)"]
-    for level in range(1, levels):
-        arms = " UNION ALL ".join([f"SELECT src FROM c{level - 1}"] * times)
-        parts.append(f"c{level} AS ({arms})")
-    return f"CREATE QUERY x AS WITH {', '.join(parts)} SELECT src FROM c{levels - 1}"
-
-
-CTES: Final = {
-    f"{levels} levels of {times}": growing_ctes(levels, times) for levels, times in ((30, 2), (12, 9), (6, 60))
-}
-TEXTS: Final = {
-    "ORs": "SELECT src FROM packets WHERE " + " OR ".join(["src = 1"] * 240_000),
-    "sum": "SELECT src FROM packets WHERE src = " + "+".join(["1"] * 490_000),
-    "columns": "SELECT " + ", ".join(f"src AS c{at}" for at in range(60_000)) + ", none FROM packets",
-    "parentheses": "SELECT " + "(" * 450_000 + "src" + ")" * 450_000 + " FROM packets",
-    "end": "SELECT " + ", ".join(f"src AS c{at}" for at in range(1_200)) + " FROM packets WHERE none = 1",
-    "between": "SELECT src FROM packets WHERE " + "src BETWEEN (" * 95 + "1" + ") AND 2" * 95,
-    "cases": "SELECT " + "CASE WHEN src = 1 THEN " * 95 + "none" + " END" * 95 + " FROM packets",
-    "garbage": "SELECT src FROM packets " + "\x00" * 900_000,
-}  # fmt: skip
 
 # By attack: what makes its rounds, of the host and the port, and whether that is the HTTP port.
 ATTACKERS: Final[dict[str, tuple[bool, Callable[[str, int], Round]]]] = {
@@ -275,8 +248,7 @@ ATTACKERS: Final[dict[str, tuple[bool, Callable[[str, int], Round]]]] = {
             (POST + b"content-encoding: gzip\r\ncontent-length: 65536\r\n\r\n", b"\x1f\x8b" + b" " * 65_534, 1),
         ),
     ),
-    "ctes": (True, statements(CTES)),
-    "expressions": (True, statements(TEXTS)),
+    "statements": (True, statements),
 }  # fmt: skip
 
 
@@ -337,9 +309,10 @@ def run(seconds: float, attacks: Sequence[str], python: str) -> bool:
         settings = {"MILLRACE_SERVER__ALLOW_PATHS": text, "MILLRACE_SERVER__TOKEN_FILE": str(secret)}
         with daemon(settings, token=token, python=python) as server:
             world = Attacks(server, Path(text))
+            server.sql(expensive.SCHEMA)
             world.attack("idle", 4.0)  # a warm server has the memory that its work needs
             print("| attack | MiB more | % of a processor | outcome | healthy, ms at most | goodput beside it |")
-            print("|---|---|---|---|---|---|")
+            print("|---|---|---|---|---|---|", flush=True)
             holds = True
             for name in attacks:
                 if name == "sink" and not has_disk:

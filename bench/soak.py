@@ -360,11 +360,13 @@ class Soak:
 
     def attack(self, name: str, seconds: float) -> Outcome:
         """Turns with and without the attack, for so long."""
-        outcome, until = Outcome(name), time.monotonic() + seconds
+        outcome = Outcome(name)
         rate = 0.0 if name == "overload" else float(PACED)
         feed = self.client("feed", "packets", "1", str(rate), f"{name}-")
         reader = self.client("read", "some")
-        time.sleep(1.0)
+        while not feed.number:  # a busy machine takes seconds to start it
+            time.sleep(0.1)
+        until = time.monotonic() + seconds
         while time.monotonic() < until:
             outcome.without.append(self._turn([feed]))
             before = self.server.resident_bytes()
