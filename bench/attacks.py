@@ -277,6 +277,8 @@ class Attacks(Soak):
             return
         address = self.server.admin.removeprefix("http://") if ATTACKERS[name][0] else self.server.listen
         attacker = Client(name, address, program="bench.attacks", token=self.server.token)
+        while attacker.said == "0" and attacker.runs:
+            time.sleep(0.05)
         try:
             yield []
         finally:

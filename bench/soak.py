@@ -246,6 +246,10 @@ class Client:
             self.said = line.strip()
 
     @property
+    def runs(self) -> bool:
+        return self._process.poll() is None
+
+    @property
     def number(self) -> int:
         return int(self.said)
 

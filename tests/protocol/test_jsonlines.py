@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from millrace.protocol import CODES, PeerError
 from millrace.protocol import jsonlines as lines
 from millrace.protocol.jsonlines import LineReader, parse, parse_object
+from millrace.protocol.messages import PRODUCER_CHARACTERS
 from tests.protocol.test_frames import cut
 from tests.protocol.vectors import LINES
 
@@ -142,3 +143,23 @@ def test_lines_of_the_server():
     assert lines.late_line({"a": None}) == b'{"late": {"a": null}}\n'
     with pytest.raises(ValueError):
         lines.row_line("q", 0, {"a": math.nan})
+
+
+def test_a_name_that_is_there_twice_is_found_in_one_pass() -> None:
+    """A line of a megabyte has 90,000 names: to count each of them would take minutes."""
+    line = "{" + ",".join(f'"{n}":1' for n in range(90_000)) + ',"89999":2}'
+    with pytest.raises(PeerError, match="distinct names, got '89999' twice"):
+        parse(line)
+
+
+@pytest.mark.parametrize("key", ["stream", "feed", "producer"])
+def test_long_names_are_refused(key: str) -> None:
+    most = 65_536 if key == "stream" else PRODUCER_CHARACTERS
+    words: dict[str, object] = {"stream": "s", "tuple": {}}
+    for length in (most, most + 1):
+        line = json.dumps({**words, key: "x" * length, **({"seq": 0} if key == "producer" else {})})
+        if length == most:
+            parse(line)
+        else:
+            with pytest.raises(PeerError, match=f"at most {most:,} characters, got {length:,}"):
+                parse(line)

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millrace.client import AsyncClient, ServerError
-from millrace.protocol.messages import Ack, Hello, Opened
+from millrace.protocol.messages import PRODUCER_CHARACTERS, Ack, Error, Hello, Open, Opened
 from tests.depth import examples
 from tests.patience import HANG_SECONDS
 from tests.server.harness import SCHEMA_SQL, lines, peer, running, served, until
@@ -427,3 +427,13 @@ async def test_producers_beyond_the_limit_are_forgotten(daemon):
                 known[name] = (await nc.hear())["ack"]["next"]
     assert [name for name in known if known[name]] == ["connected", "p4", "p5"]
     assert daemon.feeds.received()["s"].forgotten == 4
+
+
+@served()
+async def test_a_long_name_is_refused(daemon):
+    """The server keeps it for a month."""
+    async with peer(daemon) as client:
+        client.say(Open(0, "s", None, "p" * (PRODUCER_CHARACTERS + 1)))
+        error = await client.hear(Error)
+        assert (error.code, error.channel) == ("bad_value", 0)
+        await client.open(channel=1, producer="p" * PRODUCER_CHARACTERS)

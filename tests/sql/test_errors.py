@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.sql import Catalog, SqlError, parse, plan_all
+from millrace.sql.errors import COMPARED, similar_name
 from tests.depth import examples
 
 STREAMS = """
@@ -399,3 +400,18 @@ def test_any_text_is_planned_or_refused(text: str) -> None:
         return
     assert 1 <= refusal.line <= text.count("\n") + 1
     assert refusal.message
+
+
+@pytest.mark.parametrize("length", [5, 128, 1_000, 65_536])
+def test_the_search_for_a_similar_name_is_bounded(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[int] = []
+
+    def compare(wrong: str, names: list[str], n: int) -> list[str]:
+        compared.append(sum(len(wrong) * len(name) for name in names))
+        return names[:n]
+
+    monkeypatch.setattr("difflib.get_close_matches", compare)
+    known = [f"{number:0128d}" for number in range(1_000)]
+    similar_name("x" * length, known)
+    assert compared[0] <= COMPARED
+    assert similar_name("ABC", [*known, "abc"]) == "abc"  # the case alone, however many names there are

@@ -266,7 +266,7 @@ def parse_object(line: bytes | str) -> dict[str, Any]:
         where = f"a line, character {error.pos + 1}"
         raise _unfit(where, "JSON", f"{text[error.pos : error.pos + 20]!r} ({error.msg})") from None
     except ValueError as error:  # an integer of thousands of digits
-        raise _unfit("a line", "integers of 64 bits", str(error)[:60], "bad_value") from None
+        raise _unfit("a line", "integers of 64 bits", "one of thousands of digits", "bad_value") from error
     if not isinstance(parsed, dict):
         raise _unfit("a line", "a JSON object", spelt(parsed))
     _check(parsed, "a line", 1)
@@ -276,8 +276,8 @@ def parse_object(line: bytes | str) -> dict[str, Any]:
 def _distinct_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
-        names = [name for name, _ in pairs]
-        duplicate = next(name for name in names if names.count(name) > 1)
+        seen: set[str] = set()
+        duplicate = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
         raise _unfit("a line", "distinct names", f"{spelt(duplicate)} twice")
     return values
 
