@@ -142,7 +142,7 @@ def _write(path: Path, parts: Sequence[Part]) -> None:
     head = _MAGIC + sum(map(len, parts)).to_bytes(8, "big") + checksum.to_bytes(4, "big")
     handle = os.open(aside, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        _write_all(handle, list(map(memoryview, (head, *parts))))
+        _write_all(handle, [memoryview(part) for part in (head, *parts)])
         os.fsync(handle)
     finally:
         os.close(handle)
