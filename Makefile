@@ -10,6 +10,7 @@
 #   make soak [MINUTES=10]   a server with four times the load it can carry, and with clients that misbehave: goodput and latencies
 #   make attacks [SECONDS=20]   hostile clients, one kind after the other: memory, time, outcome, and the goodput of others
 #   make check-deploy        everything below deploy/ with the real tools: Prometheus, systemd, buildah, ... (as root, Debian)
+#   make check-console       the console in a browser: every screen; installs Chromium (Debian) and Playwright, needs npm
 #   make check-spark         backfills on a cluster of processes, killed programs, every conformance case: many minutes
 #   make lint                ruff and formatting           make types       mypy --strict
 #   make format              let ruff rewrite what it can
@@ -18,6 +19,7 @@
 #   make figures [PAPERS="ets eqg-15"]    the papers' figures and claims, in docs/figures
 #   make docs                renew the parts of the documents that are made from the code
 #   make record              record the README's terminal pictures again
+#   make record-console      take the pictures of the console again
 #   make docs-site           the documentation as a website in build/site, links checked
 #   make simulate [SEEDS=1000] [FROM=0]   random graphs, SQL, cuts, commands, saves, restores, clients, clocks, queues, disks
 #   make sbom                what a server consists of, as CycloneDX: build/sbom.json
@@ -34,7 +36,7 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help setup server demo docs docs-site record test test-pure check fuzz fuzz-long check-api torture soak attacks check-deploy check-spark lint types format bench race figures simulate sbom audit lock clean distclean need-python
+.PHONY: help console-browser setup server demo docs docs-site record record-console test test-pure check fuzz fuzz-long check-api torture soak attacks check-console check-deploy check-spark lint types format bench race figures simulate sbom audit lock clean distclean need-python
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -88,6 +90,21 @@ soak: setup
 
 attacks: setup
 	@$(BIN)/python -m bench.attacks --seconds $(or $(SECONDS),20)
+
+# The distribution's Chromium, and Playwright's package without browsers of its own.
+console-browser: setup
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || { \
+	  apt-get update --quiet && apt-get install --quiet --yes --no-install-recommends chromium; }
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/console.lock
+	@mkdir -p build/console
+	@$(BIN)/python deploy/console/vendor.py --axe build/console
+
+check-console: console-browser
+	@$(BIN)/python deploy/console/vendor.py --check
+	@MILLRACE_BROWSER=required $(BIN)/python -m pytest tests/console tests/console/check_*.py
+
+record-console: console-browser
+	@$(BIN)/python -m tests.console.pictures
 
 check-deploy: setup
 	@deploy/check.sh $(BIN)/python build/prove-image

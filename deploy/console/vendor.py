@@ -71,15 +71,15 @@ def _vendor(work: Path, options: argparse.Namespace) -> int:
 
 
 def _bundled(work: Path) -> Iterator[tuple[str, bytes]]:
-    """Each file's name and content. The licence of every package that is in a bundle is in LICENSES."""
+    """Each file's name and content. The licence of every package that is in a bundle is in LICENSES.txt."""
     packages: set[str] = set()
     for bundle in BUNDLES:
         _run((str(work / "node_modules/.bin/esbuild"), f"{bundle}.entry.js", f"--outfile={bundle}.js", *ESBUILD), work)
         packages.update(_packages(json.loads(work.joinpath("used.json").read_bytes())["inputs"]))
-        head = b"// Bundled by deploy/console/vendor.py. See LICENSES.\n"
+        head = b"// Bundled by deploy/console/vendor.py. See LICENSES.txt.\n"
         yield f"{bundle}.js", head + work.joinpath(f"{bundle}.js").read_bytes()
     yield "uplot.css", work.joinpath("node_modules/uplot/dist/uPlot.min.css").read_bytes()
-    yield "LICENSES", "\n".join(_licence(work / "node_modules" / name) for name in sorted(packages)).encode()
+    yield "LICENSES.txt", "\n".join(_licence(work / "node_modules" / name) for name in sorted(packages)).encode()
 
 
 def _packages(inputs: Mapping[str, object]) -> Iterator[str]:
