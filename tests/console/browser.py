@@ -1,7 +1,7 @@
 """Debian's Chromium, driven by Playwright, and a page that keeps everything that the browser reports.
 
-`make check` runs without either: tests are skipped there with the reason. `make check-console` sets MILLRACE_BROWSER, and
-then what is missing is an error.
+Where one of them is missing, `make check` skips the tests with the reason. `make check-console` sets
+MILLRACE_BROWSER, and then it is an error.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Screen:
     def quiet(self, *expected: str) -> None:
         """The browser has reported nothing, except messages with these words."""
         unexpected = [message for message in self.messages if not any(words in message for words in expected)]
-        assert unexpected == []
+        assert unexpected == [], unexpected
 
 
 @contextmanager

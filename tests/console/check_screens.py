@@ -67,7 +67,9 @@ def test_a_phone_shows_every_screen_without_scrolling_sideways(chromium, world):
         for place, words in SCREENS.items():
             phone.open(place)
             phone.see(words, "main")
-            wide = phone.page.evaluate("() => document.documentElement.scrollWidth - document.documentElement.clientWidth")
+            wide = phone.page.evaluate(
+                "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+            )
             assert wide <= 0, place
         phone.quiet()
 
@@ -152,7 +154,8 @@ def test_a_query_is_replaced_from_the_editor(screen, world):
     screen.until(".cm-lintRange-error")
     typed(
         screen,
-        "CREATE OR REPLACE QUERY sales AS SELECT line, count(*) AS tickets, max(cents) AS dearest FROM tickets GROUP BY line",
+        "CREATE OR REPLACE QUERY sales AS SELECT line, count(*) AS tickets, max(cents) AS dearest "
+        "FROM tickets GROUP BY line",
     )
     screen.see("starts empty", ".plan")
     screen.click("Preview")
@@ -202,7 +205,7 @@ def test_a_wrong_token_is_refused(chromium, tmp_path):
 
 def test_a_link_logs_in_once(chromium, tmp_path):
     with World(tmp_path, guarded=True) as world, browser.screen(chromium, world.url) as page:
-        done = world.command("console", "--print")
+        done = world.command("console", "--no-open")
         link = re.search(r"http://\S+/console/login\?code=\S+", done.stdout + done.stderr).group()
         page.page.goto(link)
         page.see("live", ".status")
@@ -218,14 +221,21 @@ def test_a_restart_of_the_server_is_noticed(chromium, tmp_path):
         page.see("live", ".status")
         page.until(".notice.is-bad", present=False)
         page.see("crossings", "#queries")
-        page.quiet("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED", "ERR_CONNECTION_RESET", "status of 503", "ERR_EMPTY_RESPONSE")
+        page.quiet(
+            "ERR_CONNECTION_REFUSED",
+            "ERR_INCOMPLETE_CHUNKED",
+            "ERR_CONNECTION_RESET",
+            "status of 503",
+            "ERR_EMPTY_RESPONSE",
+        )
 
 
 def many(queries):
     """One component of about three operators for each query."""
-    return "CREATE STREAM trams (ts TIMESTAMP, line BIGINT, stop TEXT, delay DOUBLE) WITH (timestamps = 'external', time = 'ts');" + "".join(
-        f"CREATE QUERY q{number:03d} AS SELECT stop, delay * {number} AS x FROM trams WHERE delay > {number};" for number in range(queries)
-    )
+    stream = "CREATE STREAM trams (ts TIMESTAMP, line BIGINT, stop TEXT, delay DOUBLE)"
+    query = "CREATE QUERY q{0:03d} AS SELECT stop, delay * {0} AS x FROM trams WHERE delay > {0};"
+    statements = (query.format(number) for number in range(queries))
+    return f"{stream} WITH (timestamps = 'external', time = 'ts'); {' '.join(statements)}"
 
 
 def test_three_hundred_operators_stay_usable(chromium, tmp_path):
@@ -233,13 +243,14 @@ def test_three_hundred_operators_stay_usable(chromium, tmp_path):
         page.open("graph")
         page.see("301 operators|300 operators|302 operators", ".head")
         page.until('[data-id="query:q042"]')  # folded at first
-        page.page.locator('[data-id="query:q042"]').dblclick()
+        page.page.locator('[data-id="query:q042"]').click()
+        page.click("Unfold")
         page.until('[data-id="q042.filter1"]')
         page.page.locator('[data-id="q042.filter1"]').click()
-        page.page.get_by_label("Show").select_option("path")
+        page.page.get_by_role("combobox", name="Show").select_option("path")
         page.until('[data-id="query:q041"]', present=False)
-        page.page.get_by_label("Show").select_option("all")
-        page.page.get_by_label("Boxes").select_option("operators")
+        page.page.get_by_role("combobox", name="Show").select_option("all")
+        page.page.get_by_role("combobox", name="Boxes").select_option("operators")
         page.until('[data-id="q099.filter1"]')
         assert page.count(".node") > 300
         # It still answers: a click, while all numbers change.
@@ -249,8 +260,13 @@ def test_three_hundred_operators_stay_usable(chromium, tmp_path):
 
 
 def test_fifty_thousand_rows_a_second_do_not_freeze_a_tail(chromium, tmp_path):
-    sql = "CREATE STREAM tickets (line BIGINT, cents BIGINT); CREATE QUERY all_tickets AS SELECT line, cents FROM tickets"
-    with World(tmp_path, sql=sql, streams=("tickets",), rows=2_500) as world, browser.screen(chromium, world.url) as page:
+    sql = (
+        "CREATE STREAM tickets (line BIGINT, cents BIGINT); CREATE QUERY all_tickets AS SELECT line, cents FROM tickets"
+    )
+    with (
+        World(tmp_path, sql=sql, streams=("tickets",), rows=2_500) as world,
+        browser.screen(chromium, world.url) as page,
+    ):
         page.open("queries/all_tickets/rows")
         page.until("table.rows tbody tr")
         page.page.wait_for_function(
@@ -260,13 +276,14 @@ def test_fifty_thousand_rows_a_second_do_not_freeze_a_tail(chromium, tmp_path):
         rows = page.count("table.rows tbody tr")
         assert 0 < rows <= 60
         page.see(r"[1-9][\d,]+ of them not shown", ".tail")
-        page.click("Pause")
+        page.page.locator(".tail").get_by_role("button", name="Pause").click()
         page.see("paused", ".tail")
-        page.click("Resume")
+        page.page.locator(".tail").get_by_role("button", name="Resume").click()
         page.page.get_by_label("Where").fill("line = 7")
         page.click("Filter")
         page.page.wait_for_function(
-            "() => { const cells = [...document.querySelectorAll('table.rows tbody tr td:nth-child(3)')]; return cells.length > 0 && cells.every(cell => cell.textContent === '7') }"
+            "() => { const cells = [...document.querySelectorAll('table.rows tbody td:nth-child(3)')];"
+            " return cells.length > 0 && cells.every(cell => cell.textContent === '7') }"
         )
         page.quiet()
 

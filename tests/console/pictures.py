@@ -2,7 +2,7 @@
 
     python -m tests.console.pictures       docs/assets/console/*.png (`make record-console`)
 
-They show a real server with feeds; one of these is silent where a picture is about that. Look at each before you commit it.
+They show a real server with feeds. One feed is silent where a picture is about that. Look at each before you commit it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from tests.console.world import World
 from tests.patience import wait_until
 
 FOLDER: Final = Path(__file__).parents[2] / "docs/assets/console"
-NARROW: Final = {"width": 1280, "height": 760}
+SIZE: Final = {"width": 1440, "height": 860}
 
 
 def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, World(Path(folder)) as world, browser() as running:
         for scheme in ("light", "dark"):
-            with screen(running, world.url, color_scheme=scheme, viewport=NARROW) as page:
+            with screen(running, world.url, color_scheme=scheme, viewport=SIZE) as page:
                 take(page, world, scheme)
 
 
@@ -40,13 +40,15 @@ def take(page: Screen, world: World, scheme: str) -> None:
     page.see("holds \\d+ tuples", ".trouble")
     picture("overview")
     page.open("graph/trams")
-    page.until(".edge.is-held")
+    page.until(".graph .edge.is-held")
     page.see("waits [1-9]\\d s", '[data-id="crossings.union1"]')
     page.open("graph/trams?at=crossings.union1")
     page.see("holds \\d+ tuples", ".why-words")
+    page.see("in order of time", ".graph-panel")
+    page.until(".graph-panel .tail")
     picture("graph")
     world.feeds.silent.clear()
-    page.until(".edge.is-held", present=False)
+    page.until(".graph .edge.is-held", present=False)
     if scheme == "dark":
         return
     page.open("queries/crossings")

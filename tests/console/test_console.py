@@ -7,12 +7,16 @@
 def test_a_silent_feed_turns_its_edges_red_until_it_answers(screen, world):
     screen.open("graph/trams")
     screen.until('[data-id="crossings.union1"]')
-    screen.until(".edge.is-held", present=False)
+    screen.until(".graph .edge.is-held", present=False)
     world.feeds.silent.add("trams")
     # From the union back to the feed that holds it: four arcs, and no other.
-    for edge in ("crossings.project1>crossings.union1", "crossings.filter1>crossings.project1", "feed:trams>trams.source"):
+    for edge in (
+        "crossings.project1>crossings.union1",
+        "crossings.filter1>crossings.project1",
+        "feed:trams>trams.source",
+    ):
         screen.until(f'[data-edge^="{edge}"] .is-held')
-    assert screen.count(".edge.is-held") == 4
+    assert screen.count(".graph .edge.is-held") == 4
     assert screen.count('[data-edge^="feed:cars"] .is-held') == 0
     screen.see("silent", '[data-id="feed:trams"]')
     screen.see("1 waiting", ".head")
@@ -21,7 +25,7 @@ def test_a_silent_feed_turns_its_edges_red_until_it_answers(screen, world):
     screen.see("gateway-north of trams is silent", ".why-words")
     screen.see("max_skew", ".graph-panel .try")
     world.feeds.silent.clear()
-    screen.until(".edge.is-held", present=False)
+    screen.until(".graph .edge.is-held", present=False)
     screen.see("flowing", ".head")
 
 

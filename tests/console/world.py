@@ -28,7 +28,8 @@ CREATE QUERY crossings WITH (order = 'event') AS
   SELECT ts, 'car', road, speed FROM cars WHERE speed > 30;
 CREATE QUERY conflicts AS
   SELECT t.ts, t.stop, t.line, c.road, c.speed
-  FROM trams t JOIN cars c ON t.stop = c.road AND t.ts BETWEEN c.ts - INTERVAL '1 second' AND c.ts + INTERVAL '1 second';
+  FROM trams t JOIN cars c ON t.stop = c.road
+  AND t.ts BETWEEN c.ts - INTERVAL '1 second' AND c.ts + INTERVAL '1 second';
 CREATE QUERY speeds AS
   SELECT road, count(*) AS n, avg(speed) AS mean, max(speed) AS fastest, window_start
   FROM TUMBLE(cars, ts, INTERVAL '2 seconds') GROUP BY road, window_start;

@@ -25,7 +25,7 @@ function Change({ change, again }) {
       <span class="muted" title=${iso(change.at_us)}>${clock(change.at_us, world.value.at_us, 0)} · ${change.author}</span>
       <${Button} disabled=${undone || !change.inverse} title=${change.inverse ? "" : change.lost ?? "Nothing undoes it."} onClick=${() => ask(undoChange(change), again)}>Undo…<//>
     </header>
-    ${change.lost && html`<p class="muted">${change.inverse ? "An undo does not bring back: " : "No undo: "}${change.lost}</p>`}
+    ${change.lost && html`<p class="muted">${change.inverse ? "After an undo: " : "No undo: "}${change.lost}</p>`}
     <details><summary>${change.changes.map((one) => one.change).join(", ")}</summary>
       ${change.changes.map((one, index) => (one.sql ? html`<${Sql} key=${index} text=${one.sql} />` : html`<pre key=${index} class="plain" tabindex="0" aria-label="The change as data">${JSON.stringify(one, null, 2)}</pre>`))}
       ${change.inverse && html`<p class="muted">What undoes it:</p><pre class="plain" tabindex="0" aria-label="The inverse as data">${JSON.stringify(change.inverse, null, 2)}</pre>`}

@@ -90,6 +90,7 @@ function options(names, box) {
   return {
     width: box.clientWidth,
     height: Math.max(240, Math.min(460, innerHeight - 360)),
+    padding: [12, 36, 0, 0],
     axes: [{ ...axis, values: (_, splits, __, ___, step) => splits.map((at) => clock(at * 1e6, null, step < 1 ? 1 : 0)) }, { ...axis, size: 64 }],
     series: [{ label: "time", value: (_, at) => (at === null ? "–" : clock(at * 1e6, null)) }, ...names.map((name, index) => ({ label: name, stroke: colour(`series-${(index % MOST_LINES) + 1}`), width: 1.6, spanGaps: true, points: { size: 4 } }))],
   };

@@ -119,7 +119,7 @@ function Preview({ preview }) {
   const { columns, rows, of } = preview;
   return html`<${Panel} title="Preview">
     <p class="muted">${counted(rows.length, "row")} over the newest ${Object.entries(of).map(([stream, tuples]) => `${count(tuples)} tuples of ${stream}`).join(" and ") || "tuples"}.</p>
-    ${rows.length > 0 && html`<div class="scroll" tabindex="0" role="region" aria-label="Preview"><table class="rows" id="preview"><thead><tr>${columns.map(({ name }) => html`<th key=${name} scope="col">${name}</th>`)}</tr></thead>
+    ${rows.length > 0 && html`<div class="scroll" tabindex="0" role="group" aria-label="Preview"><table class="rows" id="preview"><thead><tr>${columns.map(({ name }) => html`<th key=${name} scope="col">${name}</th>`)}</tr></thead>
       <tbody>${rows.map((row, index) => html`<tr key=${index}>${columns.map(({ name }) => html`<td key=${name}>${cell(row[name])}</td>`)}</tr>`)}</tbody></table></div>`}<//>`;
 }
 

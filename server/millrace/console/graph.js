@@ -36,6 +36,7 @@ function ComponentGraph({ component, components }) {
   const graph = show === "path" && at ? pathThrough(whole, [at]) : show === "trouble" ? pathThrough(whole, troubled) : whole;
   const waiting = members.filter(waitsLong);
   useSince(waiting);
+  const open = (query) => setOpened(new Set(opened).add(query));
   const choice = edgeOf(graph, chosen("edge"));
 
   return html`
@@ -54,10 +55,10 @@ function ComponentGraph({ component, components }) {
       <div class="graph-side">
         ${graph.nodes.size ? html`<${Drawing} graph=${graph} held=${held} at=${at} choice=${choice} zoom=${zoom}
           select=${(id) => adjust({ at: id, edge: "", query: "" })} selectEdge=${(id) => adjust({ edge: id, at: "", query: "" })}
-          open=${(query) => setOpened(new Set(opened).add(query))} setMenu=${setMenu} />` : html`<${Empty}>${show === "trouble" ? "Nothing waits." : "Nothing to show."}<//>`}
+          open=${open} setMenu=${setMenu} />` : html`<${Empty}>${show === "trouble" ? "Nothing waits." : "Nothing to show."}<//>`}
         <${Legend} />
       </div>
-      ${(at || choice) && html`<aside class="graph-panel" aria-label="Selection"><${Selection} graph=${graph} at=${at} edge=${choice} held=${held} setMenu=${setMenu} /></aside>`}
+      ${(at || choice) && html`<aside class="graph-panel" aria-label="Selection"><${Selection} graph=${graph} at=${at} edge=${choice} held=${held} open=${open} setMenu=${setMenu} /></aside>`}
     </div>
     ${menu && html`<${Menu} ...${menu} close=${() => setMenu(null)} />`}`;
 }
@@ -65,14 +66,14 @@ function ComponentGraph({ component, components }) {
 const edgeOf = (graph, id) => graph.edges.find((edge) => edge.id === id) ?? null;
 const isBad = ({ type, item }) => ((type === "operator" || type === "result") && waitsLong(item)) || (type === "query" && stateOf(item).level === "bad");
 
-function Selection({ graph, at, edge, held, setMenu }) {
+function Selection({ graph, at, edge, held, open, setMenu }) {
   const close = html`<${Button} kind="quiet close" label="Close the panel" onClick=${() => adjust({ at: "", edge: "", query: "" })}>×<//>`;
   if (edge) return html`${close}<${WhyBox} edge=${edge} held=${isHeld(edge, held)} />`;
   const node = graph.nodes.get(at);
   if (!node) return close;
   if (node.type === "feed") return html`${close}<${StreamBox} stream=${node.item} />`;
   if (node.type === "stream") return html`${close}${node.stream && html`<${StreamBox} stream=${node.stream} />`}`;
-  if (node.type === "query") return html`${close}<${QueryBox} query=${node.item} />`;
+  if (node.type === "query") return html`${close}<${QueryBox} query=${node.item} unfold=${() => open(node.item.name)} />`;
   if (node.type === "result") return html`${close}<${QueryBox} query=${find("queries", node.item.queries[0])} />`;
   if (node.type === "sink") return html`${close}<h2><a href=${to("sinks", node.item.name)}>${node.item.name}</a></h2><p>${count(node.item.delivered)} rows delivered, ${count(node.item.held)} queued.</p>`;
   return html`${close}<${OperatorPanel} operator=${node.item} setMenu=${setMenu} />`;
@@ -98,7 +99,7 @@ function Drawing({ graph, held, at, choice, zoom, select, selectEdge, open, setM
     return () => watch.disconnect();
   }, []);
   const text = useMemo(() => parseFloat(getComputedStyle(document.documentElement).fontSize) / 16, [room]);
-  const fit = Math.min(1.25, Math.max(0.8, (room - 24) / positions.width));
+  const fit = Math.min(1.25, Math.max(0.72, (room - 24) / positions.width));
   const scale = (zoom === null ? fit : zoom) * text;
   const first = focus && graph.nodes.has(focus) ? focus : at ?? graph.nodes.keys().next().value;
   useEffect(() => {
@@ -125,7 +126,7 @@ function Drawing({ graph, held, at, choice, zoom, select, selectEdge, open, setM
     else select(node.id);
   };
   const showMenu = (event, node) => {
-    const items = menuOf(node);
+    const items = menuOf(node, () => open(node.item.name));
     if (!items.length) return;
     event.preventDefault();
     const from = event.currentTarget.getBoundingClientRect();
@@ -138,8 +139,7 @@ function Drawing({ graph, held, at, choice, zoom, select, selectEdge, open, setM
       ${[...graph.nodes.values()].map((node) => html`<g key=${node.id} data-id=${node.id} class=${`node is-${node.type} ${isBad(node) || (node.type === "feed" && held.has(node.id)) ? "is-bad" : ""} ${node.id === at ? "is-chosen" : ""}`}
         transform=${`translate(${positions.nodes.get(node.id).x - node.width / 2},${positions.nodes.get(node.id).y - node.height / 2})`}
         role="button" tabindex=${node.id === first ? 0 : -1} aria-pressed=${String(node.id === at)} aria-label=${spoken(node, held)}
-        onClick=${() => (setFocus(node.id), node.type === "query" && node.id === at ? open(node.item.name) : select(node.id))}
-        onDblClick=${() => node.type === "query" && open(node.item.name)}
+        onClick=${() => (setFocus(node.id), select(node.id))}
         onContextMenu=${(event) => showMenu(event, node)} onFocus=${() => setFocus(node.id)} onKeyDown=${(event) => onKey(event, node)}>
         <${Box} node=${node} held=${held} /></g>`)}
     </svg></div>`;

@@ -3,7 +3,7 @@
 import { html, signal, useEffect } from "./vendor/console.js";
 import { get, path } from "./api.js";
 import { clock, count, iso, rate, span } from "./format.js";
-import { Figure, Figures, Sentence, State, useAnswer } from "./kit.js";
+import { Button, Figure, Figures, Sentence, State, useAnswer } from "./kit.js";
 import { Try } from "./overview.js";
 import { to } from "./router.js";
 import { find, speed, stateOf, stateOfStream, streamsOf, summary, waitsLong, world } from "./state.js";
@@ -83,10 +83,10 @@ export function StreamBox({ stream }) {
       : html`<p>No client feeds it.</p><${Try} command=${`millrace feed ${stream.name} FILE`} />`}`;
 }
 
-export function QueryBox({ query }) {
+export function QueryBox({ query, unfold }) {
   if (!query) return null;
   const numbers = summary(query);
-  return html`<h2><a href=${to("queries", query.name)}>${query.name}</a></h2><p><${State} ...${stateOf(query)} /></p>
+  return html`<h2><a href=${to("queries", query.name)}>${query.name}</a></h2><p class="tools"><${State} ...${stateOf(query)} />${unfold && html`<${Button} onClick=${unfold}>Unfold<//>`}</p>
     <${Figures}><${Figure} name="Rows" value=${rate(numbers.rate)} note=${`${count(query.rows)} in all`} /><${Figure} name="Lag" value=${span(numbers.lag_us)} /><${Figure} name="Waiting" value=${count(numbers.held)} /><//>
     <h3>Why</h3><${WhyWords} query=${query.name} />`;
 }

@@ -40,7 +40,7 @@ export const Figure = ({ name, value, note, level, href }) => html`
 export const Figures = ({ children }) => html`<dl class="figures">${children}</dl>`;
 
 export const Panel = ({ title, tools, children, className = "", id }) => html`
-  <section class=${`panel ${className}`} id=${id} aria-label=${title}>
+  <section class=${`panel ${className}`} id=${id}>
     ${title && html`<header><h2>${title}</h2>${tools && html`<div class="tools">${tools}</div>`}</header>`}
     ${children}
   </section>`;
@@ -102,7 +102,7 @@ export function Table({ columns, rows, label, id, rowClass, rowKey = (row, index
   const column = sort && columns.find(({ key }) => key === sort.key);
   const ordered = column ? [...rows].sort((a, b) => compare(column.of(a), column.of(b)) * sort.way) : rows;
   const order = ({ key, of }) => of && setSort(sort?.key === key ? (sort.way === 1 ? { key, way: -1 } : null) : { key, way: 1 });
-  return html`<div class="scroll" tabindex="0" role="region" aria-label=${label}><table id=${id}>
+  return html`<div class="scroll" tabindex="0" role="group" aria-label=${label}><table id=${id}>
     <thead><tr>${columns.map((one) => html`
       <th key=${one.key} scope="col" class=${one.number ? "number" : ""}
         aria-sort=${sort?.key === one.key ? (sort.way === 1 ? "ascending" : "descending") : undefined}>

@@ -5,7 +5,7 @@
 import { Graph, layout } from "./vendor/console.js";
 import { all, find, holding, membersOf, waitsLong } from "./state.js";
 
-export const WIDTH = 156;
+export const WIDTH = 150;
 const HEIGHT = { feed: 34, stream: 46, operator: 52, result: 46, query: 58, sink: 34 };
 // Components with more operators are shown a box per query at first.
 export const MANY = 60;
@@ -109,7 +109,7 @@ export function placed(graph) {
   const key = `${[...graph.nodes.keys()].join()}|${graph.edges.map(({ id }) => id).join()}`;
   if (newest.key === key) return newest.placed;
   const drawing = new Graph({ multigraph: true });
-  drawing.setGraph({ rankdir: "LR", nodesep: 20, ranksep: 76, edgesep: 12, marginx: 12, marginy: 14, ranker: "network-simplex" });
+  drawing.setGraph({ rankdir: "LR", nodesep: 20, ranksep: 68, edgesep: 12, marginx: 12, marginy: 14, ranker: "network-simplex" });
   drawing.setDefaultEdgeLabel(() => ({}));
   for (const { id, width, height } of graph.nodes.values()) drawing.setNode(id, { width, height });
   for (const { id, from, to } of graph.edges) drawing.setEdge(from, to, { minlen: 1 }, id);

@@ -1,6 +1,6 @@
 // An operator: its counters, state, cost and piece of the plan, what can be done to it, and live rows of its output.
 
-import { html, useEffect, useRef } from "./vendor/console.js";
+import { html, useLayoutEffect, useRef } from "./vendor/console.js";
 import { get, path } from "./api.js";
 import { insertOperator, removeOperator, replaceOperator, setBreak, setQueue, setStrategy, unsetBreak } from "./actions.js";
 import { ask } from "./dialog.js";
@@ -13,10 +13,10 @@ import { may, queued, speed, stateOfOperator, waitsLong, world } from "./state.j
 import { TailPanel } from "./tail.js";
 
 /** What the menu of a box offers: [words, what happens]. */
-export function menuOf({ type, item, stream }) {
+export function menuOf({ type, item, stream }, unfold) {
   if (type === "stream") return stream ? [["Open the stream", () => go("streams", stream.name)], ["Live tuples", () => go("streams", stream.name, "rows")]] : [];
   if (type === "feed") return [["Open the stream", () => go("streams", item.name)]];
-  if (type === "query") return [["Open the query", () => go("queries", item.name)], ["Live rows", () => go("queries", item.name, "rows")]];
+  if (type === "query") return [["Unfold its operators", unfold], ["Open the query", () => go("queries", item.name)], ["Live rows", () => go("queries", item.name, "rows")]];
   if (type === "result") return [["Open the query", () => go("queries", item.queries[0])], ["Live rows", () => go("queries", item.queries[0], "rows")]];
   if (type === "sink") return [["Open the sink", () => go("sinks", item.name)]];
   return type === "operator" ? operatorActions(item) : [];
@@ -45,7 +45,7 @@ export function Menu({ items, title, x, y, back, close }) {
     close();
     back?.focus();
   };
-  useEffect(() => {
+  useLayoutEffect(() => {
     const { style, offsetWidth, offsetHeight } = box.current;
     style.left = `${Math.max(4, Math.min(x, innerWidth - offsetWidth - 8))}px`;
     style.top = `${Math.max(4, Math.min(y, innerHeight - offsetHeight - 8))}px`;

@@ -47,7 +47,7 @@ export function Rows({ table }) {
     const text = row ? [].concat(row[key]).join(", ") : "";
     return html`<td key=${key} class=${row && other && text !== [].concat(other[key]).join(", ") ? "differs" : ""}>${text || "–"}</td>`;
   });
-  return html`<div class="scroll" tabindex="0" role="region" aria-label="Rows that change"><table class="table-diff">
+  return html`<div class="scroll" tabindex="0" role="group" aria-label="Rows that change"><table class="table-diff">
     <thead><tr><th scope="col">state</th><th scope="col"></th><th scope="col">pred</th><th scope="col">succ</th><th scope="col">transition</th></tr></thead>
     <tbody>${names.flatMap((name) => [
       before.has(name) && html`<tr key=${`${name}-`} class="minus"><td>${name}</td><td>−</td>${cells(before.get(name), after.get(name))}</tr>`,

@@ -28,7 +28,7 @@ export function QueryTable({ queries }) {
     { key: "held", name: "Waiting", number: true, of: (row) => row.held, show: (row) => html`<span class=${row.held && row.state.level === "bad" ? "bad" : ""}>${count(row.held)}</span>` },
     { key: "late", name: "Late", number: true, of: (row) => row.late, show: (row) => count(row.late) },
     { key: "errors", name: "Errors", number: true, of: (row) => row.errors, show: (row) => html`<span class=${row.errors ? "bad" : ""}>${count(row.errors)}</span>` },
-    { key: "age", name: "Last row", number: true, of: (row) => row.age_us, show: (row) => (row.age_us === null ? NONE : row.rate ? "now" : `${span(row.age_us)} ago`) },
+    { key: "age", name: "Last row", number: true, of: (row) => row.age_us, show: (row) => (row.age_us === null ? NONE : row.age_us < 2e6 ? "now" : `${span(row.age_us)} ago`) },
     { key: "graph", name: "Graph", show: (row) => html`<a href=${to("graph", row.query.component, { query: row.name })}>${row.query.component}</a>` },
   ];
   return html`<${Table} id="queries" label="Queries" columns=${columns} rows=${rows} rowClass=${(row) => (row.state.level === "bad" ? "is-bad" : "")}

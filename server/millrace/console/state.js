@@ -16,6 +16,7 @@ const COUNTERS = {
   operators: ["input_tuples", "output_tuples", "busy_us", "executions"],
 };
 const HISTORY = 60; // rates kept for the small charts
+const SMOOTH = 5; // rates of which the mean is shown: a window's rows come all at once
 const RETRY_MS = [500, 1000, 2000, 5000];
 // An operator that has been blocked for less than this works normally: it waits for the next tuple of an input.
 const WAITING_US = 1.5e6;
@@ -134,7 +135,11 @@ function measure(kind, before, now, seconds) {
     const grown = now[counter] - before[counter];
     now.speeds[counter] = grown >= 0 ? grown / seconds : null;
   }
-  now.past = [...(before.past ?? []).slice(1 - HISTORY), now.speeds[COUNTERS[kind][0]] ?? 0];
+  const [first] = COUNTERS[kind];
+  now.past = [...(before.past ?? []).slice(1 - HISTORY), now.speeds[first] ?? 0];
+  if (kind === "operators" || now.speeds[first] === null) return;
+  const newest = now.past.slice(-SMOOTH);
+  now.speeds[first] = newest.reduce((sum, one) => sum + one, 0) / newest.length;
 }
 
 /** When something was seen for the first time: since when an operator is blocked, when a query emitted its last row. */

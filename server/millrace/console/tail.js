@@ -90,7 +90,7 @@ export function TailPanel({ address, title, rows: wanted, plain = false }) {
       onInput=${(event) => setCondition(event.target.value)} onSearch=${filter} /></label><${Button} type="submit">Filter<//></form>`}`;
   return html`<${Panel} title=${title} tools=${tools} className="tail">
     ${problem && html`<p class="failure" role="alert">${problem.message}</p>`}
-    ${rows.length && columns ? html`<div class="scroll" tabindex="0" role="region" aria-label=${title}><table class="rows">
+    ${rows.length && columns ? html`<div class="scroll" tabindex="0" role="group" aria-label=${title}><table class="rows">
       <thead><tr>${!plain && html`<th scope="col" class="number">#</th><th scope="col">received</th>`}${columns.map(({ name, type }) => html`<th key=${name} scope="col" class=${NUMBERS.has(type) ? "number" : ""} title=${type}>${name}</th>`)}</tr></thead>
       <tbody>${rows.map((one) => html`<tr key=${one.n}>${!plain && html`<td class="number muted">${one.n}</td><td class="muted">${clock(one.at_us, null)}</td>`}
         ${columns.map(({ name, type }) => html`<td key=${name} title=${typeof one.row[name] === "number" ? String(one.row[name]) : undefined} class=${`${NUMBERS.has(type) ? "number" : ""} ${one.row[name] === null || one.row[name] === undefined ? "muted" : ""}`}>${cell(one.row[name])}</td>`)}</tr>`)}</tbody>
