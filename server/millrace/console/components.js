@@ -9,7 +9,7 @@ import { Button, Empty, Failure, Figure, Figures, Panel, State, Table, Tabs, use
 import { OperatorTable } from "./operators.js";
 import { Rows } from "./plan.js";
 import { to } from "./router.js";
-import { all, find, speed, waitsLong } from "./state.js";
+import { all, find, limited, speed, waitsLong } from "./state.js";
 import { TrialPanel } from "./trial.js";
 
 const members = (component) => component.operators.map((name) => find("operators", name)).filter(Boolean);
@@ -33,7 +33,7 @@ const COLUMNS = [
 
 export function ComponentsPage() {
   useCall("millrace component list", "/api/v1/components");
-  return html`<header class="head"><h1>Components</h1></header><${Panel}><${Table} id="components" label="Components" columns=${COLUMNS} rows=${all("components")} empty="No components yet: a query makes one." /><//>`;
+  return html`<header class="head"><h1>Components</h1></header><${Panel}><${Table} id="components" label="Components" columns=${COLUMNS} rows=${all("components")} empty=${limited() ? "Your token is for single streams and queries; components belong to several." : "No components yet: a query makes one."} /><//>`;
 }
 
 export function ComponentPage({ name, part }) {

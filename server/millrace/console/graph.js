@@ -8,12 +8,12 @@ import { MANY, WIDTH, foldedQuery, graphOf, heldBack, neighbour, pathThrough, pl
 import { Menu, OperatorPanel, menuOf } from "./operatorpanel.js";
 import { QueryBox, StreamBox, WhyBox, useSince, waitingSince } from "./graphpanel.js";
 import { adjust, go, route, to } from "./router.js";
-import { all, find, speed, stateOf, waitsLong, world } from "./state.js";
+import { all, find, limited, speed, stateOf, waitsLong, world } from "./state.js";
 
 export function GraphPage({ name }) {
   const components = all("components");
   const component = find("components", name) ?? components[0];
-  if (!component) return html`<h1>Graph</h1><${Empty}>No components yet: a query makes one.<//>`;
+  if (!component) return html`<h1>Graph</h1><${Empty}>${limited() ? "Your token is for single streams and queries; a graph belongs to several." : "No components yet: a query makes one."}<//>`;
   return html`<${ComponentGraph} key=${component.name} component=${component} components=${components} />`;
 }
 

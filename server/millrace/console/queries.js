@@ -104,8 +104,17 @@ function Main({ query }) {
         </dl><//>
       </div>
     </div>
+    <${Errors} operators=${members.filter(({ errors }) => errors)} lost=${query.lost} />
     <${Panel} title="Operators"><${OperatorTable} operators=${members} /><//>
     <${LogOf} name=${query.name} />`;
+}
+
+function Errors({ operators, lost }) {
+  if (!operators.length && !lost) return null;
+  return html`<${Panel} title="Errors"><ul>
+    ${operators.map((one) => html`<li key=${one.name}><a href=${to("operators", one.name)}>${one.name}</a>: ${counted(one.errors, "row")} could not be computed. ${one.last_error && html`<code>${one.last_error}</code>`}</li>`)}
+    ${lost > 0 && html`<li>${counted(lost, "row")} were lost when the query failed.</li>`}
+  </ul><//>`;
 }
 
 /** Why the query emits no rows, in words, kept current. */

@@ -38,6 +38,9 @@ const INCLUDED_IN = { read: ["read", "operate", "change", "admin"], operate: ["o
 /** Whether the server may allow it: a role can be limited to some objects, as `change:board` is. */
 export const may = (role) => (session.value?.roles ?? ["admin"]).some((one) => INCLUDED_IN[role].includes(one.split(":")[0]));
 
+/** Whether the token is for some objects only: it does not see components and operators, which belong to several. */
+export const limited = () => Boolean(session.value?.roles.length) && session.value.roles.every((one) => one.includes(":"));
+
 /** How fast a counter grows, a second; null until two lines have it. */
 export const speed = (item, counter) => item?.speeds?.[counter] ?? null;
 
