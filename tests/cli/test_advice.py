@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from millrace.cli.advice import RULES, Advice, Snapshot, advise
+from millrace.observe.advice import RULES, Snapshot, advise
 from millrace.protocol.admin.operators import OperatorView
 from millrace.protocol.admin.queries import QueryView, SinkView, Why
-from millrace.protocol.admin.server import ServerView
+from millrace.protocol.admin.server import Advice, ServerView
 from millrace.protocol.admin.streams import StreamView
 from tests.views import view
 
@@ -663,7 +663,7 @@ def test_every_rule_is_listed_once() -> None:
 
 def test_every_code_is_documented() -> None:
     here = Path(__file__).parents[2]
-    codes = re.findall(r'Advice\(\s*"(\w+)"', (here / "server/millrace/cli/advice.py").read_text())
+    codes = re.findall(r'Advice\(\s*"(\w+)"', (here / "server/millrace/observe/advice.py").read_text())
     page = (here / "docs" / "cli.md").read_text()
     assert len(set(codes)) >= len(RULES)
     assert [code for code in codes if f"`{code}`" not in page] == []

@@ -95,6 +95,8 @@ ROUTES = [
     "/api/v1/queries/q/explain",
     "/api/v1/queries/q/explain?analyze=true",
     "/api/v1/sinks",
+    "/api/v1/advice",
+    "/api/v1/trials",
     "/api/v1/components",
     "/api/v1/components/s",
     "/api/v1/components/s/table",

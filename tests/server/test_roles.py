@@ -55,6 +55,7 @@ GET    /metrics                                 read
 GET    /api/v1/openapi.json                     meet     some
 GET    /api/v1/server                           meet     some
 POST   /api/v1/sql                              meet     some
+POST   /api/v1/sql/check                        meet     some
 POST   /api/v1/sql/complete                     meet     some
 GET    /api/v1/catalog                          read
 GET    /api/v1/streams                          look     some
@@ -88,6 +89,8 @@ GET    /api/v1/components/{name}/graph          read
 GET    /api/v1/components/{name}/strategy       read
 PUT    /api/v1/components/{name}/strategy       operate
 PUT    /api/v1/components/{name}/weight         operate
+GET    /api/v1/advice                           read
+GET    /api/v1/trials                           read
 POST   /api/v1/components/{name}/trial          operate
 GET    /api/v1/components/{name}/trial          read
 DELETE /api/v1/components/{name}/trial          operate

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from structlog.testing import capture_logs
 
-from millrace.cli.advice import Snapshot, advise
 from millrace.client import AsyncClient
+from millrace.observe.advice import Snapshot, advise
 from millrace.observe.logs import sparing
 from millrace.protocol import encode
 from millrace.protocol.admin.data import from_data

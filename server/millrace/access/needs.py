@@ -90,6 +90,7 @@ ROUTES: Final[Mapping[tuple[str, str], Need]] = {
     ("GET", "/api/v1/openapi.json"): _MEET,
     ("GET", "/api/v1/server"): _MEET,
     ("POST", "/api/v1/sql"): _MEET,  # each statement is decided by itself
+    ("POST", "/api/v1/sql/check"): _MEET,  # likewise, and a plan shows the graph
     ("POST", "/api/v1/sql/complete"): _MEET,  # of what the caller may see
     ("GET", "/api/v1/catalog"): _READ_ALL,
     ("GET", "/api/v1/streams"): Need(Action.LOOK, SOMEWHERE),
@@ -112,6 +113,8 @@ ROUTES: Final[Mapping[tuple[str, str], Need]] = {
     ("GET", "/api/v1/components/{name}/table"): _READ_ALL,
     ("GET", "/api/v1/components/{name}/graph"): _READ_ALL,
     ("GET", "/api/v1/components/{name}/strategy"): _READ_ALL,
+    ("GET", "/api/v1/advice"): _READ_ALL,
+    ("GET", "/api/v1/trials"): _READ_ALL,
     ("POST", "/api/v1/components/{name}/trial"): _OPERATE_ALL,
     ("GET", "/api/v1/components/{name}/trial"): _READ_ALL,
     ("DELETE", "/api/v1/components/{name}/trial"): _OPERATE_ALL,

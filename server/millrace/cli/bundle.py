@@ -20,9 +20,9 @@ import typer
 
 from millrace.cli import show
 from millrace.cli.admin import table_lines
-from millrace.cli.advice import advise
 from millrace.cli.doctor import look
 from millrace.cli.link import Link, ServerError, segment
+from millrace.observe.advice import advise
 from millrace.protocol.admin.data import to_data
 from millrace.protocol.admin.operators import ComponentView, TableView
 from millrace.protocol.admin.queries import AnalyzedView, QueryView, Why
@@ -142,7 +142,7 @@ def _parts(link: Link) -> dict[str, Callable[[], str]]:
         "tables.txt": lambda: "\n".join(_tables(link)),
         "plans.txt": lambda: "\n".join(_plans(link)),
         "why.json": lambda: _json({name: to_data(without_sinks(why)) for name, why in look(link).whys.items()}),
-        "advice.json": lambda: _json([advice.to_data() for advice in advise(look(link))]),
+        "advice.json": lambda: _json([to_data(advice) for advice in advise(look(link))]),
         "metrics.txt": lambda: link.text("/metrics"),
         "log.jsonl": lambda: "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in link.get("log")),
     }

@@ -1,6 +1,6 @@
 """`millrace doctor`: examines a running server once and advises what to improve.
 
-It reads the API and changes nothing. The rules are in `advice.py`.
+It reads the API and changes nothing. The rules are in `observe/advice.py`.
 """
 
 from __future__ import annotations
@@ -8,11 +8,12 @@ from __future__ import annotations
 import time
 
 from millrace.cli import show
-from millrace.cli.advice import CLOCK_US, Advice, Snapshot, advise
 from millrace.cli.link import Link, ServerError, segment
+from millrace.observe.advice import CLOCK_US, Snapshot, advise
+from millrace.protocol.admin.data import to_data
 from millrace.protocol.admin.operators import OperatorView
 from millrace.protocol.admin.queries import QueryView, SinkView, Why
-from millrace.protocol.admin.server import ServerView
+from millrace.protocol.admin.server import Advice, ServerView
 from millrace.protocol.admin.streams import StreamView
 
 
@@ -23,7 +24,7 @@ def doctor(link: Link) -> None:
     """
     advices = advise(look(link))
     if link.as_json:
-        show.as_json([advice.to_data() for advice in advices])
+        show.as_json([to_data(advice) for advice in advices])
     elif not advices:
         show.out("nothing to advise")
     else:

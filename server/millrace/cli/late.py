@@ -11,10 +11,10 @@ import typer
 
 from millrace.cli import show
 from millrace.cli.admin import Stream
-from millrace.cli.advice import interval
 from millrace.cli.details import duration, instant
 from millrace.cli.link import Link, segment
 from millrace.cli.names import request
+from millrace.observe.advice import interval
 from millrace.protocol.words import counted
 
 if TYPE_CHECKING:

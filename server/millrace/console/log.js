@@ -2,6 +2,7 @@
 
 import { html } from "./vendor/console.js";
 import { get, path } from "./api.js";
+import { may } from "./state.js";
 import { choose, chosen, Empty, Failure, Panel, State, Table, useAnswer, useCall } from "./kit.js";
 
 const LEVELS = { debug: "idle", info: "good", warning: "warn", error: "bad", critical: "bad" };
@@ -18,6 +19,10 @@ const LogTable = ({ label, lines, empty }) => html`<${Table} id="log" label=${la
 
 export function LogPage() {
   useCall("millrace support-bundle", "/api/v1/log");
+  return may("operate") ? html`<${AllLines} />` : html`<h1>Log</h1><${Empty}>The log needs a token with the role operate.<//>`;
+}
+
+function AllLines() {
   const { data, error } = useAnswer(() => get(path("log")), [], 3);
   const [words, level] = [chosen("words").toLowerCase(), chosen("level")];
   const found = (data ?? []).filter((line) => (!level || line.level === level) && (!words || JSON.stringify(line).toLowerCase().includes(words))).reverse();
@@ -31,6 +36,10 @@ export function LogPage() {
 
 /** The log lines that name an object. */
 export function LogOf({ name }) {
+  return may("operate") ? html`<${LinesOf} name=${name} />` : null; // lines can have secrets of any object
+}
+
+function LinesOf({ name }) {
   const { data } = useAnswer(() => get(path("log")), [name], 10);
   const lines = (data ?? []).filter((line) => Object.values(line).some((value) => String(value).split(/[^\w.-]+/).includes(name)));
   return html`<${Panel} title="Log">${lines.length ? html`<${LogTable} label=${`Log lines about ${name}`} lines=${lines.slice(-20).reverse()} />` : html`<${Empty}>No log line names ${name}.<//>`}<//>`;

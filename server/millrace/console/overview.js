@@ -8,7 +8,7 @@ import { bytes, count, counted, percent, rate } from "./format.js";
 import { Button, Copied, Empty, Figure, Figures, Panel, Sentence, State, useAnswer, useCall } from "./kit.js";
 import { QueryTable } from "./queries.js";
 import { to } from "./router.js";
-import { all, queued, speed, stateOf, stateOfSink, world } from "./state.js";
+import { all, limited, queued, speed, stateOf, stateOfSink, world } from "./state.js";
 
 const total = (items, of) => items.reduce((sum, item) => sum + (of(item) ?? 0), 0);
 
@@ -37,7 +37,7 @@ export function Overview() {
     <${Problems} health=${health} server=${server} />
     <${Trouble} queries=${queries} />
     <${Panel} title="Queries"><${QueryTable} queries=${queries} /><//>
-    <${Advice} />
+    ${!limited() && html`<${Advice} />`}
   `;
 }
 
@@ -76,7 +76,6 @@ export function Try({ command }) {
 
 function Advice() {
   const { data, error } = useAnswer(() => get(path("advice")), [], 15);
-  if (error?.status === 404) return null;
   return html`<${Panel} title="Advice" id="advice">
     ${data === null ? html`<${Empty}>${error ? error.message : "Examining…"}<//>` : data.length === 0 ? html`<${Empty}>Nothing to advise.<//>`
       : html`<ul class="advice">${data.map((one, index) => html`<li key=${index}><p><${Sentence} text=${one.text} /></p>${one.try && html`<${Try} command=${one.try} />`}</li>`)}</ul>`}

@@ -24,7 +24,13 @@ export function useTail(address, options, take, paused = false) {
       stop = new AbortController();
       for (;;) {
         try {
-          for await (const line of lines(`${address}?${query}`, stop.signal)) take(line);
+          for await (const line of lines(`${address}?${query}`, stop.signal)) {
+            if (line.end === "gone") return setProblem(new Problem(404, { detail: "It does not exist any more." }));
+            if (!line.end) {
+              take(line);
+              setProblem(null);
+            }
+          }
           setProblem(new Problem(0, { detail: "The server ended the rows. Connecting again…" }));
         } catch (error) {
           if (error.name === "AbortError") return;
@@ -53,9 +59,9 @@ export function TailPanel({ address, title, rows: wanted, plain = false }) {
   const [condition, setCondition] = useState("");
   const [where, setWhere] = useState("");
   const [, paint] = useState(0);
-  const kept = useRef({ rows: [], columns: null, skipped: 0, received: 0, after: 0 });
+  const kept = useRef({ rows: [], columns: null, skipped: 0, received: 0, after: 0, filtered: 0 });
   useEffect(() => {
-    kept.current = { rows: [], columns: null, skipped: 0, received: 0, after: 0 };
+    kept.current = { rows: [], columns: null, skipped: 0, received: 0, after: 0, filtered: 0 };
   }, [address, where]);
 
   const problem = useTail(address, { from: "latest", limit: room, every: EVERY, where }, (line) => {
@@ -64,6 +70,7 @@ export function TailPanel({ address, title, rows: wanted, plain = false }) {
     const fresh = line.rows ?? [];
     tail.skipped += line.skipped ?? 0;
     tail.received += fresh.length + (line.skipped ?? 0);
+    tail.filtered += line.filtered ?? 0;
     if (follow) {
       tail.skipped += Math.max(0, fresh.length - room);
       tail.rows = [...fresh.slice(-room).reverse(), ...tail.rows].slice(0, room);
@@ -73,7 +80,7 @@ export function TailPanel({ address, title, rows: wanted, plain = false }) {
     paint((turn) => turn + 1);
   }, paused);
 
-  const { rows, columns, skipped, received, after } = kept.current;
+  const { rows, columns, skipped, received, after, filtered } = kept.current;
   const resume = () => {
     kept.current.skipped += kept.current.after;
     kept.current.after = 0;
@@ -95,6 +102,6 @@ export function TailPanel({ address, title, rows: wanted, plain = false }) {
       <tbody>${rows.map((one) => html`<tr key=${one.n}>${!plain && html`<td class="number muted">${one.n}</td><td class="muted">${clock(one.at_us, null)}</td>`}
         ${columns.map(({ name, type }) => html`<td key=${name} title=${typeof one.row[name] === "number" ? String(one.row[name]) : undefined} class=${`${NUMBERS.has(type) ? "number" : ""} ${one.row[name] === null || one.row[name] === undefined ? "muted" : ""}`}>${cell(one.row[name])}</td>`)}</tr>`)}</tbody>
     </table></div>` : html`<${Empty}>${problem ? "" : "Waiting for the next row."}<//>`}
-    <p class="muted" aria-live="off">${count(received)} rows since this page was opened, ${count(skipped)} of them not shown${after ? `; ${count(after)} since you stopped to follow` : ""}.</p>
+    <p class="muted" aria-live="off">${count(received)} rows since this page was opened, ${count(skipped)} of them not shown${filtered ? `, ${count(filtered)} more did not match` : ""}${after ? `; ${count(after)} since you stopped to follow` : ""}.</p>
   <//>`;
 }

@@ -23,6 +23,7 @@ from millrace.http.changes import IfMatch, Name, add_changes
 from millrace.http.console import add_console
 from millrace.http.guard import CONSOLE_API, OPEN_PATHS, add_guards
 from millrace.http.live import add_live
+from millrace.http.looks import add_looks
 from millrace.http.lookup import ResourceLookup
 from millrace.http.openapi import ALWAYS, ViewRoute, document, refusals, tagged
 from millrace.http.operations import add_operations
@@ -114,6 +115,7 @@ def build(daemon: Daemon) -> FastAPI:
     _add_operators(app, daemon)
     add_changes(app, daemon, ResourceLookup(daemon))
     add_operations(app, daemon)
+    add_looks(app, daemon)
     add_standby(app, daemon)
     add_console(app, daemon)
     add_live(app, daemon)

@@ -184,6 +184,11 @@ class Trials:
             raise Refuse(f"component {component} has had no trial", code="unknown_trial")
         return self._trials[component].view(self._runner.now_us())
 
+    def looks(self) -> list[TrialView]:
+        """The trials that run, and the last one of each other component."""
+        now_us = self._runner.now_us()
+        return [trial.view(now_us) for trial in self._trials.values()]
+
     async def cancel(self, component: str) -> TrialView:
         """End a trial now, and go back."""
         trial = self._trials.get(component)

@@ -60,6 +60,14 @@ class CompleteRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckRequest:
+    """Statements to plan while a person writes them."""
+
+    __pydantic_config__: ClassVar[Mapping[str, Any]] = STRICT
+    sql: str = given("One or more statements, separated by semicolons, perhaps unfinished.", max_length=TEXT_LENGTH)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChangesRequest:
     """Changes to apply as one: all of them, or none."""
 

@@ -394,3 +394,22 @@ class SqlView:
     dry_run: bool
     statements: Sequence[StatementView]
     plan: PlanView | None = sparse()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultView:
+    """Why statements cannot be applied; the place is that of an error in their text."""
+
+    code: str
+    detail: str
+    line: int | None
+    column: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckView:
+    """What statements would do, or why they cannot be applied."""
+
+    problem: FaultView | None
+    statements: Sequence[StatementView]
+    plan: PlanView | None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from millrace.protocol.admin.data import sparse
+from millrace.protocol.admin.data import key, sparse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,6 +275,16 @@ class ServerView:
     follows: FollowedView | None = None
     memory: MemoryView | None = None
     overload: OverloadView | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """`code` is the word for programs, `about` the item's name, `try_` the command that would help."""
+
+    code: str
+    about: str
+    text: str
+    try_: str = field(metadata=key("try"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

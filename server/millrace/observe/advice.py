@@ -1,4 +1,4 @@
-"""The advice of `millrace doctor`: one function per possible problem, computed from the API's answers.
+"""The advice of `millrace doctor` and the console: a function per possible problem, computed from the API's answers.
 
 Rule: a rule reads a snapshot and nothing else, so that a test needs only views. Its advice is a sentence with
 the numbers it saw, and the one command that would help. A rule that cannot decide stays silent, because people stop
@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from millrace.protocol.admin.operators import OperatorView
 from millrace.protocol.admin.queries import QueryView, SinkView, Why
-from millrace.protocol.admin.server import ServerView
+from millrace.protocol.admin.server import Advice, ServerView
 from millrace.protocol.admin.streams import StreamView
 from millrace.protocol.timestamps import format_timestamp
 from millrace.protocol.units import UNITS, LikelyUnit, in_century, likely_unit
@@ -82,21 +82,6 @@ class Snapshot:
     operators: Sequence[OperatorView] = ()
     whys: Mapping[str, Why] = field(default_factory=dict)
     own_clock_us: int | None = None  # of the machine that runs the command
-
-
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """`code` is the word for programs, `about` the item's name, `try_` the command that would help."""
-
-    code: str
-    about: str
-    text: str
-    try_: str
-
-    def to_data(self) -> dict[str, str]:
-        data = asdict(self)
-        data["try"] = data.pop("try_")
-        return data
 
 
 def advise(snapshot: Snapshot) -> list[Advice]:

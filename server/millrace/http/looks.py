@@ -1,0 +1,83 @@
+"""Routes for a person who looks at the server: what it advises, its trials, and whether statements are right.
+
+Rule: they answer where others refuse. A browser reports each refusal in its console, and nothing is wrong with a
+statement that is not finished, or with a component that has had no trial.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fastapi import FastAPI, Response
+
+from millrace.access import callers
+from millrace.access.access import AccessDenied
+from millrace.http.answers import listed, shown
+from millrace.http.lookup import ResourceLookup
+from millrace.http.openapi import tagged
+from millrace.http.redaction import redacted
+from millrace.observe.advice import Snapshot, advise
+from millrace.observe.analysis import asked_for
+from millrace.protocol import Refuse
+from millrace.protocol.admin.bodies import CheckRequest
+from millrace.protocol.admin.changes import CheckView, FaultView
+from millrace.protocol.admin.operators import TrialView
+from millrace.protocol.admin.server import Advice
+from millrace.sql.errors import SqlError
+
+if TYPE_CHECKING:
+    from millrace.run.daemon import Daemon
+
+
+def add_looks(app: FastAPI, daemon: Daemon) -> None:
+    look = ResourceLookup(daemon)
+
+    @app.get("/api/v1/advice", response_model=list[Advice], summary="What to improve, each with a command")
+    async def advice() -> Response:
+        return listed(advise(_snapshot(daemon)))
+
+    @app.get("/api/v1/trials", response_model=list[TrialView], summary="The running or last trial of each component")
+    async def trials() -> Response:
+        return listed(daemon.trials.looks())
+
+    @app.post(
+        "/api/v1/sql/check",
+        response_model=CheckView,
+        responses=tagged(),
+        summary="What statements would do, or what is wrong with them",
+    )
+    async def check(request: CheckRequest) -> Response:
+        callers.current.get().must_see_all()  # a plan shows the graph
+        return shown(await _checked(daemon, look, request.sql), etag=await look.catalog_tag())
+
+
+async def _checked(daemon: Daemon, look: ResourceLookup, sql: str) -> CheckView:
+    if asked_for(sql) is not None:
+        return CheckView(problem=None, statements=[], plan=None)  # it measures for seconds, and plans nothing
+    terms = daemon.catalog.terms(idempotent=True, temporary=True, prune=False)
+    caller = callers.current.get()
+    try:
+        statements, plan = await daemon.catalog.plan(sql, look.unless_changed("catalog", "", None), terms, caller)
+    except AccessDenied:
+        raise
+    except Refuse as error:
+        return CheckView(problem=_fault(error, caller.told(error)), statements=[], plan=None)
+    return CheckView(problem=None, statements=statements, plan=plan)
+
+
+def _fault(error: Refuse, text: str) -> FaultView:
+    place = (error.line, error.column) if isinstance(error, SqlError) else (None, None)
+    return FaultView(code=error.code, detail=text, line=place[0], column=place[1])
+
+
+def _snapshot(daemon: Daemon) -> Snapshot:
+    queries = daemon.queries()
+    return Snapshot(
+        daemon.describe(),
+        redacted(daemon.settings),
+        daemon.streams(),
+        queries,
+        daemon.catalog.sinks(),
+        daemon.operators(),
+        {query.name: daemon.why(query.name) for query in queries},
+    )
