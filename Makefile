@@ -101,7 +101,7 @@ console-browser: setup
 
 check-console: console-browser
 	@$(BIN)/python deploy/console/vendor.py --check
-	@MILLRACE_BROWSER=required $(BIN)/python -m pytest tests/console tests/console/check_*.py
+	@MILLRACE_BROWSER=required $(BIN)/python -m pytest tests/console/test_*.py tests/console/check_*.py
 
 record-console: console-browser
 	@$(BIN)/python -m tests.console.pictures

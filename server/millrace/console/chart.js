@@ -64,7 +64,7 @@ function Chart({ address, column, by, time }) {
       setSummary({ points: data[0].length, left: left.current.size });
     };
     const timer = setInterval(draw, PAINT_MS);
-    const watch = new ResizeObserver(() => chart?.setSize({ width: box.current.clientWidth, height: chart.height }));
+    const watch = new ResizeObserver(([{ contentRect }]) => chart?.setSize({ width: contentRect.width, height: chart.height }));
     watch.observe(box.current);
     return () => {
       clearInterval(timer);

@@ -1,14 +1,13 @@
-// The SQL editor: completion and diagnostics from the server while typing, the plan, a preview, and apply.
+// The SQL editor: completion and diagnostics from the server while typing, the plan, and apply.
 
 import { html, useEffect, useRef, useState } from "./vendor/console.js";
 import { Problem, call, curl, path, quoted } from "./api.js";
-import { cell, count, counted } from "./format.js";
-import { Button, Copied, Empty, Failure, Panel, Sql, useCall } from "./kit.js";
+import { Copied, Empty, Failure, Panel, Sql, useCall } from "./kit.js";
 import { Lines, Plan, compared } from "./plan.js";
 import { find, may } from "./state.js";
 
 const DRAFT = "millrace-draft";
-const FIRST = "-- SELECT alone is previewed; CREATE QUERY name AS SELECT ... is applied.\nCREATE QUERY name AS\n  SELECT *\n  FROM stream\n";
+const FIRST = "CREATE QUERY name AS\n  SELECT *\n  FROM stream\n";
 const DRY_RUN_MS = 350;
 
 const replacing = (sql) => sql.replace(/^\s*CREATE\s+QUERY/i, "CREATE OR REPLACE QUERY");
@@ -20,7 +19,6 @@ export function EditorPage({ name }) {
   const editor = useRef(null);
   const [sql, setSql] = useState(() => (query ? replacing(query.sql) : localStorage.getItem(DRAFT) ?? FIRST));
   const [checked, setChecked] = useState({});
-  const [preview, setPreview] = useState(null);
   const [applied, setApplied] = useState(null);
   const [conflict, setConflict] = useState(null);
   const [difference, setDifference] = useState(null);
@@ -58,14 +56,6 @@ export function EditorPage({ name }) {
       } else setChecked({ ...checked, problem });
     }
   };
-  const show = async () => {
-    setPreview({ busy: true });
-    try {
-      setPreview((await call("POST", path("sql", "preview"), { body: { sql, rows: 100 } })).data);
-    } catch (problem) {
-      setPreview({ problem });
-    }
-  };
   const compare = async (event) => {
     const file = event.target.files[0];
     if (!file) return;
@@ -81,7 +71,6 @@ export function EditorPage({ name }) {
   return html`
     <header class="head"><h1>${name ? `Edit ${name}` : "Editor"}</h1><div class="tools">
       <label class="button file">Compare with a file…<input type="file" accept=".sql,.txt" onChange=${compare} /></label>
-      <${Button} onClick=${show}>Preview<//>
       <button type="button" id="apply" class="primary" disabled=${Boolean(problem) || !plan || !may("change")} onClick=${apply} title="Ctrl+Enter">Apply</button></div></header>
     <div class="editor-page">
       <div class="editor-side">
@@ -89,7 +78,6 @@ export function EditorPage({ name }) {
         ${problem && html`<pre class="failure diagnostic" role="alert">${problem.message}</pre>`}
         ${applied && html`<p class="success" role="status">Applied: ${applied.map((one) => `${one.kind.replace("_", " ")} ${one.name ?? ""}${one.unchanged ? " (unchanged)" : ""}`).join("; ")}.</p>`}
         ${conflict && html`<div class="conflict" role="alert"><strong>Changed by someone else.</strong> <p>${conflict.detail}. Nothing was applied; the plan is new now. The server's present text, compared with yours:</p><${Lines} lines=${compared(theirs(sql, name), sql.split("\n"))} /></div>`}
-        ${preview && html`<${Preview} preview=${preview} />`}
         ${difference && html`<${FileDifference} ...${difference} />`}
       </div>
       <div class="editor-plan">
@@ -111,16 +99,6 @@ const theirs = (sql, name) => (find("queries", name ?? sql.match(/QUERY\s+(\w+)/
 async function check(sql, signal) {
   const { data, etag } = await call("POST", path("sql", "check"), { body: { sql }, signal });
   return { ...data, etag, problem: data.problem && new Problem(400, data.problem) };
-}
-
-function Preview({ preview }) {
-  if (preview.busy) return html`<${Panel} title="Preview"><${Empty}>Running…<//><//>`;
-  if (preview.problem) return html`<${Panel} title="Preview"><${Failure} error=${preview.problem} /><//>`;
-  const { columns, rows, of } = preview;
-  return html`<${Panel} title="Preview">
-    <p class="muted">${counted(rows.length, "row")} over the newest ${Object.entries(of).map(([stream, tuples]) => `${count(tuples)} tuples of ${stream}`).join(" and ") || "tuples"}.</p>
-    ${rows.length > 0 && html`<div class="scroll" tabindex="0" role="group" aria-label="Preview"><table class="rows" id="preview"><thead><tr>${columns.map(({ name }) => html`<th key=${name} scope="col">${name}</th>`)}</tr></thead>
-      <tbody>${rows.map((row, index) => html`<tr key=${index}>${columns.map(({ name }) => html`<td key=${name}>${cell(row[name])}</td>`)}</tr>`)}</tbody></table></div>`}<//>`;
 }
 
 /** What \`apply --prune\` of a file would do. */

@@ -94,7 +94,7 @@ function Drawing({ graph, held, at, choice, zoom, select, selectEdge, open, setM
   const [focus, setFocus] = useState(null);
   const [room, setRoom] = useState(1000);
   useLayoutEffect(() => {
-    const watch = new ResizeObserver(() => setRoom(box.current.clientWidth));
+    const watch = new ResizeObserver(([{ contentRect }]) => setRoom(contentRect.width));
     watch.observe(box.current);
     return () => watch.disconnect();
   }, []);
@@ -136,7 +136,7 @@ function Drawing({ graph, held, at, choice, zoom, select, selectEdge, open, setM
     <svg width=${positions.width * scale} height=${positions.height * scale} viewBox=${`0 0 ${positions.width} ${positions.height}`} role="group" aria-label="Graph of the component">
       <g class="edges">${graph.edges.map((edge) => html`<${Edge} key=${edge.id} edge=${edge} line=${positions.edges.get(edge.id)} held=${isHeld(edge, held)}
         chosen=${choice?.id === edge.id} faded=${at && edge.from !== at && edge.to !== at} select=${() => selectEdge(edge.id)} into=${graph.nodes.get(edge.to)} />`)}</g>
-      ${[...graph.nodes.values()].map((node) => html`<g key=${node.id} data-id=${node.id} class=${`node is-${node.type} ${isBad(node) || (node.type === "feed" && held.has(node.id)) ? "is-bad" : ""} ${node.id === at ? "is-chosen" : ""}`}
+      ${[...graph.nodes.values()].map((node) => html`<g key=${node.id} data-id=${node.id} class=${`node is-${node.type} ${isTrouble(node, held) ? "is-bad" : ""} ${node.id === at ? "is-chosen" : ""}`}
         transform=${`translate(${positions.nodes.get(node.id).x - node.width / 2},${positions.nodes.get(node.id).y - node.height / 2})`}
         role="button" tabindex=${node.id === first ? 0 : -1} aria-pressed=${String(node.id === at)} aria-label=${spoken(node, held)}
         onClick=${() => (setFocus(node.id), select(node.id))}
@@ -153,10 +153,12 @@ function Edge({ edge, line, held, chosen: isChosen, faded, select, into }) {
   const tuples = inputs.reduce((sum, input) => sum + input.queue_tuples, 0);
   const register = into.type === "operator" && into.item.inputs.length > 1 && inputs.length === 1 ? inputs[0].register_us : null;
   const words = `${edge.from} to ${edge.to}: ${held ? "an operator waits for it" : `${count(tuples)} queued`}`;
-  return html`<g class=${`edge-group ${faded ? "is-faded" : ""} ${isChosen ? "is-chosen" : ""}`} role="button" tabindex="-1" aria-label=${words} onClick=${select} data-edge=${edge.id}>
+  return html`<g class=${`edge-group edge-line ${faded ? "is-faded" : ""} ${isChosen ? "is-chosen" : ""}`} role="button" tabindex="-1" aria-label=${words} onClick=${select} data-edge=${edge.id}>
     <title>${words}${register !== null ? `, register ${iso(register)}` : ""}</title>
     <path class="grip" d=${line.path} />
     <path class=${`edge ${held ? "is-held" : ""} ${tuples ? "is-queued" : ""}`} d=${line.path} style=${{ strokeWidth: width(tuples) + (held ? 1 : 0) }} />
+  </g>
+  <g class="edge-group" aria-hidden="true">
     ${register !== null && html`<text class=${`register ${held ? "bad" : ""}`} x=${line.end.x - 5} y=${line.end.y - 4 - width(tuples) / 2} text-anchor="end">${clock(register, null, 1)}</text>`}
     ${tuples > 0 && html`<text class="queue" x=${line.begin.x + 6} y=${line.begin.y + (Math.abs(line.end.y - line.begin.y) < 14 ? width(tuples) / 2 + 11 : -4 - width(tuples) / 2)}>${count(tuples)}</text>`}
   </g>`;
@@ -164,17 +166,25 @@ function Edge({ edge, line, held, chosen: isChosen, faded, select, into }) {
 
 const short = (text, letters) => (text.length > letters ? `${text.slice(0, letters - 1)}…` : text);
 
-/** The content of a box: its name, and a line of numbers. */
+/** The lines of a box: its name and one or two of numbers, as long as there is room. */
+function shown(node, held) {
+  const [title, ...numbers] = WORDS[node.type](node.item, held, node).filter(Boolean);
+  return [short(title, isTrouble(node, held) ? 18 : 20), ...numbers.map((text) => short(text, 24))];
+}
+
+const isTrouble = (node, held) => isBad(node) || (node.type === "feed" && held.has(node.id));
+
 function Box({ node, held }) {
-  const { type, item, width: wide, height } = node;
-  const [title, below, third] = WORDS[type](item, held, node);
-  const bad = isBad(node) || (type === "feed" && held.has(node.id));
+  const { type, width: wide, height } = node;
+  const [title, below, third] = shown(node, held);
+  const bad = isTrouble(node, held);
+  // The space at the end of each line keeps their words apart where they are read as one text.
   return html`
     <rect class="shape" width=${wide} height=${height} rx=${type === "result" || type === "feed" ? height / 2 : 5} />
     ${bad && html`<path class="warning-shape" transform=${`translate(${wide - 20},7)`} d="M6 .8 11.6 11H.4z" />`}
-    <text class="name" x="12" y=${third ? 17 : height / 2 - 3}>${short(title, bad ? 18 : 20)}</text>
-    <text class="numbers" x="12" y=${third ? 31 : height / 2 + 12}>${short(below, 24)}</text>
-    ${third && html`<text class=${`numbers ${bad ? "bad" : ""}`} x="12" y="45">${short(third, 24)}</text>`}`;
+    <text class="name" x="12" y=${third ? 17 : height / 2 - 3}>${`${title} `}</text>
+    <text class="numbers" x="12" y=${third ? 31 : height / 2 + 12}>${`${below} `}</text>
+    ${third && html`<text class=${`numbers ${bad ? "bad" : ""}`} x="12" y="45">${third}</text>`}`;
 }
 
 const waitWords = (operator) => (waitsLong(operator) ? `waits ${span(world.value.at_us - waitingSince(operator))}` : "");
@@ -197,7 +207,9 @@ const WORDS = {
 const named = (feed) => (/^[0-9a-f]{32}$/.test(feed) ? `feed ${feed.slice(0, 8)}` : feed);
 const feedName = (stream) => (stream.feeds.length === 1 ? named(stream.feeds[0].feed) : stream.feeds.length ? `${stream.feeds.length} feeds` : "no feed");
 
-/** A box in words. */
+/** A box in words: what it shows, and its whole name if that is longer. */
 function spoken(node, held) {
-  return `${node.type} ${WORDS[node.type](node.item, held, node).filter(Boolean).join(", ")}`;
+  const lines = shown(node, held);
+  const [title] = WORDS[node.type](node.item, held, node);
+  return `${node.type} ${lines.join(" ")}${lines[0] === title ? "" : `, ${title}`}`;
 }

@@ -138,7 +138,7 @@ function ChartOf({ query }) {
 }
 
 function TimeOf({ query }) {
-  useCall(`millrace why ${query.name}`, path("queries", query.name, "time"));
+  useCall(`millrace stream show ${query.reads_streams[0] ?? query.name}`, path("streams"));
   return html`<${TimePanel} query=${query} />`;
 }
 

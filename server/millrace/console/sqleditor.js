@@ -46,6 +46,7 @@ export function makeEditor(holder, text, { change, apply }) {
         lineNumbers(), highlightActiveLineGutter(), highlightSpecialChars(), history(), drawSelection(), bracketMatching(), closeBrackets(), highlightActiveLine(), lintGutter(),
         sql({ dialect: DIALECT }).language.extension, syntaxHighlighting(COLOURS), THEME,
         autocompletion({ override: [complete], activateOnTypingDelay: 120 }),
+        EditorView.domEventHandlers({ beforeinput: replaceSelection }),
         EditorView.contentAttributes.of({ "aria-label": "SQL" }),
         // Tab leaves the editor unless there is something to complete: the keyboard must not be caught.
         keymap.of([{ key: "Mod-Enter", run: () => (apply(), true) }, { key: "Tab", run: acceptCompletion }, ...closeBracketsKeymap, ...completionKeymap, ...defaultKeymap, ...historyKeymap]),
@@ -68,6 +69,14 @@ export function makeEditor(holder, text, { change, apply }) {
       view.dispatch(setDiagnostics(view.state, found));
     },
   };
+}
+
+/** Typing over a selection: Chromium would keep its colour as a style attribute, which the page's policy forbids. */
+function replaceSelection(event, view) {
+  if (event.inputType !== "insertText" || !event.data || view.composing || view.state.selection.main.empty) return false;
+  event.preventDefault();
+  view.dispatch(view.state.replaceSelection(event.data), { userEvent: "input.type", scrollIntoView: true });
+  return true;
 }
 
 /** What the server offers at the cursor. */

@@ -128,9 +128,9 @@ export function LateLedger({ ledger }) {
   const columns = [
     { key: "disorder", name: "Disorder", number: true, of: (row) => row.disorder_us, show: (row) => html`${span(row.disorder_us)}${row === present ? html` <span class="muted">(present)</span>` : ""}` },
     { key: "kept", name: "On time", number: true, of: kept, show: (row) => `${(kept(row) * 100).toFixed(2)} %` },
-    { key: "bar", name: "", wide: true, show: (row) => html`<progress max="1" value=${kept(row)} aria-label=${`on time with ${span(row.disorder_us)}`}></progress>` },
+    { key: "bar", name: "Share", wide: true, show: (row) => html`<progress max="1" value=${kept(row)} aria-label=${`on time with ${span(row.disorder_us)}`}></progress>` },
     { key: "late", name: "Late", number: true, of: (row) => row.late, show: (row) => count(row.late) },
-    { key: "set", name: "", show: (row) => row !== present && html`<${Button} kind="quiet" onClick=${() => ask(runSql(`ALTER STREAM ${ledger.stream} SET (disorder = '${row.disorder_us} microseconds')`, `Disorder of ${ledger.stream}`))}>Set…<//>` },
+    { key: "set", name: "Change", show: (row) => row !== present && html`<${Button} kind="quiet" onClick=${() => ask(runSql(`ALTER STREAM ${ledger.stream} SET (disorder = '${row.disorder_us} microseconds')`, `Disorder of ${ledger.stream}`))}>Set…<//>` },
   ];
   return html`<${Panel} title=${`Late ledger of ${ledger.stream}`}>
     <p>${!ledger.tuples ? "No tuples yet." : present && present.late === 0 ? `All ${count(ledger.tuples)} tuples were on time.`
