@@ -204,8 +204,9 @@ def test_a_wrong_token_is_refused(chromium, tmp_path):
 def test_a_link_logs_in_once(chromium, tmp_path):
     with World(tmp_path, guarded=True) as world, browser.screen(chromium, world.url) as page:
         done = world.command("console", "--no-open")
-        link = re.search(r"http://\S+/console/login\?code=\S+", done.stdout + done.stderr).group()
-        page.page.goto(link)
+        link = re.search(r"http://\S+/console/login\?code=\S+", done.stdout + done.stderr)
+        assert link
+        page.page.goto(link[0])
         page.see("live", ".status")
         assert "code=" not in page.page.url
         page.quiet()

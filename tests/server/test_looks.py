@@ -1,5 +1,7 @@
 """What a person looks at: advice, trials, and statements that are checked while they are written."""
 
+from typing import Any
+
 from millrace.cli.doctor import look
 from millrace.observe.advice import advise
 from millrace.protocol.admin.data import from_data, to_data
@@ -41,7 +43,7 @@ async def test_the_advice_is_what_the_doctor_prints(daemon):
         "queries/q/why",
         "queries/broken/why",
     )
-    answers = Answers({path: (await ask(daemon, "GET", path))[2] for path in paths})
+    answers: Any = Answers({path: (await ask(daemon, "GET", path))[2] for path in paths})
     expected = [to_data(one) for one in advise(look(answers))]
     assert [one for one in advice if one["code"] != "clock"] == [one for one in expected if one["code"] != "clock"]
     assert any(one["about"] == "broken" and one["try"] == "millrace query resume broken" for one in advice)

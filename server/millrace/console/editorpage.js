@@ -26,7 +26,7 @@ export function EditorPage({ name }) {
   useEffect(() => {
     let gone = false;
     import("./sqleditor.js").then(({ makeEditor }) => {
-      if (gone) return;
+      if (gone || !holder.current) return;
       editor.current = makeEditor(holder.current, sql, { change: setSql, apply: () => document.getElementById("apply").click() });
     });
     return () => {

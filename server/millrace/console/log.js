@@ -40,7 +40,7 @@ export function LogOf({ name }) {
 }
 
 function LinesOf({ name }) {
-  const { data } = useAnswer(() => get(path("log")), [name], 10);
-  const lines = (data ?? []).filter((line) => Object.values(line).some((value) => String(value).split(/[^\w.-]+/).includes(name)));
+  const { data } = useAnswer(() => get(`${path("log")}?about=${encodeURIComponent(name)}`), [name], 10);
+  const lines = data ?? [];
   return html`<${Panel} title="Log">${lines.length ? html`<${LogTable} label=${`Log lines about ${name}`} lines=${lines.slice(-20).reverse()} />` : html`<${Empty}>No log line names ${name}.<//>`}<//>`;
 }
