@@ -164,6 +164,13 @@ def test_a_query_is_replaced_from_the_editor(screen, world):
     assert [name for name, *_ in fields] == ["line", "tickets", "dearest"]
 
 
+def test_late_tuples_are_dots_on_the_axis_of_time(screen):
+    screen.open("queries/speeds/time")
+    screen.until(".axis circle.late")
+    screen.until(".axis path.mark")
+    screen.see("would have kept|were on time", ".panel")
+
+
 def test_the_editor_completes(screen):
     screen.open("editor")
     typed(screen, "SELECT * FROM tra")

@@ -62,6 +62,8 @@ def take(page: Screen, world: World, scheme: str) -> None:
     picture("chart")
     page.open("queries/speeds/time")
     page.until(".axis rect.open")
+    page.until(".axis circle.late")
+    page.until("#ledger")
     picture("time")
     page.open("components/trams")
     page.page.locator("#strategy").select_option("chain")

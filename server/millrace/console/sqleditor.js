@@ -43,7 +43,7 @@ export function makeEditor(holder, text, { change, apply }) {
     state: EditorState.create({
       doc: text,
       extensions: [
-        lineNumbers(), highlightActiveLineGutter(), highlightSpecialChars(), history(), drawSelection(), bracketMatching(), closeBrackets(), highlightActiveLine(), lintGutter(),
+        lineNumbers(), highlightActiveLineGutter(), highlightSpecialChars(), history(), drawSelection(), bracketMatching(), closeBrackets(), highlightActiveLine(), lintGutter(), EditorView.lineWrapping,
         sql({ dialect: DIALECT }).language.extension, syntaxHighlighting(COLOURS), THEME,
         autocompletion({ override: [complete], activateOnTypingDelay: 120 }),
         EditorView.domEventHandlers({ beforeinput: replaceSelection }),

@@ -125,6 +125,8 @@ export function LateLedger({ ledger }) {
   const kept = (row) => (ledger.tuples ? 1 - row.late / ledger.tuples : 1);
   const enough = ledger.disorders.find((row) => kept(row) >= 0.99 && row.disorder_us > ledger.disorder_us);
   const present = ledger.disorders.find((row) => row.disorder_us === ledger.disorder_us);
+  // Of several that keep as many, the smallest.
+  const rows = ledger.disorders.filter((row, index, all) => row === present || row.late !== all[index - 1]?.late);
   const columns = [
     { key: "disorder", name: "Disorder", number: true, of: (row) => row.disorder_us, show: (row) => html`${span(row.disorder_us)}${row === present ? html` <span class="muted">(present)</span>` : ""}` },
     { key: "kept", name: "On time", number: true, of: kept, show: (row) => `${(kept(row) * 100).toFixed(2)} %` },
@@ -135,7 +137,7 @@ export function LateLedger({ ledger }) {
   return html`<${Panel} title=${`Late ledger of ${ledger.stream}`}>
     <p>${!ledger.tuples ? "No tuples yet." : present && present.late === 0 ? `All ${count(ledger.tuples)} tuples were on time.`
       : enough ? `${span(enough.disorder_us)} would have kept ${(kept(enough) * 100).toFixed(1)} %${ledger.queries.length ? `, at ${span(enough.disorder_us - ledger.disorder_us)} more latency for ${ledger.queries.join(", ")}` : ""}.` : `${counted(present?.late ?? 0, "tuple")} of ${count(ledger.tuples)} were late.`}</p>
-    <${Table} id="ledger" label="Late ledger" columns=${columns} rows=${ledger.disorders} />
+    <${Table} id="ledger" label="Late ledger" columns=${columns} rows=${rows} rowKey=${(row) => row.disorder_us} />
     <p class="muted">Counted from ${iso(ledger.since_us)} to ${iso(ledger.until_us)}.</p>
   <//>`;
 }
