@@ -30,7 +30,7 @@ def playwright() -> Any:
         from playwright.sync_api import sync_playwright
     except ImportError:
         return _missing("Playwright is not installed")
-    return sync_playwright if CHROMIUM else _missing("there is no Chromium")
+    return sync_playwright if CHROMIUM else _missing("Chromium is missing")
 
 
 def _missing(what: str) -> Any:
@@ -93,7 +93,7 @@ def browser() -> Iterator[Any]:
 
 @contextmanager
 def screen(running: Any, url: str, **options: Any) -> Iterator[Screen]:
-    """A page in a window of its own: no cookies, and this colour scheme."""
+    """A page in a separate window: no cookies, and this colour scheme."""
     context = running.new_context(**{"viewport": SIZE, "color_scheme": "light", "reduced_motion": "reduce", **options})
     try:
         yield Screen(context.new_page(), url)

@@ -1,4 +1,4 @@
-"""Every screen against a real server: what it shows, what it changes, and what axe-core finds."""
+"""Every screen against a real server: its content, its changes, and the findings of axe-core."""
 
 import json
 import re

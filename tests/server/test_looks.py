@@ -68,7 +68,7 @@ async def check(daemon, sql):
 
 @served(SQL)
 async def test_statements_are_checked_while_they_are_written(daemon):
-    """Each beginning of a text is an answer, and the whole text is planned as a dry run plans it."""
+    """Each unfinished text has an answer, and the whole text is planned as a dry run plans it."""
     text = "CREATE QUERY r AS SELECT k, count(*) AS n FROM s GROUP BY k"
     for end in range(len(text)):
         answer, _ = await check(daemon, text[:end])

@@ -398,7 +398,7 @@ class SqlView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultView:
-    """Why statements cannot be applied; the place is that of an error in their text."""
+    """Why statements cannot be applied, and where their text has an error."""
 
     code: str
     detail: str
