@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from millrace.engine import shadow
 from millrace.engine.engine import Engine
@@ -12,6 +16,7 @@ from millrace.engine.events import (
     AddQuery,
     AddStream,
     Change,
+    CommandBody,
     DropQuery,
     DropStream,
     InsertOperator,
@@ -26,7 +31,9 @@ from millrace.engine.plan import StreamDefinition
 from millrace.protocol import Refuse
 from millrace.protocol.admin.changes import FateView, PartsView
 from millrace.protocol.admin.operators import RowView
+from tests.depth import examples
 from tests.engine.graphs import Bench, V, compare, external, figure_4, give_tv, path, plan, refusal, select, union
+from tests.engine.test_growing import CHOICES, World
 from tests.engine.test_replacing import counting, having
 from tests.engine.test_saving import busy_bench
 
@@ -161,3 +168,37 @@ def test_a_plan_on_a_snapshot_is_of_its_moment() -> None:
     bench.do(DropQuery("q"))
     assert shadow.plan(snapshot, commands) == expected
     assert shadow.plan(snapshot, commands) == expected
+
+
+def outcome(engine: Engine, commands: Sequence[CommandBody]) -> str | None:
+    """The first refusal of commands on a shadow."""
+    try:
+        for command in commands:
+            engine.carry_out(command)
+    except Refuse as refused:
+        return f"{refused.code}: {refused.text}"
+    return None
+
+
+SOME = st.lists(CHOICES.filter(lambda choice: choice[0] != "several"), min_size=1, max_size=3)
+
+
+@settings(max_examples=examples(200))
+@given(st.booleans(), st.lists(CHOICES, min_size=3, max_size=10), SOME)
+def test_a_part_of_a_shadow_refuses_what_all_of_it_does(share: bool, choices: list[Any], group: list[Any]) -> None:
+    world = World(share=share)
+    for choice in choices:
+        world.choose(*choice)
+    commands = [body for choice in group if (body := world.command(*choice)) is not None]
+    snapshot = shadow.Snapshot.of(world.engine)
+    part = snapshot.shadow(vars(shadow)["_mentioned"](commands))
+    assert outcome(part, commands) == outcome(snapshot.shadow(), commands)
+
+
+def test_a_shadow_for_one_query_has_what_it_shares_and_reads_and_what_reads_it() -> None:
+    world = World(share=True)
+    for name, read in (("p", "s1"), ("q", "s1"), ("below", "q"), ("other", "s2"), ("beside", "s2"), ("low", "below")):
+        world.obey(world.planned(f"CREATE QUERY {name} AS SELECT a FROM {read} WHERE a = {3 if name < 'r' else 4}"))
+    part = shadow.Snapshot.of(world.engine).shadow({"q"})
+    assert [*part.queries_by_name] == ["p", "q", "below", "low"]
+    assert [*part.streams_by_name] == ["s1"]

@@ -9,17 +9,18 @@ while the engine runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from millrace.engine import events as e
 from millrace.engine import streams
 from millrace.engine.faults import ask_quietly
 from millrace.engine.graph.graph import GraphDecisions
 from millrace.engine.graph.rewire import adding, pausing, sharing
-from millrace.engine.plan import QueryPlan, StreamDefinition
+from millrace.engine.plan import QueryPlan, StreamDefinition, origin_of
 from millrace.engine.scheduler.component import Component
 from millrace.operators.fork.fork import Fork
 from millrace.operators.frame.operator import Operator
@@ -88,19 +89,29 @@ class Snapshot:
             engine.last_id,
         )  # fmt: skip
 
-    def shadow(self) -> Engine:
-        """An engine with the same streams, queries, strategies, break points, weights and pauses, and no tuple."""
+    def shadow(self, names: Collection[str] | None = None) -> Engine:
+        """An engine with the same streams, queries, strategies, break points, weights and pauses, and no tuple. With
+        names: as much of it as changes about the streams and queries of these names may depend on."""
         engine = self.empty()
-        queries, shared = {query.sink: query for query in self.queries}, self._shared()
+        queries = self.queries if names is None else self._related(names)
+        sinks, shared = {query.sink: query for query in queries}, self._shared(queries)
+        streams_read = {stream for query in queries for stream in query.plan.reads_streams}
+        read = {*streams_read, *(origin_of(stream) or stream for stream in streams_read), *(names or ())}
+        owned = {operator for query in queries for operator in (*query.operators, query.sink)}
+        there = []
         for operator in self.operators.values():
             if isinstance(operator, Source):
-                streams.make(engine, self.streams[operator.stream])
-            elif isinstance(operator, Sink):
-                adding.make(engine, queries[operator].plan, saved=shared[operator])
+                if names is None or operator.stream in read:
+                    streams.make(engine, self.streams[operator.stream])
+                    there.append(operator)
+            elif operator in owned:
+                there.append(operator)
+                if isinstance(operator, Sink):
+                    adding.make(engine, sinks[operator].plan, saved=shared[operator])
         engine.fresh.clear()
         engine.expendable = True
         engine.last_id = self.last_id
-        twins = dict(zip(self.operators.values(), engine.graph.operators.values(), strict=True))
+        twins = dict(zip(there, engine.graph.operators.values(), strict=True))
         for operator, twin in twins.items():
             if type(operator).decision is not Operator.decision:
                 decision = ask_quietly(operator.decision, None)
@@ -108,7 +119,7 @@ class Snapshot:
                     twin.decide(decision)
             if not isinstance(operator, Sink):
                 twin.output.inherit_progress(*operator.output.progress())
-        for query in self.queries:
+        for query in queries:
             mine = engine.queries_by_name[query.plan.name]
             if query.paused is not None:
                 pausing.leave(engine, mine, query.paused)
@@ -116,11 +127,32 @@ class Snapshot:
         engine.graph.decide(self.graph, twins)
         return engine
 
-    def _shared(self) -> dict[Sink, dict[str, str]]:
+    def _related(self, names: Collection[str]) -> list[_Query]:
+        """The queries of these names and all that read them, directly or not; all that these read; and the queries that
+        share operators with any of them."""
+        by_name = {query.plan.name: query for query in self.queries}
+        readers: dict[str, list[str]] = {}
+        owners: dict[Operator, list[str]] = {}
+        for name, query in by_name.items():
+            for read in query.plan.reads_queries:
+                readers.setdefault(read, []).append(name)
+            for operator in query.operators:
+                owners.setdefault(operator, []).append(name)
+        below = _reachable([name for name in names if name in by_name], lambda name: readers.get(name, ()))
+        related = _reachable(
+            below,
+            lambda name: (
+                *by_name[name].plan.reads_queries,
+                *(other for operator in by_name[name].operators for other in owners[operator]),
+            ),
+        )
+        return [query for name, query in by_name.items() if name in related]
+
+    def _shared(self, queries: Sequence[_Query]) -> dict[Sink, dict[str, str]]:
         """By query, the operators that it has from others, by node."""
         names = {operator: name for name, operator in self.operators.items()}
         firsts: dict[Operator, Sink] = {}
-        for query in self.queries:
+        for query in queries:
             for operator in query.operators:
                 firsts.setdefault(operator, query.sink)
         return {
@@ -129,8 +161,18 @@ class Snapshot:
                 for node, operator in zip(query.plan.nodes, query.operators, strict=True)
                 if firsts[operator] is not query.sink
             }
-            for query in self.queries
+            for query in queries
         }
+
+
+def _reachable(names: Iterable[str], following: Callable[[str], Iterable[str]]) -> dict[str, None]:
+    found = dict.fromkeys(names)
+    todo = list(found)
+    while todo:
+        new = [name for name in following(todo.pop()) if name not in found]
+        found |= dict.fromkeys(new)
+        todo += new
+    return found
 
 
 class _Query(NamedTuple):
@@ -152,10 +194,10 @@ def _remembers(operator: Operator) -> bool:
 
 
 @contextmanager
-def cast(snapshot: Snapshot) -> Iterator[Engine]:
+def cast(snapshot: Snapshot, names: Collection[str] | None = None) -> Iterator[Engine]:
     """A shadow, taken apart after use. Left to the cyclic collector, it would occupy memory for long, and a collection
     would stop all threads while it examines it."""
-    shadow = snapshot.shadow()
+    shadow = snapshot.shadow(names)
     try:
         yield shadow
     finally:
@@ -165,9 +207,31 @@ def cast(snapshot: Snapshot) -> Iterator[Engine]:
 
 def check(snapshot: Snapshot, commands: Sequence[CommandBody]) -> None:
     """Refuse what cannot be obeyed as a whole."""
-    with cast(snapshot) as shadow:
+    with cast(snapshot, _mentioned(commands)) as shadow:
         for command in commands:
             shadow.carry_out(command)
+
+
+def _mentioned(commands: Iterable[CommandBody]) -> set[str] | None:
+    """The streams and queries that commands are about, or read; None if they may depend on any."""
+    names: set[str] = set()
+    for command in commands:
+        match command:
+            case e.AddQuery(plan) | e.ReplaceQuery(plan):
+                names |= {plan.name, *plan.reads_streams, *plan.reads_queries}
+            case e.DropQuery(name) | e.PauseQuery(name) | e.ResumeQuery(name) | e.UnshareQuery(name):
+                names.add(name)
+            case e.SetOrder(name):
+                names.add(name)
+            case e.RenameQuery(name, to):
+                names |= {name, to}
+            case e.SetQueue(name) | e.RemoveOperator(name) | e.ReplaceOperator(name) | e.InsertOperator(name):
+                names.add(name.partition(".")[0])
+            case e.AddStream(stream):
+                names.add(stream.name)
+            case _:
+                return None
+    return names
 
 
 def plan(snapshot: Snapshot, commands: Sequence[CommandBody]) -> PlanView:

@@ -8,7 +8,7 @@ refuse the whole. Their effects follow, and everything is written down, if there
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,18 +20,27 @@ from millrace.access.callers import ANYONE, Caller
 from millrace.access.needs import check_text, visible
 from millrace.access.roles import WHOLE, Action
 from millrace.changes.change import Change, ChangeLabel, Planned
+from millrace.changes.create_query import CreateQuery
 from millrace.changes.decisions import ComponentDecisions, Decisions, about_queries, decided_of, named
 from millrace.changes.drop_query import DropQuery
 from millrace.changes.edits import RowChoice
 from millrace.changes.effects import AddOutlet, AlterFeeds, Effect, FollowStream, ForgetStream
+from millrace.changes.insert_operator import InsertOperator
 from millrace.changes.ledger import Applied, Ledger, row_of
 from millrace.changes.names import formerly
+from millrace.changes.pause_query import PauseQuery
 from millrace.changes.pruning import prune
+from millrace.changes.remove_operator import RemoveOperator
 from millrace.changes.rename_query import RenameQuery
+from millrace.changes.replace_operator import ReplaceOperator
+from millrace.changes.resume_query import ResumeQuery
+from millrace.changes.set_order import SetOrder
+from millrace.changes.set_queue import SetQueue
 from millrace.changes.set_strategy import SetStrategy
 from millrace.changes.state import ControlState, StreamDefaults
 from millrace.changes.statements import STRICT, Draft, Terms, draft, outcome
 from millrace.changes.table import change_of
+from millrace.changes.unshare_query import UnshareQuery
 from millrace.engine import events, shadow, views
 from millrace.engine.engine import Engine
 from millrace.engine.events import CommandBody
@@ -56,7 +65,8 @@ from millrace.run.sinks import Sinks
 from millrace.run.temporary import Temporaries
 from millrace.run.timers import Timers
 from millrace.sql import Catalog as Definitions
-from millrace.sql import CreateQuery, Insert, Inspection, explain, parse, plan_all
+from millrace.sql import CreateQuery as NewQuery
+from millrace.sql import Insert, Inspection, explain, parse, plan_all
 from millrace.sql import Planned as Step
 from millrace.sql.completion import Completion, complete
 from millrace.sql.limits import KNOWN
@@ -79,6 +89,11 @@ Check = Callable[[], Awaitable[None]]
 SOME: Final = ChangeLabel("statements")
 # The characters of a statement in the log: a definition, mostly.
 STATEMENT_SHOWN: Final = 1_000
+# Changes that depend only on the queries that they mention, and on what these read or share.
+ABOUT_QUERIES: Final = (
+    *(CreateQuery, DropQuery, RenameQuery, PauseQuery, ResumeQuery, UnshareQuery, SetOrder, SetQueue),
+    *(InsertOperator, RemoveOperator, ReplaceOperator),
+)
 # The author of changes that no client asks for.
 SERVER: Final = "the server"
 
@@ -692,7 +707,7 @@ class Catalog:
         plan = plans.plan(statement)
         if plan is not None:
             try:
-                await self._load_step(CreateQuery(with_id(plan, number)), statement)
+                await self._load_step(NewQuery(with_id(plan, number)), statement)
             except Refuse as error:
                 plans.refused(statement, error.text)
             else:
@@ -700,7 +715,7 @@ class Catalog:
         try:
             text = draft(statement, replace(self.state, limits=KNOWN))
             for step, _ in text.statements:
-                renewed = CreateQuery(plans.renew(statement, step.plan)) if isinstance(step, CreateQuery) else step
+                renewed = NewQuery(plans.renew(statement, step.plan)) if isinstance(step, NewQuery) else step
                 await self._load_step(identified(renewed, number), statement)
         except Refuse as error:
             raise Refuse(
@@ -791,7 +806,7 @@ def _plan_on_shadow(
     """Plan changes on an engine without tuples, which obeys each before the next is planned. Those of a text have their
     step."""
     plans: list[Planned] = []
-    with shadow.cast(snapshot) as engine:
+    with shadow.cast(snapshot, _mentioned([change for change, _ in changes], state.definitions)) as engine:
         for number, (change, given) in enumerate(changes, 1):
             try:
                 change = change.resolved(state.definitions)
@@ -811,6 +826,27 @@ def _plan_on_shadow(
     if not plans:
         raise _nothing_left()
     return plans
+
+
+def _mentioned(changes: Sequence[Change], known: Definitions) -> set[str] | None:
+    """The streams and queries whose names are in changes: all that these are about, or read, are among them. None if
+    they may depend on any."""
+    if not all(isinstance(change, ABOUT_QUERIES) for change in changes):
+        return None
+    text = "\n".join(text for change in changes for text in _texts(change.record())).lower()
+    numbers = {number for change in changes for number in change.ids.values()}  # whatever they are called now
+    objects = [*known.streams.values(), *known.queries.values()]
+    return {one.name for one in objects if one.id in numbers or one.name.lower() in text}
+
+
+def _texts(value: object) -> Iterator[str]:
+    """The texts in data."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from (text for part in value.values() for text in _texts(part))
+    elif isinstance(value, list):
+        yield from (text for part in value for text in _texts(part))
 
 
 def _nothing_left() -> Refuse:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
+from operator import attrgetter, lt
 from typing import Final, NamedTuple, TypeVar
 
 from millrace.engine.scheduler.component import Component
@@ -35,6 +36,7 @@ from millrace.protocol import Refuse
 from millrace.values.eventtime import MIN_TIME
 
 DEFAULT: Final = Strategy()
+NAME: Final = attrgetter("name")
 
 _Decision = TypeVar("_Decision")
 # The operators that a component lists by their kind, in their order.
@@ -173,7 +175,7 @@ class Graph:
         for operator, name in names.items():
             operator.name = name
         self._rename_forks(names)
-        self.operators = {operator.name: operator for operator in operators}
+        self.operators = dict(zip(map(NAME, operators), operators, strict=True))
         for one in gone:
             if not isinstance(one, Sink):
                 del self._producers[id(one.output)]
@@ -336,22 +338,25 @@ class Graph:
         )
 
     def decide(self, decisions: GraphDecisions, twins: Mapping[Operator, Operator]) -> None:
-        """Take over what was decided of another graph, whose operators have `twins` here."""
+        """Take over what was decided of another graph, of whose operators all, or some, have `twins` here."""
         known = dict(twins)
         for operator, (fork, name) in decisions.forks.items():
-            if twins[operator] in self.forks:
+            if operator in twins and twins[operator] in self.forks:
                 known[fork] = mine = self.forks[twins[operator]]
                 mine.name = name
         for operator, (fork, name, turn) in decisions.resting.items():
-            known[fork] = self.rest(twins[operator], name, turn)
+            if operator in twins:
+                known[fork] = self.rest(twins[operator], name, turn)
         for first, (name, strategy, weight) in decisions.components.items():
-            component = self.component_of(twins[first])
-            component.name, component.strategy, component.weight = name, strategy, weight
-        self.strategies = {known[one]: strategy for one, strategy in decisions.strategies.items()}
-        self.breaks = dict.fromkeys(known[one] for one in decisions.breaks)
+            if first in twins:
+                component = self.component_of(twins[first])
+                component.name, component.strategy, component.weight = name, strategy, weight
+        self.strategies = {known[one]: strategy for one, strategy in decisions.strategies.items() if one in known}
+        self.breaks = dict.fromkeys(known[one] for one in decisions.breaks if one in known)
         self.links = {
             known[one]: replace(link, segment=known.get(link.segment, known[one]))
             for one, link in decisions.links.items()
+            if one in known
         }
         self.rewire()
 
@@ -749,9 +754,8 @@ class Graph:
         else:
             preds = tuple(self._pred(reader) for reader in operator.inputs)
             readers = tuple(self._scheduled(operator))
-            sinks = tuple(
-                consumer for reader in operator.output.readers if isinstance(consumer := self._consumers[reader], Sink)
-            )
+            all_readers = operator.output.readers
+            sinks = () if len(readers) == len(all_readers) else tuple(self._sinks_of(all_readers))
             succs = self._succs(operator, readers)
             operator.output.entries = self._entries(operator, readers)
             self._note_break(operator)
@@ -762,6 +766,9 @@ class Graph:
         leaves = encore not in moves
         link = self.links.get(operator) if strategy.kind is StrategyKind.CHAIN else None
         return Row(operator, preds, succs, readers, sinks, role, strategy, moves, leaves, self._leaps(operator), link)
+
+    def _sinks_of(self, readers: Iterable[Inlet]) -> Iterator[Sink]:
+        return (consumer for reader in readers if isinstance(consumer := self._consumers[reader], Sink))
 
     def _note_break(self, operator: Operator) -> None:
         broken = self.broken(operator)
@@ -802,11 +809,11 @@ class Graph:
             self._broken.pop(operator, None)
         self._component_of |= dict.fromkeys(touched.new, home)
         if touched.sorts:
-            place = {operator: position for position, operator in enumerate(self.operators.values())}
+            place = dict(zip(self.operators.values(), range(len(self.operators)), strict=True))
             touched.operators = dict.fromkeys(sorted((*touched.operators, *touched.new), key=place.__getitem__))
             for operator in touched.operators:
                 if len(operator.output.readers) > 1:
-                    operator.output.readers.sort(key=lambda reader: self._place_of(reader, place))
+                    self._sort(operator.output.readers, place)
         self._refork([one for one in touched.operators if not isinstance(one, Sink)], home)
         return True
 
@@ -820,9 +827,15 @@ class Graph:
             self._broken.pop(source, None)
         return True
 
-    def _place_of(self, reader: Inlet, place: Mapping[Operator, int]) -> tuple[int, int]:
-        consumer = self._consumers[reader]
-        return place[consumer], consumer.inputs.index(reader) if len(consumer.inputs) > 1 else 0
+    def _sort(self, readers: list[Inlet], place: Mapping[Operator, int]) -> None:
+        """Let readers stand in the order of their operators and inputs; most do already, and there may be thousands."""
+        places = [place[self._consumers[reader]] for reader in readers]
+        if all(map(lt, places, islice(places, 1, None))):
+            return
+        if len(set(places)) == len(places):
+            readers[:] = [readers[at] for at in sorted(range(len(places)), key=places.__getitem__)]
+        else:
+            readers.sort(key=lambda reader: (place[one := self._consumers[reader]], one.inputs.index(reader)))
 
     def _is_connected(self, operators: Sequence[Operator]) -> bool:
         """Whether there is a path from the first of these to each other one."""
