@@ -434,6 +434,7 @@ class Engine:
         }
 
     def queries(self) -> list[QueryView]:
+        self.graph.settle()
         return [views.query(self, query) for query in self.queries_by_name.values()]
 
     def query_states(self) -> dict[str, str]:

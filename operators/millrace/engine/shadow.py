@@ -98,7 +98,7 @@ class Snapshot:
         streams_read = {stream for query in queries for stream in query.plan.reads_streams}
         read = {*streams_read, *(origin_of(stream) or stream for stream in streams_read), *(names or ())}
         owned = {operator for query in queries for operator in (*query.operators, query.sink)}
-        there = []
+        there: list[Operator] = []
         for operator in self.operators.values():
             if isinstance(operator, Source):
                 if names is None or operator.stream in read:

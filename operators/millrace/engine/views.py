@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 # Bytes of queued tuples are counted up to here: four times `most_queued_bytes`, which bounds the time of one look.
 SHOWN_BYTES: Final = 2**30
+# The tuples and microseconds of an operator that has not been measured.
+NO_COST: Final = (0, 0.0)
 # Groups of a stream that are listed.
 SHOWN_GROUPS: Final = 100
 
@@ -176,8 +178,7 @@ def groups(found: Stream) -> list[GroupView]:
 
 
 def query(engine: Engine, query: Query, **served: Any) -> QueryView:
-    """A query; `served` has the fields that a server knows of it."""
-    engine.graph.settle()
+    """A query; `served` has the fields that a server knows of it. The caller has settled the graph."""
     plan, entries = query.plan, engine.entries(query)
     return QueryView(
         name=plan.name,
@@ -347,12 +348,13 @@ def operators_in_pieces(engine: Engine, size: int, now_us: int | None = None) ->
     readers = _readers_by_source(engine)
     everything = engine.graph.all_operators()
     for start in range(0, len(everything), size):
+        engine.graph.settle()
+        clock_us = max(now_us or 0, engine.clock.now_us)
+        homes = engine.graph.homes()
         yield [
-            operator(
-                engine, listed, readers.get(listed) or [query.plan.name for query in engine.owners(listed)], now_us
-            )
+            operator(engine, listed, homes[listed], readers.get(listed), clock_us)
             for listed in everything[start : start + size]
-            if engine.graph.has(listed)
+            if listed in homes
         ]
 
 
@@ -360,7 +362,9 @@ def operator_named(engine: Engine, name: str, now_us: int | None = None) -> Oper
     """One operator, or a fork, without a look at all the others; a shared one by any of its names."""
     named = engine.named(name) if engine.knows(name) else engine.graph.operator(name)
     readers = _readers_by_source(engine).get(named) if isinstance(named, Source) else None
-    return operator(engine, named, readers or [query.plan.name for query in engine.owners(named)], now_us)
+    engine.graph.settle()
+    home = engine.graph.component_of(named)
+    return operator(engine, named, home, readers, max(now_us or 0, engine.clock.now_us))
 
 
 class _Unknown:
@@ -384,64 +388,75 @@ class _Unknown:
         return None
 
 
-def operator(engine: Engine, subject: Operator, queries: list[str], now_us: int | None = None) -> OperatorView:
-    engine.graph.settle()
-    now_us = max(now_us or 0, engine.clock.now_us)
-    return ask_quietly(partial(_operator, engine, subject, queries, now_us, subject), None) or _operator(
-        engine, subject, queries, now_us, _Unknown()
-    )
+def operator(
+    engine: Engine, subject: Operator, home: Component, queries: list[str] | None, now_us: int
+) -> OperatorView:
+    """An operator of a component, and of these queries or of its owners. The caller has settled the graph."""
+    try:
+        return _operator(engine, subject, home, queries, now_us, subject)
+    except Exception:  # an operator that raises
+        return _operator(engine, subject, home, queries, now_us, _Unknown())
 
 
-def _operator(engine: Engine, operator: Operator, queries: list[str], now_us: int, answers: Any) -> OperatorView:
+def _operator(
+    engine: Engine, operator: Operator, home: Component, queries: list[str] | None, now_us: int, answers: Any
+) -> OperatorView:
+    graph, counts, output = engine.graph, operator.counts, operator.output
     waiting = isinstance(operator, IdleWaiting)
     registers = answers.registers() if waiting else None
-    busy = engine.costs.get(operator, (0, 0.0))
-    plans = [query.plan for query in engine.owners(operator) if query.plan.edits]
-    edit = next((edit for plan in plans if (edit := editing.edited(plan, operator.name)) is not None), None)
-    component = engine.graph.component_of(operator)
-    row = component.table.get(operator)
-    reads = [engine.graph.producer(reader).name for reader in operator.inputs]
+    owners = engine.owners(operator)
+    edit = next(
+        (edit for query in owners if query.plan.edits and (edit := editing.edited(query.plan, operator.name))), None
+    )
+    row = home.table.get(operator)
+    reads: list[str] = []
+    queues: list[str] = []
+    inputs: list[InputView] = []
+    for position, reader in enumerate(operator.inputs):
+        name = graph.producer(reader).name
+        reads.append(name)
+        queues.append(reader.edge.kind if isinstance(reader, QueueInlet) else "append")
+        inputs.append(
+            InputView(
+                from_=name,
+                queue_tuples=answers.queue_tuples(position),
+                peak_queue_tuples=reader.peak,
+                skipped=reader.missed,
+                idle_wait_us=idle_us(operator, position, now_us) if waiting else 0,
+                register_us=None if registers is None else time_or_none(registers[position]),
+                queue=queue_of(reader, engine.clock.now_us) if answers is operator else None,
+            )
+        )
     return OperatorView(
         name=operator.name,
         kind=operator.kind,
-        queries=queries,
-        component=component.name,
+        queries=queries or [query.plan.name for query in owners],
+        component=home.name,
         strategy=None if row is None else str(row.strategy),
-        break_=None if isinstance(operator, Fork | Sink) else engine.graph.broken(operator),
+        break_=None if isinstance(operator, Fork | Sink) else graph.broken(operator),
         chain=None if row is None or row.link is None else row.link.view(),
         reads=reads,
-        queues=[reader.edge.kind if isinstance(reader, QueueInlet) else "append" for reader in operator.inputs],
-        input_tuples=operator.counts.input_tuples,
-        output_tuples=operator.counts.output_tuples,
-        executions=operator.counts.executions,
+        queues=queues,
+        input_tuples=counts.input_tuples,
+        output_tuples=counts.output_tuples,
+        executions=counts.executions,
         superseded=answers.superseded,
         shed=answers.shed,
         inserted=edit is not None and edit.change == "insert",
         where=None if edit is None else edit.where,
         sample=None if edit is None or edit.spec is None else edit.spec.edits().share,
-        filtered=0 if isinstance(operator, Sink) else operator.output.left_out,
-        errors=operator.counts.errors,
-        last_error=operator.counts.last_error,
-        busy_us=busy[1],
-        inputs=[
-            InputView(
-                from_=reads[position],
-                queue_tuples=answers.queue_tuples(position),
-                peak_queue_tuples=reader.peak,
-                skipped=reader.missed,
-                idle_wait_us=idle_us(operator, position, now_us) if waiting else 0,
-                register_us=time_or_none(registers[position]) if registers is not None else None,
-                queue=queue_of(reader, engine.clock.now_us) if answers is operator else None,
-            )
-            for position, reader in enumerate(operator.inputs)
-        ],
+        filtered=0 if isinstance(operator, Sink) else output.left_out,
+        errors=counts.errors,
+        last_error=counts.last_error,
+        busy_us=engine.costs.get(operator, NO_COST)[1],
+        inputs=inputs,
         waits=waiting,
-        blocked=isinstance(operator, IdleWaiting) and answers.blocked(),
+        blocked=waiting and answers.blocked(),
         state_tuples=answers.state_tuples,
         state_bytes=answers.state_bytes,
         join=_join(answers.numbers()) if isinstance(operator, OrderSwitching) else None,
         aggregate=None if (kept := answers.kept()) is None else AggregateView(**kept),
-        low_water_us=time_or_none(operator.output.promise),
+        low_water_us=time_or_none(output.promise),
     )
 
 

@@ -65,6 +65,7 @@ class Schema:
     # Built on first use.
     _names: tuple[str, ...] | None = field(default=None, init=False, compare=False, repr=False)
     _places: dict[str, int] | None = field(default=None, init=False, compare=False, repr=False)
+    _data: list[list[object]] | None = field(default=None, init=False, compare=False, repr=False)
 
     @staticmethod
     def of(**fields: Type | str) -> Schema:
@@ -115,8 +116,12 @@ class Schema:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def to_data(self) -> list[list[object]]:
-        """As lists, for the wire: `[[name, type, nullable], ...]`."""
-        return [[field.name, field.type.value, field.nullable] for field in self.fields]
+        """As lists, for the wire: `[[name, type, nullable], ...]`. They are the same ones each time."""
+        if self._data is None:
+            data: list[list[object]] = [[field.name, field.type.value, field.nullable] for field in self.fields]
+            object.__setattr__(self, "_data", data)
+            return data
+        return self._data
 
     @staticmethod
     def from_data(data: Sequence[Sequence[object]]) -> Schema:

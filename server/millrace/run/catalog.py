@@ -835,8 +835,8 @@ def _mentioned(changes: Sequence[Change], known: Definitions) -> set[str] | None
         return None
     text = "\n".join(text for change in changes for text in _texts(change.record())).lower()
     numbers = {number for change in changes for number in change.ids.values()}  # whatever they are called now
-    objects = [*known.streams.values(), *known.queries.values()]
-    return {one.name for one in objects if one.id in numbers or one.name.lower() in text}
+    ids = {name: one.id for name, one in known.streams.items()} | {name: one.id for name, one in known.queries.items()}
+    return {name for name, number in ids.items() if number in numbers or name.lower() in text}
 
 
 def _texts(value: object) -> Iterator[str]:

@@ -424,17 +424,22 @@ class Daemon:
 
     def queries(self) -> list[QueryView]:
         """The engine's queries, with who reads them."""
-        return [query for name in self.engine.queries_by_name if (query := self.query(name)) is not None]
+        self.engine.graph.settle()
+        return [query for name in self.engine.queries_by_name if (query := self._query(name)) is not None]
 
     def query(self, name: str) -> QueryView | None:
         """One of them; None if there is none of this name."""
-        outlet = self.runner.outlets.get(name)
-        if outlet is None or name not in self.engine.queries_by_name:
+        self.engine.graph.settle()
+        return self._query(name)
+
+    def _query(self, name: str) -> QueryView | None:
+        outlet, found = self.runner.outlets.get(name), self.engine.queries_by_name.get(name)
+        if outlet is None or found is None:
             return None
         reader = slow_reader(outlet, self.engine.withheld()) if outlet.backpressure else None
         return views.query(
             self.engine,
-            self.engine.query(name),
+            found,
             history=outlet.history,
             next_sequence=outlet.next_sequence,
             oldest_sequence=outlet.oldest_retained,

@@ -408,6 +408,11 @@ class Graph:
         self._connect()
         return operator in self._component_of
 
+    def homes(self) -> Mapping[Operator, Component]:
+        """By operator or fork, the component that it is in now; their tables are derived."""
+        self.derive()
+        return self._component_of
+
     def component_of(self, operator: Operator) -> Component:
         """The component that an operator is in; its table may not have been derived yet."""
         self._connect()

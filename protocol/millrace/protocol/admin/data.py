@@ -71,14 +71,12 @@ class _Shape(NamedTuple):
     inner     by key, the views in its value
     reads     the key and the field of each value that is read
     optional  the keys that may be missing: an older server does not send them
-    sparse    the keys that may be left out, and the value that each has then
     """
 
     write: Callable[[Any], dict[str, Any]]
     inner: Mapping[str, _Inner]
     reads: Sequence[tuple[str, str]]
     optional: frozenset[str]
-    sparse: Sequence[tuple[str, object]]
 
 
 _SHAPES: Final[dict[type, _Shape]] = {}
@@ -101,15 +99,46 @@ def _shape_of(view: type) -> _Shape:
         name for name, field in found.items() if field.default is not MISSING or field.default_factory is not MISSING
     )
     left_out = [(name, field.metadata[ABSENT]) for name, field in found.items() if ABSENT in field.metadata]
-    return _Shape(_writer(names), inner, reads, optional, left_out)
+    write = _writer(names, inner)
+    return _Shape(_leaving_out(write, left_out) if left_out else write, inner, reads, optional)
 
 
-def _writer(names: Mapping[str, str]) -> Callable[[Any], dict[str, Any]]:
-    """A function from a view to an object: by key, the name of a field. A loop would take three times as long, and
-    lists have thousands of views."""
-    entries = ", ".join(f"{key!r}: view.{name}" for key, name in names.items())
-    write: Callable[[Any], dict[str, Any]] = eval(f"lambda view: {{{entries}}}")
+def _writer(names: Mapping[str, str], inner: Mapping[str, _Inner]) -> Callable[[Any], dict[str, Any]]:
+    """A function from a view to an object: by key, the name of a field. Loops would take three times as long, and lists
+    have thousands of views."""
+    writers: dict[str, Any] = {}
+    entries = []
+    for number, (key, name) in enumerate(names.items()):
+        value = f"view.{name}"
+        if key in inner:
+            writers[f"write{number}"] = _shape(inner[key].view).write
+            value = _written(inner[key], f"write{number}", value)
+        entries.append(f"{key!r}: {value}")
+    write: Callable[[Any], dict[str, Any]] = eval(f"lambda view: {{{', '.join(entries)}}}", writers)
     return write
+
+
+def _written(inner: _Inner, write: str, value: str) -> str:
+    """The expression that writes the views in a value. Mostly there is none."""
+    each = f"None if part is None else {write}(part)"
+    if inner.by_name:
+        found = f"{{name: {write}(part) for name, part in value.items()}}"
+    else:
+        found = f"[{each} for part in value]" if inner.many else f"{write}(value)"
+    return f"({found} if (value := {value}) else value)"
+
+
+def _leaving_out(write: Callable[[Any], dict[str, Any]], sparse: Sequence[tuple[str, object]]) -> Any:
+    """The same without the keys that have these values."""
+
+    def written(view: Any) -> dict[str, Any]:
+        data = write(view)
+        for name, absent in sparse:
+            if data[name] is absent:
+                del data[name]
+        return data
+
+    return written
 
 
 def _key(field: Field[Any]) -> str:
@@ -130,15 +159,7 @@ def _inner(annotation: Any) -> _Inner | None:
 
 def to_data(view: Any) -> dict[str, Any]:
     """The JSON object of a view."""
-    shape = _shape(type(view))
-    data = shape.write(view)
-    for name, inner in shape.inner.items():
-        if value := data[name]:  # mostly there is none
-            data[name] = _each(inner, value, to_data)
-    for name, absent in shape.sparse:
-        if data[name] is absent:
-            del data[name]
-    return data
+    return _shape(type(view)).write(view)
 
 
 def to_body(request: Any) -> dict[str, Any]:
