@@ -35,6 +35,9 @@ _ZEROS: Final = bytes(2**20)
 _DIRECT_BYTES: Final = 2**20
 _LARGE: Final = 2**16
 _BLOCK: Final = 4_096
+# While so large a part of a file is worked on, the system reads as many bytes of what follows.
+_AHEAD_FROM: Final = 2**20
+_AHEAD_BYTES: Final = 2**22
 
 
 class File(Protocol):
@@ -148,6 +151,8 @@ class RealFile:
         data = os.pread(self._handle, size, offset)
         while len(data) < size and (more := os.pread(self._handle, size - len(data), offset + len(data))):
             data += more
+        if size >= _AHEAD_FROM and sys.platform != "darwin":
+            os.posix_fadvise(self._handle, offset + size, _AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
         return data
 
     def sync(self) -> None:

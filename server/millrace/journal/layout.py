@@ -196,7 +196,8 @@ def _record(chunk: bytes, at: int, seed: int, lsn: int, offset: int) -> Record |
     end = at + RECORD_BYTES + length
     if found != lsn or synced >= lsn or end > len(chunk):
         return None
-    if crc != google_crc32c.extend(seed, chunk[at + _CRC.size : end]):
+    covered = np.frombuffer(chunk, np.uint8, end - at - _CRC.size, at + _CRC.size)  # not copied
+    if crc != google_crc32c.extend(seed, covered):
         return None
     return Record(lsn, chunk[at + RECORD_BYTES : end], synced, time_us, offset + RECORD_BYTES + length)
 
