@@ -83,7 +83,7 @@ def test_a_row_that_differs_fails(data: Path, tmp_path: Path) -> None:
         first = next(records(file.fileno(), offset, path.stat().st_size))
         batch = read_batch(first, head.schema)
     other = Batch(batch.schema, batch.ts + 1, batch.columns, batch.valid, batch.arrival)
-    path.write_bytes(write_head(head) + write_record(first.first, other, first.since_us))
+    path.write_bytes(b"".join([write_head(head), *write_record(first.first, other, first.since_us)]))
     done = millrace("replay", "--data-dir", str(copy))
     text = "rows of the replay differ from those that the server delivered: see the table above"
     assert (done.returncode, done.stderr) == (1, f"millrace: {text}\n")

@@ -89,7 +89,7 @@ class Recording:
             folder.mkdir(parents=True)
             first, batch = batches[0]
             data = write_head(Head(f"history-{query}", batch.schema, first, None, 0))
-            data += b"".join(write_record(sequence, rows, 0) for sequence, rows in batches)
+            data += b"".join(part for sequence, rows in batches for part in write_record(sequence, rows, 0))
             (folder / name_of(first)).write_bytes(data)
 
     def close(self) -> None:

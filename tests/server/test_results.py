@@ -366,16 +366,17 @@ def test_a_dropped_query_leaves_no_files(tmp_path):
 def test_a_write_that_fails_is_retried_and_loses_nothing(tmp_path, monkeypatch, code):
     rng = random.Random(code)
     results, log = made(tmp_path)
-    pwrite, fails = os.pwrite, [False]
+    pwritev, fails = os.pwritev, [False]
 
-    def flaky(handle, data, offset):
+    def flaky(handle, buffers, offset):
         if fails[0]:
             if rng.random() < 0.5:
-                pwrite(handle, bytes(data)[: rng.randrange(len(data))], offset)
+                data = b"".join(buffers)
+                pwritev(handle, [data[: rng.randrange(len(data))]], offset)
             raise OSError(code, os.strerror(code))
-        return pwrite(handle, data, offset)
+        return pwritev(handle, buffers, offset)
 
-    monkeypatch.setattr(os, "pwrite", flaky)
+    monkeypatch.setattr(os, "pwritev", flaky)
     first = 0
     for _ in range(60):
         count = rng.randrange(1, 30)
@@ -682,15 +683,15 @@ def test_rows_that_no_retention_keeps_wait_for_a_reader_that_holds_them(tmp_path
 def test_a_disk_that_takes_nothing_makes_feeds_wait(tmp_path, monkeypatch):
     monkeypatch.setattr(results_module, "LEAST_PAUSE_SECONDS", 0.001)
     monkeypatch.setattr(results_module, "MOST_PAUSE_SECONDS", 0.01)
-    pwrite = os.pwrite
+    pwritev = os.pwritev
 
-    def full(handle, data, offset):
+    def full(handle, buffers, offset):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     async def play():
         query = Query(tmp_path, waiting_bytes=20_000)
         hand, _ = query.subscribe(room=10**9)
-        monkeypatch.setattr(os, "pwrite", full)
+        monkeypatch.setattr(os, "pwritev", full)
         while not query.pressed:
             query.emit(10)
         slowest = query.outlet.slowest
@@ -699,7 +700,7 @@ def test_a_disk_that_takes_nothing_makes_feeds_wait(tmp_path, monkeypatch):
         done = asyncio.ensure_future(query.results.sync())
         await until(lambda: query.results.trouble is not None)
         assert "No space left on device" in query.results.problems()[0]
-        monkeypatch.setattr(os, "pwrite", pwrite)
+        monkeypatch.setattr(os, "pwritev", pwritev)
         await done
         await until(lambda: query.pressed[-1] is Backpressure.NONE)
         assert query.results.problems() == []

@@ -1,7 +1,7 @@
-"""Saved state in parts, so that arrays of gigabytes are written without a copy.
+"""Values in parts, so that their arrays are written without a copy.
 
-Rule: the parts together are the bytes of `saving.pack`, which packs every value inside out: each tuple, array and
-operator copies all that is in it. A process that saves a state that way needs several times its memory.
+Rule: the parts together are the bytes of `saving.pack`, which packs every value inside out: each tuple and each array
+copies all that is in it.
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from millrace.journal.disk import settle
+from millrace.engine.saved_parts import Part
+from millrace.journal.disk import RealFile, settle
 from millrace.protocol import Schema
 from millrace.protocol.words import counted
 from millrace.store.rowfiles import (
@@ -204,13 +205,14 @@ class ResultLog:
             for record in records(handle, file.entry(sequence), file.size):
                 if record.first + record.rows > sequence:
                     rest = read_batch(record, file.head.schema).slice(0, sequence - record.first)
-                    data = write_record(record.first, rest, record.since_us) if len(rest) else b""
-                    _write_at(handle, data, record.offset)
-                    os.ftruncate(handle, record.offset + len(data))
+                    end = record.offset
+                    if len(rest):
+                        end += _write_at(handle, write_record(record.first, rest, record.since_us), record.offset)
+                    os.ftruncate(handle, end)
                     os.fsync(handle)
-                    self._results.disk_bytes -= file.size - record.offset - len(data)
+                    self._results.disk_bytes -= file.size - end
                     file.cut(record)
-                    file.size, file.following = record.offset + len(data), sequence
+                    file.size, file.following = end, sequence
                     return
         finally:
             os.close(handle)
@@ -364,14 +366,14 @@ class ResultLog:
             file = self._file_for(first, since_us, generation)
             if file is None:
                 continue
-            data = write_record(first, batch, since_us)
+            record = write_record(first, batch, since_us)
             offset = file.size
             handle = self._open_handle(file)
             self._unsynced = True
-            _write_at(handle, data, offset)
+            size = _write_at(handle, record, offset)
             with self._results.lock:
                 if self._generation == generation:
-                    self._written(file, first, len(batch), since_us, offset, len(data))
+                    self._written(file, first, len(batch), since_us, offset, size)
 
     def _next_parts(self) -> tuple[int, int, Batch, int] | None:
         """The rows of the next record, which stay among those that wait."""
@@ -419,7 +421,7 @@ class ResultLog:
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         handle = os.open(path, flags, 0o600)
         try:
-            _write_at(handle, data, 0)
+            _write_at(handle, [data], 0)
             self._sync_folder(self._folder)
         except BaseException:
             os.close(handle)
@@ -598,8 +600,7 @@ class ResultLog:
             os.close(handle)
 
 
-def _write_at(handle: int, data: bytes, offset: int) -> None:
-    view = memoryview(data)
-    while view:
-        written = os.pwrite(handle, view, offset)
-        view, offset = view[written:], offset + written
+def _write_at(handle: int, parts: list[Part], offset: int) -> int:
+    """Write all of them, one after the other; their size."""
+    RealFile(handle).write_at(offset, parts)
+    return sum(map(len, parts))

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from millrace.engine.saved_parts import Part, pack_parts
 from millrace.engine.saving import pack, unpack
 from millrace.protocol import MillraceError, Schema
 from millrace.values.batch import Batch, Int64s, constant_int64
@@ -106,11 +107,15 @@ def read_head(handle: int, path: Path) -> tuple[Head, int] | None:
     return Head(history, Schema.from_data(schema), first, before, since_us), _HEAD.size + length
 
 
-def write_record(sequence: int, batch: Batch, since_us: int) -> bytes:
-    payload = pack([_times(batch.ts), list(batch.columns), list(batch.valid), _times(batch.arrival)])
-    checked = _CHECKED.pack(len(payload), sequence, len(batch), since_us)
-    checksum = zlib.crc32(payload, zlib.crc32(checked))
-    return _RECORD.pack(len(payload), checksum, sequence, len(batch), since_us) + payload
+def write_record(sequence: int, batch: Batch, since_us: int) -> list[Part]:
+    """The parts of a record, which share memory with the batch."""
+    columns = [_times(batch.ts), list(batch.columns), list(batch.valid), _times(batch.arrival)]
+    parts = pack_parts(columns)
+    size = sum(map(len, parts))
+    checksum = zlib.crc32(_CHECKED.pack(size, sequence, len(batch), since_us))
+    for part in parts:
+        checksum = zlib.crc32(part, checksum)
+    return [_RECORD.pack(size, checksum, sequence, len(batch), since_us), *parts]
 
 
 def read_batch(record: Record, schema: Schema) -> Batch:
