@@ -74,7 +74,7 @@ BENCHMARKS: Mapping[str, Callable[[], list[Figure]]] = {
     "durability-disk": lambda: durability.disk(5_000_000),
     "durability-groups": lambda: durability.groups(1_000_000),
     "durability-follower": lambda: durability.following(2_000_000, 60),
-    "durability-pauses": lambda: durability.pauses(16_000_000, 5),
+    "durability-pauses": lambda: durability.pauses(20_000_000, 5),
     "ets-order": lambda: ets.order_on_demand(2_000),
     "ets-feeds": lambda: ets.many_feeds(100, 100),
     "changing": lambda: changing.one_change(1_000),

@@ -20,6 +20,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from millrace.client import AsyncClient, RowBatch
+from millrace.engine import saving
+from millrace.journal.checkpoints import Checkpoints
 from millrace.run.daemon import Daemon
 from millrace.run.durability import Durability
 from tests.disk.calls import Recording
@@ -56,7 +58,7 @@ class Moment:
 
 def save_here(self: Durability, lsn: int) -> int:
     """What a child process does, in the process that is recorded."""
-    self._checkpoints.write_state(lsn, *self._daemon.engine.save_parts())
+    self._checkpoints.write_state(lsn, self._daemon.engine.save_apart)
     return os.posix_spawn("/bin/true", ["true"], os.environ)
 
 
@@ -72,6 +74,8 @@ def record(path: Path, random: Random, moments: int, monkeypatch: pytest.MonkeyP
 
     with monkeypatch.context() as patch, Recording(path, disk, random, before) as recording:
         patch.setattr(Durability, "_fork", save_here)
+        patch.setattr(saving, "APART_BYTES", 8)
+        patch.setattr(Checkpoints, "chunk_bytes", 16)
         asyncio.run(_play(path, promised, random))
     recording.check()
     return random.sample(found, min(moments, len(found)))

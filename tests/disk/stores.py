@@ -127,6 +127,7 @@ class Server:
     def __init__(self, world: World) -> None:
         self.world, self.random = world, world.random
         self.checkpoints = Checkpoints(world.folder)
+        self.checkpoints.chunk_bytes = 64  # type: ignore[misc]
         self.keeping = Keeping(self.checkpoints, parse_keep("none"))
         self.now_us = 1_000_000
         self.lives: list[int] = []
@@ -155,6 +156,8 @@ class Server:
         self.checkpoints.prepare()
         self.keeping.load()
         self.lives = [] if found is None else list(found.control["lives"])
+        if found is not None:
+            assert bytes(found.state.get(0)) == self.state(), "the state of a checkpoint"
         self.recorded = self.emitted
         self._open_results()
         self._open_sinks({} if found is None else found.control["positions"])
@@ -318,7 +321,7 @@ class Server:
             return
         control = {"form": FORM, "lives": list(self.lives), "at_us": self.now_us}
         try:
-            self.checkpoints.write_state(lsn, b"state" * self.random.randrange(300))
+            self.checkpoints.write_state(lsn, lambda put: b"state" * put(memoryview(self.state())))
             control["positions"] = self.make_durable()
             self.checkpoints.write_control(lsn, control)
         except (OSError, pa.ArrowException):
@@ -328,6 +331,10 @@ class Server:
             return
         self.keeping.add(lsn, self.now_us)
         self.journal.trim(self.keeping.tidy(self.journal.segments, self.now_us))
+
+    def state(self) -> bytes:
+        """The state of the engine: an array that grows, and whose end changes."""
+        return b"".join(b"%4d" % life for life in self.lives) + b"%d rows" % len(self.lives)
 
     def make_durable(self) -> dict[str, Any]:
         """As `Daemon.make_durable`."""

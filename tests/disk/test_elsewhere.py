@@ -352,11 +352,17 @@ def fills_at(machine: Machine, at: int) -> bool:
     return bool(faults)
 
 
+def state_array(lsn: int) -> bytes:
+    """An array of the state: most of it does not change."""
+    return bytes(range(200)) + b"%d" % lsn
+
+
 class SmallServer:
     """A journal and its checkpoints; the state after a record is its number."""
 
     def __init__(self, folder: Path) -> None:
         self.checkpoints = Checkpoints(folder)
+        self.checkpoints.chunk_bytes = 64  # type: ignore[misc]
         complete = self.checkpoints.complete()
         self.journal = Journal.open(
             RealDisk(folder / JOURNAL_FOLDER),
@@ -382,7 +388,7 @@ class SmallServer:
         if lsn in self.checkpoints.complete():
             return
         try:
-            self.checkpoints.write_state(lsn, b"%d" % lsn)
+            self.checkpoints.write_state(lsn, lambda put: b"%d" % (lsn + put(memoryview(state_array(lsn)))))
             self.checkpoints.write_control(lsn, {"form": FORM, "at_us": 1})
         except OSError:
             self.checkpoints.discard(lsn)
@@ -393,7 +399,8 @@ class SmallServer:
     def check(self) -> None:
         complete = self.checkpoints.complete()
         for lsn in complete:
-            assert self.checkpoints.read(lsn).state == b"%d" % lsn
+            state = self.checkpoints.read(lsn).state
+            assert (state.body, bytes(state.get(0))) == (b"%d" % lsn, state_array(lsn))
         assert self.journal.first_lsn <= complete[-1] + 1
         records = [data for _, data in self.journal.read(complete[-1] + 1)]
         assert records == [b"record %d" % lsn + bytes(100) for lsn in range(complete[-1] + 1, self.journal.next_lsn)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import tracemalloc
 from collections import deque
 from typing import Any
@@ -81,7 +82,7 @@ def test_the_parts_together_are_the_bytes(large: int, visited: int, monkeypatch:
 
     check()
     engine = busy_bench().engine
-    assert b"".join(engine.save_parts()) == engine.save()
+    assert b"".join(saved_parts.pack_parts(saving.collect(engine))) == engine.save()
 
 
 def test_parts_copy_no_large_array() -> None:
@@ -103,6 +104,30 @@ def test_a_restored_engine_gives_the_same_effects_to_the_byte() -> None:
         theirs = other.step(1_000 + turn, events, budget=7)
         assert mine == theirs
         assert bench.engine.save() == other.save()
+
+
+def test_a_state_with_its_arrays_apart_is_the_same_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saving, "APART_BYTES", 8)
+    bench = busy_bench()
+    arrays: list[bytes] = []
+
+    def put(data: memoryview) -> int:
+        arrays.append(bytes(data))
+        return len(arrays) - 1
+
+    body = bench.engine.save_apart(put)
+    assert len(arrays) > 10
+    assert Engine.restore(saving.SavedState(body, arrays.__getitem__)).save() == bench.engine.save()
+
+
+def test_a_full_disk_is_not_a_fault_of_an_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saving, "APART_BYTES", 8)
+
+    def put(_: memoryview) -> int:
+        raise OSError(errno.ENOSPC, "full")
+
+    with pytest.raises(OSError, match="full"):
+        busy_bench().engine.save_apart(put)
 
 
 def test_a_source_keeps_the_clocking_that_it_was_given() -> None:

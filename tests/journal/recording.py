@@ -69,7 +69,7 @@ class Recording:
 
     def checkpoint(self) -> int:
         lsn = self.journal.next_lsn - 1
-        self.checkpoints.write_state(lsn, *self.engine.save_parts())
+        self.checkpoints.write_state(lsn, self.engine.save_apart)
         self.checkpoints.write_control(
             lsn,
             {

@@ -55,16 +55,13 @@ class World:
             assert answer.refused is None, answer.refused
         self.engine.step(0, [FeedOpened("a", "main"), FeedOpened("b", "main")])
         self.marks = Marks(self.engine)
-        self.keep(self.journal.next_lsn - 1, self.engine.save())
+        self.checkpoints.write_state(self.journal.next_lsn - 1, self.engine.save_apart)
+        self.complete_at(self.journal.next_lsn - 1)
         self.follower: Follower | None = None
         self.new_follower()
 
     def open(self) -> Journal:
         return Journal.open(self.disk, segment_bytes=SEGMENT_BYTES, server_id=b"0" * 16, now_us=lambda: 1)
-
-    def keep(self, lsn: int, state: bytes) -> None:
-        self.checkpoints.write_state(lsn, state)
-        self.complete_at(lsn)
 
     def complete_at(self, lsn: int) -> None:
         self.checkpoints.write_control(lsn, {"form": FORM, "server": b"0" * 16})

@@ -97,7 +97,7 @@ def made(folder: Path, lsns: range) -> Checkpoints:
     found = Checkpoints(folder)
     found.folder.mkdir()
     for lsn in lsns:
-        found.write_state(lsn, b"x" * 100)
+        found.write_state(lsn, lambda _: b"x" * 100)
         found.write_control(lsn, {"form": 1, "at_us": 1_000 * lsn})
     return found
 
@@ -109,10 +109,11 @@ def test_checkpoints_go_from_the_disk(tmp_path: Path) -> None:
     segments = [Segment(1, 1_000, 0)]
     assert keeping.tidy(segments, 55_000) == 31  # 30 is not later than 35 ms
     assert checkpoints.complete() == [30, 40, 50]
+    dropped = checkpoints.written_bytes(30)
     assert keeping.make_room(segments) == 41
     assert keeping.make_room(segments) is None
     assert checkpoints.complete() == [40, 50]
-    assert keeping.dropped_bytes == checkpoints.bytes(40)
+    assert keeping.dropped_bytes == dropped
 
 
 def test_a_full_disk_takes_the_past_before_anything_waits(tmp_path: Path) -> None:

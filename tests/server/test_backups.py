@@ -71,7 +71,7 @@ def test_a_saved_state_that_is_not_complete_is_left_out(made, tmp_path):
     shutil.copytree(image, data)
     checkpoints = Checkpoints(data)
     newest = checkpoints.complete()[-1]
-    checkpoints.write_state(newest + 1, b"saved by the follower")
+    checkpoints.write_state(newest + 1, lambda _: b"saved by the follower")
     (checkpoints.folder / f"{newest + 2:020}.state.part1").write_bytes(b"being saved")
     made_of_it = make_backup(data, tmp_path / "backup", 1_000_000)
     assert made_of_it.checkpoint == newest

@@ -83,22 +83,22 @@ def damage_checkpoints(folder, _):
 
 def make_newer_checkpoint(folder, _):
     path = newest(folder, "control")
-    path.write_bytes(_MAGIC[:-1] + b"2" + path.read_bytes()[len(_MAGIC) :])
+    path.write_bytes(_MAGIC[:-1] + b"3" + path.read_bytes()[len(_MAGIC) :])
 
 
 def make_newer_records(folder, _):
     found = Checkpoints(folder)
     lsn = found.complete()[-1]
-    _write(newest(folder, "control"), pack({**found.read(lsn).control, "form": FORM + 1}))
+    _write(newest(folder, "control"), [pack({**found.read(lsn).control, "form": FORM + 1})])
 
 
 def make_control_of_unknown_things(folder, _):
-    _write(newest(folder, "control"), b"\xc7\x01\x7f\x00" * 3)
+    _write(newest(folder, "control"), [b"\xc7\x01\x7f\x00" * 3])
 
 
 def make_unknown_state(folder, _):
-    for path in (folder / "checkpoints").glob("*.state"):
-        _write(path, pack({"format": 10_000}))
+    for lsn in Checkpoints(folder).complete():
+        Checkpoints(folder).write_state(lsn, lambda _: pack({"format": 10_000}))
 
 
 def make_newer_segment(folder, _):
@@ -156,7 +156,7 @@ BAD = {
     ),
     "a checkpoint of a newer version": Bad(
         make_newer_checkpoint,
-        r"{data}/checkpoints/\d+.control was written by a newer Millrace \(checkpoint form 2, this one reads 1\): "
+        r"{data}/checkpoints/\d+.control was written by a newer Millrace \(checkpoint form 3, this one reads 2\): "
         "start that version, or use another data directory",
     ),
     "records of a newer version": Bad(

@@ -35,7 +35,7 @@ from millrace.engine.plan import QueryPlan
 from millrace.engine.producers import PRODUCERS_KEPT, PRODUCERS_KEPT_US
 from millrace.engine.queries import Query
 from millrace.engine.rollback import Before
-from millrace.engine.saved_parts import Part, pack_parts
+from millrace.engine.saving import SavedState
 from millrace.engine.scheduler import deciding, turns
 from millrace.engine.scheduler.chain import Chains
 from millrace.engine.scheduler.component import Stopwatch
@@ -480,17 +480,17 @@ class Engine:
         self.graph.settle()
         return saving.save(self)
 
-    def save_parts(self) -> list[Part]:
-        """The same bytes in parts, which must be written before the next step."""
+    def save_apart(self, put: saving.Put) -> bytes:
+        """The same without its large arrays, which go to `put` one after the other."""
         self.graph.settle()
-        return pack_parts(saving.collect(self))
+        return saving.save_apart(self, put)
 
     @staticmethod
-    def restore(data: bytes, *, stopwatch: Stopwatch | None = None, trace: bool = False) -> Engine:
+    def restore(data: bytes | SavedState, *, stopwatch: Stopwatch | None = None, trace: bool = False) -> Engine:
         """An engine that continues exactly where the saved one was."""
         return saving.restore(data, stopwatch=stopwatch, trace=trace)
 
-    def become(self, data: bytes) -> None:
+    def become(self, data: bytes | SavedState) -> None:
         """Continue exactly where the saved engine was, whatever this one was before."""
         saving.restore(data, stopwatch=self.stopwatch, trace=self.trace, into=self)
 

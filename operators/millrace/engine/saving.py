@@ -5,15 +5,18 @@ states by `save`.
 The form is msgpack with a few extensions, never pickle: reading a file must not be able to run anything. `VERSION`
 changes with the form of the whole; what one kind of operator saves has its own version (`Layout`), and the version
 before it is read, too.
+A state is one piece, or a body and large arrays that are saved apart from it (`save_apart`). Arrays that have not
+changed since the checkpoint before have the same bytes then, and need not be written again.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import astuple, fields, is_dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgpack
 import numpy as np
@@ -51,41 +54,76 @@ LIMITS: Final = (
 # No operator has been saved before.
 NOTHING: Final[Mapping[Operator, list[Any]]] = {}
 
-TUPLE, _OBJECT, _ENUM, ARRAY, _OBJECTS, TEXTS = range(1, 7)
+TUPLE, _OBJECT, _ENUM, ARRAY, _OBJECTS, TEXTS, _APART = range(1, 8)
+
+# An array with so many bytes is saved apart from what contains it, if the saved state may have several pieces.
+APART_BYTES: Final = 1 << 14
+
+# Keeps the bytes of a large array, and returns the number by which they are found again.
+Put = Callable[[memoryview], int]
+Get = Callable[[int], bytes | memoryview]
+
+
+class SavedState(NamedTuple):
+    """A state with its large arrays apart from it."""
+
+    body: bytes
+    get: Get
+
+
+def no_array(number: int) -> bytes:
+    """Of a state in one piece."""
+    raise Refuse(f"the saved state lacks its array {number}", code="bad_state")
+
 
 # The classes of plans by name. Another class is refused when it is saved.
 kinds()
 CLASSES: Final[Mapping[str, type]] = {**DEFINITIONS, **{known.__name__: known for known in (Field, Schema, Type)}}
 
 
-def pack(value: Any) -> bytes:
-    """Plain data, arrays and definitions as bytes; equal values have equal bytes."""
-    packed: bytes = msgpack.packb(value, default=extend, strict_types=True)
+def pack(value: Any, put: Put | None = None) -> bytes:
+    """Plain data, arrays and definitions as bytes; equal values have equal bytes. With `put`, large arrays are not
+    among the bytes."""
+    default = extend if put is None else partial(extend, put=put)
+    packed: bytes = msgpack.packb(value, default=default, strict_types=True)
     return packed
 
 
-def unpack(data: bytes) -> Any:
-    return msgpack.unpackb(data, ext_hook=restore_extension, strict_map_key=False)
+def unpack(data: bytes | memoryview, get: Get | None = None) -> Any:
+    hook = restore_extension if get is None else partial(restore_extension, get=get)
+    return msgpack.unpackb(data, ext_hook=hook, strict_map_key=False)
 
 
-def extend(value: Any) -> msgpack.ExtType:
+def extend(value: Any, put: Put | None = None) -> msgpack.ExtType:
     if isinstance(value, tuple):
-        return msgpack.ExtType(TUPLE, pack(list(value)))
+        return msgpack.ExtType(TUPLE, pack(list(value), put))
     if isinstance(value, deque):
-        return msgpack.ExtType(TUPLE, pack(list(value)))
+        return msgpack.ExtType(TUPLE, pack(list(value), put))
     if isinstance(value, Enum):
         return msgpack.ExtType(_ENUM, pack([_known(value), value.value]))
     if isinstance(value, np.ndarray):
         if value.dtype.hasobject:
             return msgpack.ExtType(_OBJECTS, pack(value.tolist()))
+        if put is not None and value.nbytes >= APART_BYTES:
+            return msgpack.ExtType(_APART, pack([value.dtype.str, put(_bytes_of(value))]))
         return msgpack.ExtType(ARRAY, pack([value.dtype.str, value.tobytes()]))
     if isinstance(value, Texts):
-        return msgpack.ExtType(TEXTS, pack(value.save()))
+        saved = value.save()
+        return msgpack.ExtType(TEXTS, pack(saved if put is None else [*map(_as_array, saved)], put))
     if is_dataclass(value):
         return msgpack.ExtType(
-            _OBJECT, pack([_known(value), [getattr(value, f.name) for f in fields(value) if f.init]])
+            _OBJECT, pack([_known(value), [getattr(value, f.name) for f in fields(value) if f.init]], put)
         )
     raise TypeError(f"cannot save a {type(value).__name__}: {value!r}")
+
+
+def _bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def _as_array(value: Any) -> Any:
+    """Many bytes as an array, which may be saved apart."""
+    return np.frombuffer(value, np.uint8) if isinstance(value, bytes) and len(value) >= APART_BYTES else value
 
 
 def _known(value: Any) -> str:
@@ -95,8 +133,8 @@ def _known(value: Any) -> str:
     return name
 
 
-def restore_extension(code: int, data: bytes) -> Any:
-    inner = unpack(data)
+def restore_extension(code: int, data: bytes, get: Get | None = None) -> Any:
+    inner = unpack(data, get)
     match code:
         case 1:
             return tuple(inner)
@@ -112,6 +150,8 @@ def restore_extension(code: int, data: bytes) -> Any:
             return array
         case 6:
             return Texts.restore(inner)
+        case 7 if get is not None:
+            return np.frombuffer(get(inner[1]), np.dtype(inner[0]))
     raise Refuse(f"the saved state contains an unknown extension ({code})", code="bad_state")
 
 
@@ -122,14 +162,20 @@ def save(engine: Engine) -> bytes:
     return pack(collect(engine))
 
 
-def collect(engine: Engine, known: Mapping[Operator, list[Any]] = NOTHING) -> dict[str, Any]:
+def save_apart(engine: Engine, put: Put) -> bytes:
+    """The body of the same. Operators are saved one after the other, so not more than one of them is in memory as
+    bytes."""
+    return pack(collect(engine, put=put), put)
+
+
+def collect(engine: Engine, known: Mapping[Operator, list[Any]] = NOTHING, put: Put | None = None) -> dict[str, Any]:
     """The same before it becomes bytes, which takes long where much is retained. No tuple may be taken meanwhile.
     Operators that are `known` have been saved before."""
     from millrace.engine import credit
     from millrace.engine.graph.rewire import sharing
 
     graph = engine.graph
-    operators, faults = _operators(graph.operators, known)
+    operators, faults = _operators(graph.operators, known, put)
     return {
         "version": VERSION,
         "now_us": engine.clock.now_us,
@@ -187,15 +233,18 @@ def definitions(engine: Engine) -> list[StreamDefinition | QueryPlan]:
 
 
 def _operators(
-    operators: Mapping[str, Operator], known: Mapping[Operator, list[Any]]
+    operators: Mapping[str, Operator], known: Mapping[Operator, list[Any]], put: Put | None
 ) -> tuple[list[list[Any]], list[list[str]]]:
-    """What each operator saves, and why some cannot be saved: their queries stop when the state is restored."""
+    """What each operator saves, with `put` as bytes, and why some cannot be saved: their queries stop when the state is
+    restored."""
     saved, faults = [], []
     for name, operator in operators.items():
         try:
-            saved.append([name, known.get(operator) or save_operator(operator)])
+            state = known.get(operator) or save_operator(operator)
         except Exception as error:
             faults.append([name, f"{name} failed: {type(error).__name__}: {error}"])
+        else:
+            saved.append([name, state if put is None else np.frombuffer(pack(state, put), np.uint8)])
     return saved, faults
 
 
@@ -213,13 +262,16 @@ def restore_state(operator: Operator, saved: list[Any]) -> None:
     operator.restore(operator.layout.read(operator, *saved))
 
 
-def restore(data: bytes, *, stopwatch: Stopwatch | None, trace: bool, into: Engine | None = None) -> Engine:
+def restore(
+    data: bytes | SavedState, *, stopwatch: Stopwatch | None, trace: bool, into: Engine | None = None
+) -> Engine:
     """The saved engine: a new one, or `into`, which starts over as that."""
     from millrace.engine import credit, streams
     from millrace.engine.engine import Engine
     from millrace.engine.graph.rewire import adding
 
-    saved = unpack(data)
+    body, get = data if isinstance(data, SavedState) else (data, None)
+    saved = unpack(body, get)
     if saved["version"] != VERSION:
         raise Refuse(
             f"the saved state has version {saved['version']}, this program reads version {VERSION}", code="bad_state"
@@ -235,7 +287,7 @@ def restore(data: bytes, *, stopwatch: Stopwatch | None, trace: bool, into: Engi
             adding.make(engine, definition, saved=saved["shared"][definition.name])
     engine.last_id = saved["last_id"]
     engine.fresh.clear()
-    _restore_graph(engine, saved)
+    _restore_graph(engine, saved, get)
     engine.turn = saved["turn"]
     engine.time.restore(saved["time"])
     engine.owing = dict.fromkeys(saved["owing"])
@@ -256,7 +308,7 @@ def restore(data: bytes, *, stopwatch: Stopwatch | None, trace: bool, into: Engi
     return engine
 
 
-def _restore_graph(engine: Engine, saved: dict[str, Any]) -> None:
+def _restore_graph(engine: Engine, saved: dict[str, Any], get: Get | None) -> None:
     from millrace.engine.graph.rewire import failing, pausing
 
     graph = engine.graph
@@ -287,7 +339,8 @@ def _restore_graph(engine: Engine, saved: dict[str, Any]) -> None:
     }
     engine.chains.restore(saved["chains"], known)
     engine.costs = {known[name]: (tuples, us) for name, tuples, us in saved["costs"]}
-    for name, (counts, readers, output, state) in saved["operators"]:
+    for name, whole in saved["operators"]:
+        counts, readers, output, state = unpack(whole.data, get) if isinstance(whole, np.ndarray) else whole
         operator = graph.operators[name]
         operator.counts.restore(counts)
         if output is not None:

@@ -88,7 +88,7 @@ class Follower:
 
     def save(self) -> None:
         """Write the state after the newest record, for a checkpoint that the server completes."""
-        self._checkpoints.write_state(self.lsn, *self.engine.save_parts())
+        self._checkpoints.write_state(self.lsn, self.engine.save_apart)
 
     def close(self) -> None:
         self._reader.close()

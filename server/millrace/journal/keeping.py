@@ -28,7 +28,8 @@ PARTS: Final = 8
 
 
 class Saved(NamedTuple):
-    """A complete checkpoint: the number of its last step, when it was made, and its bytes."""
+    """A complete checkpoint: the number of its last step, when it was made, and the bytes of its files, without those
+    that it shares with earlier ones."""
 
     lsn: int
     at_us: int
@@ -95,8 +96,10 @@ class Keeping:
         self._lock = threading.Lock()
 
     def load(self) -> None:
-        """Find those that are there."""
+        """Find those that are there. One that a start could not read goes as soon as there is another one."""
         for lsn in self._checkpoints.complete():
+            if lsn in self._checkpoints.damaged:
+                continue
             try:
                 self.add(lsn, self._checkpoints.control(lsn)["at_us"])
             except CheckpointRefused:
@@ -107,7 +110,7 @@ class Keeping:
     def add(self, lsn: int, at_us: int) -> None:
         """A checkpoint is complete."""
         with self._lock:
-            self._saved.append(Saved(lsn, at_us, self._checkpoints.bytes(lsn)))
+            self._saved.append(Saved(lsn, at_us, self._checkpoints.written_bytes(lsn)))
 
     @property
     def saved(self) -> Sequence[Saved]:

@@ -104,7 +104,9 @@ EVENTS: Final[dict[str, LogEvent]] = {
         "warning", ("reason",), "An operator has said so with `millrace promote --alone`."
     ),
     "made a checkpoint": LogEvent(
-        "info", ("steps", "pause_seconds"), "A start from here repeats no step up to this one; the loop waited so long."
+        "info",
+        ("steps", "pause_seconds", "bytes", "written_bytes"),
+        "A start from here repeats no step up to this one. The loop waited so long; other bytes had not changed.",
     ),
     "a checkpoint could not be made; the journal keeps its records": LogEvent(
         "error", ("reason",), "It is tried again; the next start repeats more steps."

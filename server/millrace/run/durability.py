@@ -5,8 +5,9 @@ has lost one, and is not started over.
 
 A checkpoint is made between two steps. A follower of the journal saves the engine when it reads the mark of the
 checkpoint; the server itself waits while it collects its control state alone. Without a follower, a child process saves
-the engine: it has a copy of the server's memory, and the server waits for the copying of its page tables, too. The
-checkpoint becomes complete when all rows that the steps before it have led to are durable outside the journal.
+the engine: it has a copy of the server's memory, and the server waits for the copying of its page tables, too. They are
+small, because the memory is put into huge pages before. Each writes only what has changed since an earlier checkpoint.
+The checkpoint becomes complete when all rows that the steps before it have led to are durable outside the journal.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ from millrace.protocol.timestamps import format_timestamp
 from millrace.run.control import as_data
 from millrace.run.followerprocess import FollowerGone
 from millrace.run.following import Following
+from millrace.run.hugepages import gather_pages
 from millrace.run.marks import Marks
+from millrace.run.memory import resident_bytes
 from millrace.run.recorder import ALONE, Recorder
 from millrace.run.recovery import Recovery, RecoveryError, RecoveryStopped
 from millrace.run.shortage import Stage
@@ -64,6 +67,8 @@ MARK_SECONDS: Final = 10.0
 SHORT_FACTOR: Final = 4
 # A checkpoint that could not be made is tried again after this time.
 RETRY_SECONDS: Final = 60.0
+# Memory in use since the start from which it is put into huge pages before a fork: less takes a fork 2 ms.
+GATHER_BYTES: Final = 64 * 2**20
 # How long the end waits for the last checkpoint: one of 3 GB on a disk with 100 MB/s.
 LAST_SECONDS: Final = 30.0
 RESTORE: Final = "restore the data directory from a backup"
@@ -76,7 +81,7 @@ class Durability:
     checkpoint   the last step of the newest complete checkpoint, made at `checkpoint_us`
     pause        for how long the newest checkpoint kept the loop waiting, in seconds
     took         how long it took to make, in seconds
-    size         its bytes
+    size         its bytes, and `written` those that it does not share with earlier ones
     made         checkpoints since the start, `followed` those by the follower, `failures` those that could not be made
     error        why the newest checkpoint could not be made
     following    the follower, if there is one
@@ -88,7 +93,7 @@ class Durability:
         self.checkpoint: int | None = None
         self.checkpoint_us: int | None = None
         self.pause = self.took = 0.0
-        self.size = self.made = self.followed = self.failures = 0
+        self.size = self.written = self.made = self.followed = self.failures = 0
         self.error: str | None = None
         self._daemon = daemon
         self._folder = folder
@@ -100,6 +105,7 @@ class Durability:
         self._one_at_a_time = asyncio.Lock()
         self._bytes = 0  # recorded when the newest checkpoint was made
         self._made_at = 0.0
+        self._resident_bytes = resident_bytes() or 0
         self.following = Following(
             self._settings.follower,
             folder,
@@ -409,10 +415,17 @@ class Durability:
             self._made_at = time.monotonic()
             if not await self._make_followed():
                 self._bytes = recorder.bytes
+                if self._has_grown and not self._ending:
+                    await asyncio.get_running_loop().run_in_executor(None, gather_pages)
                 await self._make(None)
                 self.following.checkpoint_made()
             self.error = None
         await self._tidy()
+
+    @property
+    def _has_grown(self) -> bool:
+        """Whether there is so much memory to copy that it is worth gathering."""
+        return (resident_bytes() or 0) - self._resident_bytes >= GATHER_BYTES
 
     async def _tidy(self) -> None:
         """Let go of checkpoints and records that are needed neither for a start nor for the past."""
@@ -509,10 +522,12 @@ class Durability:
         await asyncio.get_running_loop().run_in_executor(None, self._checkpoints.write_control, lsn, control)
         self.checkpoint, self.checkpoint_us = lsn, control["at_us"]
         self._keeping.add(lsn, control["at_us"])
-        self.took, self.size = time.perf_counter() - began, self._checkpoints.bytes(lsn)
+        self.took = time.perf_counter() - began
+        self.size, self.written = self._checkpoints.bytes(lsn), self._checkpoints.written_bytes(lsn)
         self.made += 1
         if recorder is not None:  # else the first one, of an empty journal
-            log.info("made a checkpoint", steps=lsn, pause_seconds=round(self.pause, 4))
+            pause = round(self.pause, 4)
+            log.info("made a checkpoint", steps=lsn, pause_seconds=pause, bytes=self.size, written_bytes=self.written)
 
     @property
     def server_id(self) -> bytes:
@@ -569,7 +584,7 @@ class Durability:
             # Nothing of the server may stay open: its ports and locks end with it, even while this child still writes.
             os.closerange(3, os.sysconf("SC_OPEN_MAX"))
             gc.disable()
-            self._checkpoints.write_state(lsn, *self._daemon.engine.save_parts())
+            self._checkpoints.write_state(lsn, self._daemon.engine.save_apart)
         except BaseException:
             traceback.print_exc()
             os._exit(1)
@@ -619,6 +634,7 @@ class Durability:
                 lsn=self.checkpoint,
                 at_us=self.checkpoint_us,
                 bytes=self.size,
+                written_bytes=self.written,
                 seconds=self.took,
                 pause_seconds=self.pause,
                 made=self.made,

@@ -30,6 +30,7 @@ from millrace.engine.events import (
     WatchProgress,
     WithholdCredit,
 )
+from millrace.engine.saving import SavedState, no_array
 from millrace.journal.checkpoints import Checkpoint
 from millrace.journal.replay import Differs, Replay, Taken
 from millrace.journal.segments import Journal
@@ -122,7 +123,7 @@ class Recovery:
                 f"the checkpoint after step {self._checkpoint.lsn} cannot be restored: {reason}; Millrace "
                 f"{control['version']} wrote it: start that version, or restore the data directory from a backup"
             ) from error
-        self._checkpoint = self._checkpoint._replace(state=b"")
+        self._checkpoint = self._checkpoint._replace(state=SavedState(b"", no_array))
         catalog, keeper = daemon.catalog, daemon.catalog.keeper
         keeper.definitions = from_data(control["definitions"])
         catalog.ledger.load(Applied.model_validate_json(entry) for entry in control["ledger"])

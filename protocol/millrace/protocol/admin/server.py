@@ -83,13 +83,14 @@ class JournalFullView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointView:
-    """The newest checkpoint: the last step in it, how long it took, and for how long it stopped the event loop. `made`
-    counts since the start, `followed` those of them by another process, and `failures` the others; `steps_since` is how
-    many steps a start would replay."""
+    """The newest checkpoint: the last step in it, how long it took, and for how long it stopped the event loop. Of its
+    `bytes` only `written_bytes` had changed since an earlier one. `made` counts since the start, `followed` those of
+    them by another process, and `failures` the others; `steps_since` is how many steps a start would replay."""
 
     lsn: int | None
     at_us: int | None
     bytes: int
+    written_bytes: int = 0
     seconds: float
     pause_seconds: float
     made: int
