@@ -71,7 +71,7 @@ def test_the_configuration_of_the_pod_is_one():
     settings = Settings(**sections)
     assert (settings.server.listen.port, settings.server.admin.port) == (7420, 7421)
     mounts = {mount["mountPath"] for mount in container()["volumeMounts"]}
-    for key in ("data_dir", "tls_certificate", "tls_key", "token_file"):
+    for key in ("data_dir", "tls_certificate", "tls_key"):
         path = getattr(settings.server, key)
         assert str(path) in mounts or str(path.parent) in mounts, key
 

@@ -24,11 +24,13 @@ ROOT = Path(__file__).parents[2]
 class Demo:
     """A running demo, and its output so far."""
 
-    def __init__(self, *flags: str) -> None:
+    def __init__(self, folder: Path, *flags: str) -> None:
+        # The server tells commands its address and token here.
+        self.variables = {"XDG_RUNTIME_DIR": str(folder)}
         self.process = subprocess.Popen(
             [sys.executable, "examples/demo.py", "--free-ports", *flags],
             cwd=ROOT,
-            env=clean_environment(),
+            env=clean_environment(**self.variables),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -49,7 +51,7 @@ class Demo:
 
     def millrace(self, command: str) -> str:
         """A command that the demo proposes."""
-        done = millrace(*shlex.split(command)[1:], MILLRACE_ADMIN=self.admin)
+        done = millrace(*shlex.split(command)[1:], MILLRACE_ADMIN=self.admin, **self.variables)
         assert done.returncode == 0, done
         return done.stdout + done.stderr
 
@@ -60,8 +62,8 @@ class Demo:
 
 
 @pytest.fixture(scope="module")
-def demo() -> Iterator[Demo]:
-    running = Demo()
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
+    running = Demo(tmp_path_factory.mktemp("runtime"))
     running.read_until(r"\n\d\d:\d\d:\d\d\.\d+ +(office|branch)")
     yield running
     if running.process.poll() is None:
@@ -117,8 +119,8 @@ def test_a_port_in_use_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     assert program.available(port) == port
 
 
-def test_it_ends_by_itself() -> None:
-    short = Demo("--seconds", "2")
+def test_it_ends_by_itself(tmp_path: Path) -> None:
+    short = Demo(tmp_path, "--seconds", "2")
     out, _ = short.process.communicate(timeout=HANG_SECONDS)
     assert short.process.returncode == 0, out
     assert "rows of watch" in out

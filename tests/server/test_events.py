@@ -120,6 +120,7 @@ async def test_a_mirror_of_the_lines_is_what_the_lists_say(seed):
                 case _:
                     await request(app, "POST", "/api/v1/sql", json.dumps({"sql": step}).encode())
             await daemon.runner.wait_drained()
+            await until(lambda: all(sink.held == 0 for sink in daemon.catalog.sinks()))
             await look_again(daemon, timers)
             sizes.append(len(json.dumps(await watcher.until("numbers"))))
             assert watcher.mirror._by_name == await lists(app)
