@@ -39,7 +39,7 @@ def key_numbers(batch: Batch, key: Sequence[Expression], tasks: int) -> Int64s:
         pairs = (divmod(rank, len(spelled)) for rank in ranks.tolist())
         words = [SEPARATOR.join((words[one], spelled[other])) for one, other in pairs]
         ranks = which.reshape(-1)
-    numbers = np.fromiter((crc32(word) % tasks for word in words), np.int64, len(words))
+    numbers = np.fromiter(map(crc32, words), np.int64, len(words)) % tasks
     found: Int64s = numbers[ranks]
     return found
 
@@ -48,13 +48,15 @@ def _ranked(computed: Computed) -> tuple[Int64s, list[bytes]]:
     """Each row's rank among the distinct values, and those spelled as bytes; null is the last."""
     values, valid, error = computed
     distinct, ranks = _distinct(values)
+    whole = isinstance(distinct, pa.Array) and pa.types.is_integer(distinct.type)
+    words = distinct.cast(pa.string()).cast(pa.binary()).to_pylist() if whole else map(_spelled, distinct.tolist())
     null = len(distinct)
     if valid is not None:
         ranks = np.where(valid, ranks, null)
     if error is not None:
         # The operator drops the row in any task.
         ranks = np.where(error.rows, null, ranks)
-    return ranks, [*map(_spelled, distinct.tolist()), NULL]
+    return ranks, [*words, NULL]
 
 
 def _distinct(values: Values) -> tuple[Any, Int64s]:

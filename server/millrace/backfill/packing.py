@@ -147,8 +147,11 @@ def _numbers(table: Any, name: str) -> Int64s:
 
 def _in_order(key: Int64s, numbers: Int64s) -> bool:
     """Whether rows are in the order of their keys, and of their numbers where these are equal."""
-    steps = np.diff(key)
-    return bool((steps >= 0).all() and (np.diff(numbers)[steps == 0] >= 0).all())
+    before, after = key[:-1], key[1:]
+    if (after < before).any():
+        return False
+    equal = np.flatnonzero(after == before)
+    return bool((numbers[equal] <= numbers[equal + 1]).all())
 
 
 # -- merging -----------------------------------------------------------------------------------------------------------
