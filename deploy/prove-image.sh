@@ -101,12 +101,12 @@ ask() { inside "${CLIENT[@]}" "$CONTAINER" -- "$@"; }
 address() { python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))[sys.argv[2]])' "$DATA/addresses.json" "$1"; }
 
 begin() {
-  rm -f "$DATA/pid"
-  inside "${SETTINGS[@]}" "$CONTAINER" -- sh -c 'echo $$ >/data/pid; exec millrace serve' 2>"$FOLDER/server.log" &
+  rm -f "$KEYS/pid"
+  inside "${SETTINGS[@]}" "$CONTAINER" -- sh -c 'echo $$ >/keys/pid; exec millrace serve' 2>"$FOLDER/server.log" &
   BUILDAH=$!
   for _ in $(seq 60); do
     if ask millrace-health 2>"$WORK/health.log"; then
-      SERVER=$(cat "$DATA/pid")
+      SERVER=$(cat "$KEYS/pid")
       expect "the server's user" "$(stat -c %u "/proc/$SERVER")" 7420
       return
     fi
@@ -135,7 +135,8 @@ only_reads() {
 say "as it comes: on loopback, with the token that it creates"
 SETTINGS=(--env MILLRACE_SERVER__LISTEN=127.0.0.1:0 --env MILLRACE_SERVER__ADMIN=127.0.0.1:0)
 begin
-CLIENT=(--env "MILLRACE_ADMIN=$(address admin)")
+# Commands of the server's own user would find its token: an empty XDG_RUNTIME_DIR keeps them from looking.
+CLIENT=(--env "MILLRACE_ADMIN=$(address admin)" --env XDG_RUNTIME_DIR=)
 ! ask millrace query list >/dev/null 2>&1 || fail "it answered without a token"
 CLIENT+=(--env MILLRACE_TOKEN_FILE=/data/admin.token)
 ask millrace sql "CREATE STREAM s (k BIGINT); CREATE QUERY q AS SELECT k + 1 AS next FROM s" >/dev/null
@@ -151,7 +152,7 @@ SETTINGS=(--env MILLRACE_SERVER__LISTEN=0.0.0.0:0 --env MILLRACE_SERVER__ADMIN=0
   --env MILLRACE_SERVER__TLS_CERTIFICATE=/keys/certificate.pem --env MILLRACE_SERVER__TLS_KEY=/keys/key.pem)
 begin
 CLIENT=(--env "MILLRACE_ADMIN=localhost:$(address admin | sed 's/.*://')"
-  --env "MILLRACE_SERVER=localhost:$(address listen | sed 's/.*://')" --env MILLRACE_CA_FILE=/keys/certificate.pem)
+  --env "MILLRACE_SERVER=localhost:$(address listen | sed 's/.*://')" --env MILLRACE_CA_FILE=/keys/certificate.pem --env XDG_RUNTIME_DIR=)
 ! ask millrace query list >/dev/null 2>&1 || fail "it answered without a token"
 CLIENT+=(--env MILLRACE_TOKEN_FILE=/data/admin.token)
 only_reads
