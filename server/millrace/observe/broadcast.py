@@ -43,6 +43,22 @@ class View(Protocol):
     def name(self) -> str: ...
 
 
+def in_pieces(daemon: Daemon) -> Iterator[tuple[Section, Sequence[Any]]]:
+    """All views, in pieces that are made one at a time. Between two of them the server may change."""
+    engine = daemon.engine
+    yield "streams", daemon.streams()
+    names = tuple(engine.queries_by_name)
+    for start in range(0, len(names), PIECE):
+        found = [daemon.query(name) for name in names[start : start + PIECE]]
+        yield "queries", [query for query in found if query is not None]
+    yield "sinks", daemon.catalog.sinks()
+    operators = []
+    for piece in views.operators_in_pieces(engine, PIECE, daemon.runner.now_us()):
+        operators += piece
+        yield "operators", piece
+    yield "components", daemon.components_of(operators)
+
+
 class Bell:
     """Wakes all who wait for it."""
 
@@ -132,7 +148,7 @@ class Broadcast:
     async def _look(self) -> float:
         """Look at everything once; how many seconds that kept the loop busy."""
         changes = self._daemon.catalog.ledger.newest() or 0
-        pieces, worked = self._pieces(), 0.0
+        pieces, worked = in_pieces(self._daemon), 0.0
         while True:
             await self._daemon.runner.at_rest()
             began = time.thread_time()
@@ -154,21 +170,6 @@ class Broadcast:
         self.version += 1
         self._texts.clear()
         return worked + time.thread_time() - began
-
-    def _pieces(self) -> Iterator[tuple[Section, Sequence[View]]]:
-        """All views, in pieces that are made one at a time. Between two of them the server may change."""
-        daemon, engine = self._daemon, self._daemon.engine
-        yield "streams", daemon.streams()
-        names = tuple(engine.queries_by_name)
-        for start in range(0, len(names), PIECE):
-            found = [daemon.query(name) for name in names[start : start + PIECE]]
-            yield "queries", [query for query in found if query is not None]
-        yield "sinks", daemon.catalog.sinks()
-        operators = []
-        for piece in views.operators_in_pieces(engine, PIECE, daemon.runner.now_us()):
-            operators += piece
-            yield "operators", piece
-        yield "components", daemon.components_of(operators)
 
     # -- lines -----------------------------------------------------------------------------------------
 
