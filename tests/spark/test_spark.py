@@ -198,6 +198,14 @@ def test_an_archive_says_itself_who_was_late(spark, tmp_path):
     done = cli("start", "--sql", text(tmp_path, sql + late), "--history", str(history), "--out", str(tmp_path / "b"))
     assert done.exit_code == 0, done.output
     assert [tuple(row.values()) for row in rows_of(tmp_path / "b")] == [(3, 10, "main", 20), (6, 40, "main", 5)]
+    # The time of a late row is that of its arrival, which is after all times of events here.
+    span = ("--from", "104", "--history", str(history), "--out", str(tmp_path / "c"))
+    done = cli("start", "--sql", text(tmp_path, sql + late), *span)
+    assert done.exit_code == 0, done.output
+    assert [tuple(row.values()) for row in rows_of(tmp_path / "c")] == [(6, 40, "main", 5)]
+    frame = spark.read.parquet(str(history / "s" / "date=1970-01-01")).where("__late")
+    rows = backfill(spark, sql + late, frame, tasks=2, from_us=101, to_us=104).toArrow().to_pylist()
+    assert [row["v"] for row in rows] == [3]
 
 
 def test_a_column_that_a_stream_got_while_it_was_archived(spark, tmp_path):

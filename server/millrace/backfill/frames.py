@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from millrace.backfill.inputs import TABLE, Input, check_columns
 from millrace.engine.plan import StreamDefinition
-from millrace.history.files import LATE
+from millrace.history.files import ARRIVED, IMPLICIT_TIME, LATE, MARK
 from millrace.protocol import Refuse
 from millrace.values.eventtime import MAX_TIME, MIN_TIME
 
@@ -28,10 +28,11 @@ def check_frame(frame: DataFrame, stream: StreamDefinition, where: str) -> None:
 
     columns = {field.name: field.type for field in to_arrow_schema(frame.schema, timezone="UTC")}
     check_columns(columns, stream, where)
+    times = (*stream.schema.names, IMPLICIT_TIME, ARRIVED, MARK)
     zone = frame.sparkSession.conf.get("spark.sql.session.timeZone")
     for field in frame.schema.fields:
-        local = field.dataType.typeName() == "timestamp_ntz"
-        if local and field.name in stream.schema.names and zone not in ("UTC", "Etc/UTC", "Z", "+00:00"):
+        local = field.dataType.typeName() == "timestamp_ntz" and field.name in times
+        if local and zone not in ("UTC", "Etc/UTC", "Z", "+00:00"):
             raise Refuse(
                 f"column {field.name} has no time zone, and the time zone of the session is {zone}: set "
                 "spark.sql.session.timeZone to UTC",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -45,6 +46,7 @@ from millrace.backfill.splitting import Mode, Slice, Split, plan_split
 from millrace.backfill.task import Task
 from millrace.engine.plan import StreamDefinition
 from millrace.formats.arrow import to_arrow
+from millrace.history.files import ARRIVED, LATE
 from millrace.history.files import SEQUENCE as SEQ
 from millrace.protocol import Refuse
 from millrace.sql import Catalog
@@ -237,17 +239,18 @@ def write_task(job: Job, number: int, packed: Iterable[Any], out: str) -> dict[s
 def read_times(session: SparkSession, inputs: Mapping[str, Rows], flow: Flow) -> Times:
     """The times of all rows. Inputs whose times are not known are read for them, in parallel."""
     found: list[tuple[int, int, int]] = []
-    for name, rows in inputs.items():
-        if isinstance(rows, Input) and rows.known:
+    for name in flow.streams:
+        origin = flow.catalog.streams[name.removesuffix(".late")]
+        rows, late = inputs[origin.name], name != origin.name
+        if isinstance(rows, Input) and rows.known and not late:
             found += times_of([rows]).spans
             continue
-        origin = flow.catalog.streams[name]
-        names = [time_column(origin)]
-
-        def look(raw: Iterator[Raw], origin: StreamDefinition = origin) -> Iterator[Any]:
-            yield from spans(raw, origin)
-
-        frame = _map_rows(session, rows, names, origin, (MIN_TIME, MAX_TIME), False, look, SPANS_DDL)
+        if late and LATE not in rows.columns:
+            continue
+        # A late tuple has the time of its arrival.
+        time = ARRIVED if late else time_column(origin)
+        look = partial(spans, time=time, late=late, origin=origin)
+        frame = _map_rows(session, rows, [time, LATE], origin, (MIN_TIME, MAX_TIME), late, look, SPANS_DDL)
         told = [tuple(row) for row in frame.collect()]
         if untimed := sum(nulls for *_, nulls in told):
             raise Refuse(f"stream {name}: {without_time(untimed)} (it is null)", code="bad_row")

@@ -139,11 +139,7 @@ def _lane_table(table: Any, place: int, lane: Lane, origin: StreamDefinition, lo
     late = lane.stream.name != origin.name
     if SEQ not in table.schema.names:
         table = table.append_column(SEQ, pa.array(place + np.arange(table.num_rows)))
-    if LATE in table.schema.names:
-        flags = table.column(LATE)
-        table = table.filter(flags if late else pc.invert(flags))
-    elif late:
-        table = table.slice(0, 0)
+    table = _flagged(table, late)
     ts = _micros(table, ARRIVED if late else time_column(origin), origin)
     columns = {TIME: pa.array(ts), SEQUENCE: table.column(SEQ).cast(pa.int64())}
     for at, slot in zip(lane.positions, lane.slots, strict=True):
@@ -151,6 +147,14 @@ def _lane_table(table: Any, place: int, lane: Lane, origin: StreamDefinition, lo
     made = pa.table(columns)
     inside = (ts >= low_us) & (ts < high_us)
     return made if inside.all() or (low_us, high_us) == (MIN_TIME, MAX_TIME) else made.filter(pa.array(inside))
+
+
+def _flagged(table: Any, late: bool) -> Any:
+    """The rows that were on time, or those that were late."""
+    if LATE not in table.schema.names:
+        return table.slice(0, 0) if late else table
+    flags = table.column(LATE)
+    return table.filter(flags if late else pc.invert(flags))
 
 
 def _slot(table: Any, lane: Lane, origin: StreamDefinition, at: int) -> Any:
@@ -192,13 +196,15 @@ SPANS: Final = pa.schema([("first", pa.int64()), ("last", pa.int64()), ("rows", 
 SPANS_DDL: Final = "first bigint, last bigint, rows bigint, nulls bigint"
 
 
-def spans(raw: Iterable[Raw], origin: StreamDefinition) -> Iterator[Any]:
-    """The first and the last time of each table, and its rows, as record batches of `SPANS`."""
-    for table, _ in raw:
-        nulls = table.column(time_column(origin)).null_count
+def spans(raw: Iterable[Raw], time: str, late: bool, origin: StreamDefinition) -> Iterator[Any]:
+    """The first and the last time in a column of each table, and its rows, as record batches of `SPANS`: of those that
+    were on time, or of those that were late."""
+    for whole, _ in raw:
+        table = _flagged(whole, late)
+        nulls = table.column(time).null_count
         if nulls or not table.num_rows:
             values = [MAX_TIME, MIN_TIME, 0, nulls]
         else:
-            ts = _micros(table, time_column(origin), origin)
+            ts = _micros(table, time, origin)
             values = [int(ts.min()), int(ts.max()), table.num_rows, 0]
         yield pa.RecordBatch.from_arrays([pa.array([value], pa.int64()) for value in values], schema=SPANS)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from millrace.backfill.flow import Flow
 from millrace.backfill.frames import read_spark_table
-from millrace.backfill.inputs import Input, Times, notes_of, refuse_bad_rows, times_of
+from millrace.backfill.inputs import Input, Times, base_streams, notes_of, refuse_bad_rows, times_of
 from millrace.backfill.job import (
     choose_split,
     default_tasks,
@@ -112,7 +112,7 @@ def compute(wanted: BackfillRequest, say: Said, advanced: Advanced) -> dict[str,
     if manifest is not None:
         say(f"{wanted.out}: this backfill is already done, {counted(manifest['rows'], 'row')}")
         return manifest
-    if all(one.known for one in wanted.inputs.values()):
+    if all(one.known for one in wanted.inputs.values()) and [*wanted.flow.streams] == base_streams(wanted.flow):
         _refuse_nothing(times_of(wanted.inputs.values()), wanted)
     try:
         with in_plain_words(), opened_session(wanted.master, dict(wanted.settings)) as session:
