@@ -30,7 +30,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 import pyarrow as pa
 
@@ -38,8 +38,8 @@ from bench import soak
 from bench import statements as expensive
 from bench.soak import LEAST_BESIDE, MOST_SECONDS, TOKEN, Client, Outcome, Soak
 from bench.wire import daemon
-from millrace.protocol import CODES, encode, frame
-from millrace.protocol.messages import PROTOCOL, DataArrow, Hello, Open
+from millrace.protocol import CODES, decode, encode, frame
+from millrace.protocol.messages import PROTOCOL, Ack, DataArrow, Error, Hello, Message, Open, Opened
 
 # Connections that an attacker has open at once; for slow ones below the server's limits, so that they stay open.
 OPEN: Final = 500
@@ -135,6 +135,27 @@ def each(*attacks: Callable[[], str]) -> Round:
     return attack
 
 
+def fed(host: str, port: int, data: bytes) -> str:
+    """What a server answers to the first data of a feed. Data before OPENED would be refused without a look at them."""
+    with socket.create_connection((host, port), timeout=5.0) as peer, peer.makefile("rb") as heard:
+        peer.sendall(hello() + frame(encode(Open(0, "other", None, secrets.token_hex(8)))))
+        answer = _until(heard, Opened)
+        if isinstance(answer, Opened):
+            with contextlib.suppress(OSError):
+                peer.sendall(data)
+            answer = _until(heard, Ack)
+    return answer.code if isinstance(answer, Error) else "accepted"
+
+
+def _until(heard: BinaryIO, kind: type[Message]) -> Message:
+    """The next message of this kind, or the error that comes instead."""
+    while size := heard.read(4):
+        message = decode(heard.read(int.from_bytes(size, "big")))
+        if isinstance(message, kind | Error):
+            return message
+    return Error("connection closed", "")
+
+
 def hello() -> bytes:
     return frame(encode(Hello(PROTOCOL, "attack", TOKEN)))
 
@@ -170,14 +191,13 @@ def arrow(host: str, port: int) -> Round:
         options = pa.ipc.IpcWriteOptions(compression=codec)
         with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
             writer.write_batch(batch)
-        bodies.append((rows, sink.getvalue().to_pybytes()))
-    whole = bodies[-1][1]
+        bodies.append(sink.getvalue().to_pybytes())
+    whole = bodies[-1]
     # Every eighth of the lengths in the metadata says 4 GiB.
     huge = (2**32).to_bytes(8, "little")
-    bodies += [(1_000, whole[:at] + huge + whole[at + 8 :]) for at in range(0, min(len(whole), 1_024), 128)]
-    opened = frame(encode(Open(0, "packets", None, "attack")))
-    frames = [frame(encode(DataArrow(0, 0, rows, body))) for rows, body in bodies if len(body) < 4_000_000]
-    return each(*(lambda one=one: said(host, port, hello(), opened, one) for one in frames))  # type: ignore[misc]
+    bodies += [whole[:at] + huge + whole[at + 8 :] for at in range(0, min(len(whole), 1_024), 128)]
+    frames = [frame(encode(DataArrow(0, 0, 1_000, body))) for body in bodies if len(body) < 4_000_000]
+    return each(*(lambda one=one: fed(host, port, one) for one in frames))  # type: ignore[misc]
 
 
 def http(host: str, port: int, *heads: tuple[bytes, bytes, int]) -> Round:
