@@ -28,6 +28,7 @@ class Arrived:
 
     at_us  when each tuple of an external stream arrived, if they arrived at different times; None: in this step
     wire   the row frames that the tuples came in, for a driver that records them: the engine does not read it
+    before_us  the newest time of the feed before each tuple, if other engines take the others (never recorded)
     """
 
     stream: str
@@ -35,6 +36,7 @@ class Arrived:
     batch: Batch
     at_us: Int64s | None = None
     wire: Sequence[bytes | memoryview] | None = None
+    before_us: Int64s | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,15 @@ class Punctuated:
     feed: str
     value_us: int
     group: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """The newest time of a feed, of which other engines take some tuples: all before it have been handed over."""
+
+    stream: str
+    feed: str
+    newest_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,6 +418,7 @@ CommandBody = (
 Event = (
     Arrived
     | Punctuated
+    | Passed
     | FeedOpened
     | FeedClosed
     | FeedHeld

@@ -262,6 +262,34 @@ def restore_state(operator: Operator, saved: list[Any]) -> None:
     operator.restore(operator.layout.read(operator, *saved))
 
 
+# -- the states alone --------------------------------------------------------------------------------------------------
+
+
+def save_states(engine: Engine) -> bytes:
+    """What the operators of an idle engine keep, and nothing of its plan: for an engine that has the same plan."""
+    graph = engine.graph
+    graph.settle()
+    return pack(
+        [
+            engine.clock.now_us,
+            engine.time.save(),
+            [save_operator(operator) for operator in graph.operators.values()],
+            [component.save() for component in graph.components],
+        ]
+    )
+
+
+def restore_states(engine: Engine, data: bytes) -> None:
+    """Continue from the states of an engine that had the same plan; this one has taken nothing yet."""
+    graph = engine.graph
+    engine.clock.now_us, timers, operators, components = unpack(data)
+    engine.time.restore(timers)
+    engine.owing.clear()
+    for operator, state in zip(graph.operators.values(), operators, strict=True):
+        _restore_operator(operator, state)
+    _restore_components(engine, components)
+
+
 def restore(
     data: bytes | SavedState, *, stopwatch: Stopwatch | None, trace: bool, into: Engine | None = None
 ) -> Engine:
@@ -340,23 +368,32 @@ def _restore_graph(engine: Engine, saved: dict[str, Any], get: Get | None) -> No
     engine.chains.restore(saved["chains"], known)
     engine.costs = {known[name]: (tuples, us) for name, tuples, us in saved["costs"]}
     for name, whole in saved["operators"]:
-        counts, readers, output, state = unpack(whole.data, get) if isinstance(whole, np.ndarray) else whole
-        operator = graph.operators[name]
-        operator.counts.restore(counts)
-        if output is not None:
-            operator.output.restore(output)
-        for reader, reader_state in zip(operator.inputs, readers, strict=True):
-            reader.restore(reader_state)
-        restore_state(operator, state)
-    for operator in graph.operators.values():
-        operator.output.release()
-    for component, state in zip(graph.divided(), saved["components"], strict=True):
-        component.strategy = Strategy.parse(state[1])  # rows that lack one have it
-    for component, state in zip(graph.components, saved["components"], strict=True):
-        _restore_component(component, graph.operator, state)
+        _restore_operator(graph.operators[name], unpack(whole.data, get) if isinstance(whole, np.ndarray) else whole)
+    _restore_components(engine, saved["components"])
     for name, reason in saved.get("faults", ()):
         for query in engine.owners(graph.operators[name]):
             failing.fail(engine, query, reason, Effects())
+
+
+def _restore_operator(operator: Operator, saved: list[Any]) -> None:
+    counts, readers, output, state = saved
+    operator.counts.restore(counts)
+    if output is not None:
+        operator.output.restore(output)
+    for reader, reader_state in zip(operator.inputs, readers, strict=True):
+        reader.restore(reader_state)
+    restore_state(operator, state)
+
+
+def _restore_components(engine: Engine, saved: list[list[Any]]) -> None:
+    """The components of operators that have been restored."""
+    graph = engine.graph
+    for operator in graph.operators.values():
+        operator.output.release()
+    for component, state in zip(graph.divided(), saved, strict=True):
+        component.strategy = Strategy.parse(state[1])  # rows that lack one have it
+    for component, state in zip(graph.components, saved, strict=True):
+        _restore_component(component, graph.operator, state)
 
 
 def _restore_component(component: Component, find: Any, state: list[Any]) -> None:

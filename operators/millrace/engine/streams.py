@@ -30,6 +30,7 @@ from millrace.engine.events import (
     Measured,
     MemoryExceeded,
     MemoryHeld,
+    Passed,
     ProducerForgotten,
     Punctuated,
     Sequenced,
@@ -87,7 +88,7 @@ def arrive(engine: Engine, event: Arrived, effects: Effects) -> None:
         batch = batch.widened(stream.definition.schema)  # its feed was opened before the stream had all its fields
     now_us = engine.clock.now_us
     source = stream.source
-    late, far = source.arrive(event.feed, batch, now_us, engine.time.heard_us, event.at_us)
+    late, far = source.arrive(event.feed, batch, now_us, engine.time.heard_us, event.at_us, event.before_us)
     credit.used(engine, event.stream, source.feeds.by_name[event.feed])
     engine.graph.component_of(source).has_work = True
     if source.judged is not None:
@@ -129,6 +130,12 @@ def _punctuated(engine: Engine, event: Punctuated, effects: Effects) -> None:
         source.promise_group(feed, event.group, event.value_us, "client")
     else:
         source.promise(feed, event.value_us, "client")
+    engine.graph.component_of(source).has_work = True
+
+
+def _passed(engine: Engine, event: Passed, effects: Effects) -> None:
+    source = engine.source(event.stream)
+    source.reach_by_tuples(source.open(event.feed), event.newest_us, engine.time.heard_us)
     engine.graph.component_of(source).has_work = True
 
 
@@ -224,6 +231,7 @@ def _memory_exceeded(engine: Engine, event: MemoryExceeded, effects: Effects) ->
 EVENTS: Final[Mapping[type[Event], Callable[[Engine, Any, Effects], None]]] = {
     Arrived: arrive,
     Punctuated: _punctuated,
+    Passed: _passed,
     Measured: _measured,
     FeedOpened: _feed_opened,
     FeedClosed: _feed_closed,

@@ -151,9 +151,15 @@ class Source(Operator):
     # -- arrivals ------------------------------------------------------------------------------------------------------
 
     def arrive(
-        self, feed_name: str, batch: Batch, now_us: int, heard_us: int, at_us: Int64s | None = None
+        self,
+        feed_name: str,
+        batch: Batch,
+        now_us: int,
+        heard_us: int,
+        at_us: Int64s | None = None,
+        before_us: Int64s | None = None,
     ) -> tuple[Refused | None, Refused | None]:
-        """Take tuples in: stamp them or judge them, and queue those on time. `at_us` is as in the event.
+        """Take tuples in: stamp them or judge them, and queue those on time. `at_us`, `before_us`: as in the event.
 
         Returns those that were late, and those too far in the future to be believed.
         """
@@ -168,7 +174,7 @@ class Source(Operator):
         timestamps = self.clocking.timestamps
         if timestamps == "external":
             arrived = batch.arrived(now_us) if at_us is None else batch.arrived_at(at_us)
-            return self._judge(feed, arrived, now_us, heard_us)
+            return self._judge(feed, arrived, now_us, heard_us, before_us)
         if self.mark == MAX_TIME:
             return self._after_the_end(feed, batch.stamped(now_us, now_us)), None
         stamp = MIN_TIME if timestamps == "latent" else max(now_us, self.mark)
@@ -196,7 +202,9 @@ class Source(Operator):
             self.judged = Judged(batch, np.ones(count, np.bool_), marks)
         return Refused(batch, marks)
 
-    def _judge(self, feed: Feed, batch: Batch, now_us: int, heard_us: int) -> tuple[Refused | None, Refused | None]:
+    def _judge(
+        self, feed: Feed, batch: Batch, now_us: int, heard_us: int, before: Int64s | None
+    ) -> tuple[Refused | None, Refused | None]:
         far = late = None
         ts = batch.ts
         newest: int = ts.item(-1)
@@ -206,14 +214,17 @@ class Source(Operator):
             if not rising:
                 newest = int(ts.max())
         if self.clocking.ahead_us is not None and newest > now_us + self.clocking.ahead_us:
-            far, batch = self._too_far(batch, now_us + self.clocking.ahead_us)
-            ts = batch.ts
+            near: Bools = ts <= now_us + self.clocking.ahead_us
+            far, batch = self._too_far(batch, near, now_us + self.clocking.ahead_us)
+            ts, before = batch.ts, None if before is None else before[near]
             if not len(ts):
                 return None, far
             first, newest = ts.item(0), int(ts.max())
         doubtful = not (rising and first >= self.mark) or self.groups.ahead > 0
+        if before is not None and not doubtful:
+            doubtful = bool((ts < before).any())
         if doubtful or self.clocking.history:
-            marks, of_stream, promised = self._marks_met(feed, batch)
+            marks, of_stream, promised = self._marks_met(feed, batch, before)
             below: Bools = ts < marks
             if self.clocking.history:
                 self.judged = Judged(batch, below, marks)
@@ -227,18 +238,22 @@ class Source(Operator):
             self._queue(batch, newest if late is None else int(batch.ts.max()))
         # A tuple that is late for its group still shows how far its feed is.
         if len(batch.ts) or self.groups.ahead:
-            if newest > feed.newest:
-                feed.newest = newest
-                if newest > feed.passed:
-                    feed.passed = newest
-                feed.heard_us = heard_us
-                if feed.held_since is not None:
-                    feed.held_since = heard_us
-            if self.clocking.by_tuples:
-                bound = max(newest - self.clocking.disorder_us, MIN_TIME)
-                if bound > feed.mark:
-                    self.promise(feed, bound, "tuple")
+            self.reach_by_tuples(feed, newest, heard_us)
         return late, far
+
+    def reach_by_tuples(self, feed: Feed, newest: int, heard_us: int) -> None:
+        """The feed has come to this time."""
+        if newest > feed.newest:
+            feed.newest = newest
+            if newest > feed.passed:
+                feed.passed = newest
+            feed.heard_us = heard_us
+            if feed.held_since is not None:
+                feed.held_since = heard_us
+        if self.clocking.by_tuples:
+            bound = max(newest - self.clocking.disorder_us, MIN_TIME)
+            if bound > feed.mark:
+                self.promise(feed, bound, "tuple")
 
     def _late(
         self, feed: Feed, batch: Batch, marks: Int64s, below: Bools, promised: Int64s | int
@@ -253,23 +268,24 @@ class Source(Operator):
         self.broken += broken
         return late, batch.take(~below)
 
-    def _too_far(self, batch: Batch, bound_us: int) -> tuple[Refused, Batch]:
-        beyond: Bools = batch.ts > bound_us
-        far = batch.take(beyond)
+    def _too_far(self, batch: Batch, near: Bools, bound_us: int) -> tuple[Refused, Batch]:
+        far = batch.take(~near)
         self.far += len(far)
-        return Refused(far, constant_int64(bound_us, len(far))), batch.take(~beyond)
+        return Refused(far, constant_int64(bound_us, len(far))), batch.take(near)
 
-    def _marks_met(self, feed: Feed, batch: Batch) -> tuple[Int64s, Int64s, Int64s | int]:
+    def _marks_met(self, feed: Feed, batch: Batch, before: Int64s | None) -> tuple[Int64s, Int64s, Int64s | int]:
         """The mark of the stream and of its group as each tuple met it: the tuples before it in the batch have moved it
-        too. Then the stream's mark alone, and what the feed itself had promised."""
+        too, or those `before` it that are elsewhere. Then the stream's mark alone, and what the feed itself had
+        promised."""
         ts = batch.ts
         others = self.feeds.min_excluding(feed)
         own = np.full(len(ts), feed.mark, np.int64)
         if self.clocking.by_tuples:
-            before = np.maximum.accumulate(ts)[:-1]
+            if before is None:
+                before = np.maximum.accumulate(np.concatenate(([MIN_TIME], ts[:-1])))
             disorder = self.clocking.disorder_us
             floor = MIN_TIME + disorder
-            own[1:] = np.maximum(own[1:], np.where(before < floor, MIN_TIME, before - disorder))
+            own = np.maximum(own, np.where(before < floor, MIN_TIME, before - disorder))
         marks: Int64s = np.maximum(np.minimum(own, others), self.mark)
         if not self.groups:
             return marks, marks, feed.promised
@@ -367,8 +383,8 @@ class Source(Operator):
 
     def _note(self, feed: Feed, ts: Int64s, barred: Bools | None = None) -> None:
         """Tuples that some disorder may be too small for: their feed or the mark has passed the first of them."""
-        assert self.ledger is not None
-        self.ledger.note(self.feeds, feed, ts, self.clocking.by_tuples, barred)
+        if self.ledger is not None:
+            self.ledger.note(self.feeds, feed, ts, self.clocking.by_tuples, barred)
 
     @property
     def _judged(self) -> int:
