@@ -14,7 +14,7 @@ from millrace.operators.frame.spec import Positions, all_columns
 
 def used_columns(flow: Flow) -> Mapping[str, tuple[int, ...]]:
     """By stream, the positions of its columns that matter, in order. Its time is not among them: every row has it."""
-    wanted: dict[str, Positions] = {flow.query.output: set(range(len(flow.schemas[flow.query.output])))}
+    wanted: dict[str, Positions] = {name: set(range(len(flow.schemas[name]))) for name in flow.outputs}
     for node in reversed(list(flow.nodes.values())):
         widths = [len(flow.schemas[name]) for name in node.inputs]
         for name, positions in zip(node.inputs, _used(node, wanted[node.name], widths), strict=True):

@@ -1,4 +1,4 @@
-"""A query together with the queries that it reads, as one graph of operators over streams.
+"""Queries together with those that they read, as one graph of operators over streams.
 
 The planners look at this, and a task runs it. Rule: nothing here depends on Spark or on the data.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 from millrace.engine.plan import CHANGE_STREAM, Node, QueryPlan, StreamDefinition
 from millrace.protocol import Refuse, Schema
@@ -15,31 +16,46 @@ from millrace.sql import Catalog
 from millrace.sql.explain import equality
 from millrace.values.lags import Lags
 
+# Classes of equality, the strictest first.
+CLASSES: Final = ("rows", "final", "load")
+
 
 @dataclass(frozen=True)
 class Flow:
-    """The computation of a backfill.
+    """The computation of a backfill, or of a live job.
 
     catalog   the streams and queries that the query needs, in the order in which they were created
     name      the query whose rows are wanted
+    beside    other queries whose rows are wanted, too
     """
 
     catalog: Catalog
     name: str
+    beside: tuple[str, ...] = ()
 
     @property
     def query(self) -> QueryPlan:
         return self.catalog.queries[self.name]
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The queries whose rows are wanted."""
+        return self.name, *self.beside
+
+    @property
     def schema(self) -> Schema:
         return self.query.schema
+
+    @property
+    def outputs(self) -> frozenset[str]:
+        """The operators whose rows are wanted."""
+        return frozenset(self.catalog.queries[name].output for name in self.names)
 
     @cached_property
     def nodes(self) -> Mapping[str, Node]:
         """The operators that the result depends on, inputs before readers."""
         every = {node.name: node for query in self.catalog.queries.values() for node in query.nodes}
-        wanted = {self.query.output}
+        wanted = set(self.outputs)
         for node in reversed(list(every.values())):
             if node.name in wanted:
                 wanted.update(node.inputs)
@@ -49,7 +65,7 @@ class Flow:
     def streams(self) -> Mapping[str, StreamDefinition]:
         """The streams that are read, side streams of late tuples too, in the order in which the queries name them."""
         names = [name for query in self.catalog.queries.values() for name in query.reads_streams]
-        read = {name for node in self.nodes.values() for name in node.inputs} | {self.query.output}
+        read = {name for node in self.nodes.values() for name in node.inputs} | self.outputs
         found = {name: self.catalog.stream(name) for name in dict.fromkeys(names)}
         return {name: stream for name, stream in found.items() if stream.source in read}
 
@@ -81,7 +97,7 @@ class Flow:
     @cached_property
     def equality(self) -> str:
         """The class by which two runs of it may be compared: rows, final or load."""
-        return equality(self.query, self.catalog)
+        return max((equality(self.catalog.queries[name], self.catalog) for name in self.names), key=CLASSES.index)
 
     @property
     def counts_rows(self) -> bool:
@@ -110,18 +126,20 @@ class Flow:
                 waiting.extend(self.nodes[one].inputs)
 
 
-def flow_of(catalog: Catalog, name: str) -> Flow:
-    """The flow of one query of a catalog."""
-    if name not in catalog.queries:
-        listed = ", ".join(catalog.queries) or "none"
-        raise Refuse(f"query {name} does not exist; the queries are: {listed}", code="unknown_name")
-    wanted = {name}
+def flow_of(catalog: Catalog, name: str, *beside: str) -> Flow:
+    """The flow of a query of a catalog, or of several."""
+    for one in (name, *beside):
+        if one not in catalog.queries:
+            listed = ", ".join(catalog.queries) or "none"
+            raise Refuse(f"query {one} does not exist; the queries are: {listed}", code="unknown_name")
+    wanted = {name, *beside}
     for query in reversed(list(catalog.queries.values())):
         if query.name in wanted:
             wanted.update(query.reads_queries)
     queries = {one: query for one, query in catalog.queries.items() if one in wanted}
-    if any(CHANGE_STREAM.name in query.reads_streams for query in queries.values()):
-        raise Refuse(f"query {name} reads {CHANGE_STREAM.name}, which has no history", code="no_past")
+    for one, query in queries.items():
+        if CHANGE_STREAM.name in query.reads_streams:
+            raise Refuse(f"query {one} reads {CHANGE_STREAM.name}, which has no history", code="no_past")
     read = {stream.removesuffix(".late") for query in queries.values() for stream in query.reads_streams}
     streams = {one: stream for one, stream in catalog.streams.items() if one in read}
-    return Flow(Catalog(streams, queries), name)
+    return Flow(Catalog(streams, queries), name, beside)
