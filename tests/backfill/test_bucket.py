@@ -134,7 +134,7 @@ def test_nexmark(name, tmp_path):
 
 def random_reads(rng: Random, catalog: Catalog, parts: int, rows: int) -> list[Read]:
     """Parts whose times rise, fall back more than their streams allow, leap ahead, or have been promised away."""
-    reads = []
+    reads: list[Read] = []
     for name, stream in catalog.streams.items():
         for part in range(rng.randint(1, parts)):
             now = 10 * SECOND + rng.randint(0, 3 * SECOND)
