@@ -1,4 +1,4 @@
-"""Values in parts, so that their arrays are written without a copy.
+"""Columns in parts, so that their arrays are written without a copy.
 
 Rule: the parts together are the bytes of `saving.pack`, which packs every value inside out: each tuple and each array
 copies all that is in it.
@@ -20,14 +20,12 @@ Part = bytes | bytearray | memoryview
 
 # Bytes from which a value becomes a part.
 LARGE: Final = 2**14
-# Longer containers are packed as a whole: they have many small values, and each visit takes a microsecond.
-VISITED: Final = 4_096
 
 
-def pack_parts(value: Any) -> list[Part]:
-    """The bytes of `pack`. Arrays must not change until they are written."""
+def pack_parts(values: Sequence[Any]) -> list[Part]:
+    """The bytes of `pack`, for a list of columns. Arrays must not change until they are written."""
     packing = _Packing()
-    packing.add(value)
+    packing.add(values)
     return packing.end()
 
 
@@ -46,15 +44,8 @@ class _Packing:
 
     def add(self, value: Any) -> None:
         match value:
-            case dict() if len(value) <= VISITED:
-                self._put(self._packer.pack_map_header(len(value)))
-                for key, one in value.items():
-                    self._put(saving.pack(key))
-                    self.add(one)
-            case list() if len(value) <= VISITED:
+            case list():
                 self._add_list(value)
-            case tuple() if len(value) <= VISITED:
-                self._add_extension(saving.TUPLE, value)
             case np.ndarray() if value.nbytes >= LARGE and not value.dtype.hasobject:
                 content = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
                 self._add_extension(saving.ARRAY, [value.dtype.str, content])
