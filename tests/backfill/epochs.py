@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from millrace.backfill.bucket import Bucket, Group, Stepped
 from millrace.backfill.parts import Parcel, PartPacker, parcels_of
+from millrace.engine.events import CommandBody
 from millrace.values.batch import Batch
 from tests.backfill.local import lane_table
 
@@ -47,8 +48,22 @@ class Outcome:
             self.marks.setdefault(stream, set()).add(mark)
 
 
-def run_epochs(groups: Sequence[Group], epochs: Sequence[tuple[int, Sequence[Read]]], *, ended: bool = True) -> Outcome:
-    """Every bucket of every group through all epochs; `ended`: the parts are over then."""
+Change = tuple[Group, Sequence[CommandBody]]
+
+
+def run_epochs(
+    groups: Sequence[Group],
+    epochs: Sequence[tuple[int, Sequence[Read]]],
+    *,
+    ended: bool = True,
+    changes: Mapping[int, Change] | None = None,
+) -> Outcome:
+    """Every bucket of every group through all epochs; `ended`: the parts are over then.
+
+    changes   by the number of an epoch, what the only group becomes before its rows, and the commands for that
+    """
+    if changes:
+        return _run_changing(groups[0], epochs, changes, ended=ended)
     outcome = Outcome()
     parcels = [(at_us, list(packed(groups, reads, at_us))) for at_us, reads in _numbered(epochs)]
     for number, group in enumerate(groups):
@@ -63,6 +78,28 @@ def run_epochs(groups: Sequence[Group], epochs: Sequence[tuple[int, Sequence[Rea
                 state = running.save()
             if ended:
                 outcome.add(Bucket(group, state).end(at_us + 1))
+    return outcome
+
+
+def _run_changing(
+    group: Group, epochs: Sequence[tuple[int, Sequence[Read]]], changes: Mapping[int, Change], *, ended: bool
+) -> Outcome:
+    outcome = Outcome()
+    states: list[bytes | None] = [None] * group.buckets
+    at_us = 0
+    for number, (at_us, reads) in enumerate(_numbered(epochs)):
+        after, commands = changes.get(number, (group, ()))
+        parcels = list(packed([after], reads, at_us))
+        for bucket in range(group.buckets):
+            running = Bucket(group, states[bucket])
+            if commands:
+                running.become(after, commands)
+            outcome.add(running.step(at_us, [one for one in parcels if one.bucket == bucket]))
+            states[bucket] = running.save()
+        group = after
+    if ended:
+        for state in states:
+            outcome.add(Bucket(group, state).end(at_us + 1))
     return outcome
 
 

@@ -25,6 +25,8 @@ from millrace.engine.events import (
     FeedOpened,
     Late,
     Punctuated,
+    SetBreak,
+    SetStrategy,
     TooFar,
 )
 from millrace.formats.decoder import StreamDecoder
@@ -156,13 +158,12 @@ def random_reads(rng: Random, catalog: Catalog, parts: int, rows: int) -> list[R
     return reads
 
 
-def run_whole(catalog: Catalog, epochs) -> Outcome:
-    """One engine that takes all rows of a part as they are."""
+def run_whole(catalog: Catalog, epochs, changes=None) -> Outcome:
+    """One engine that takes all rows of a part as they are, and obeys commands before an epoch of these numbers."""
     engine, outcome, number = Engine(), Outcome(), 0
     commands: list[CommandBody] = [AddStream(lived(stream)) for stream in catalog.streams.values()]
     commands += [AddQuery(query) for query in catalog.queries.values()]
     engine.step(0, [Command(number, body) for number, body in enumerate(commands)])
-    order = list(catalog.streams)
     known: set[tuple[str, str]] = set()
 
     def step(at_us: int, events: list) -> None:
@@ -183,8 +184,12 @@ def run_whole(catalog: Catalog, epochs) -> Outcome:
             more = effects.more
             effects = engine.step(at_us) if more else effects
 
-    for at_us, reads in epochs:
-        reads = sorted(reads, key=lambda read: (order.index(read.stream), read.part))
+    for place, (at_us, reads) in enumerate(epochs):
+        for number, body in enumerate((changes or {}).get(place, ())):
+            step(at_us, [Command(number, body)])
+        order = list(engine.streams_by_name)
+        reads = [read for read in reads if read.stream in order]
+        reads.sort(key=lambda read: (order.index(read.stream), read.part))
         events: list = [FeedOpened(read.stream, read.part) for read in reads if (read.stream, read.part) not in known]
         known |= {(read.stream, read.part) for read in reads}
         for read in reads:
@@ -198,17 +203,21 @@ def run_whole(catalog: Catalog, epochs) -> Outcome:
     return outcome
 
 
-def check_parts(seed: int, buckets: int) -> tuple[Counter, int]:
-    rng = Random(seed)
-    catalog = catalog_of(BY_KEY)
-    epochs = cut(rng, random_reads(rng, catalog, 3, 8), rng.randint(0, 5))
-    # Every part is heard of in every epoch, and the clock has the rows' times.
+def clocked_of(catalog: Catalog, epochs) -> list[tuple[int, list[Read]]]:
+    """Epochs in which every part is heard of, by a clock that has the rows' times."""
     parts = dict.fromkeys((read.stream, read.part) for _, reads in epochs for read in reads)
     clocked = []
     for at_us, reads in epochs:
         silent = [one for one in parts if one not in {(read.stream, read.part) for read in reads}]
         empty = [Read(*one, Batch.empty(catalog.streams[one[0]].schema)) for one in silent]
         clocked.append((20 * SECOND + at_us, [*reads, *empty]))
+    return clocked
+
+
+def check_parts(seed: int, buckets: int) -> tuple[Counter, int]:
+    rng = Random(seed)
+    catalog = catalog_of(BY_KEY)
+    clocked = clocked_of(catalog, cut(rng, random_reads(rng, catalog, 3, 8), rng.randint(0, 5)))
     expected = run_whole(catalog, clocked)
     groups = groups_of(catalog, buckets)
     outcome = run_epochs(groups, clocked)
@@ -265,6 +274,59 @@ def test_the_fingerprint_is_of_the_plan_and_the_buckets():
 def test_what_cannot_be_repeated_is_refused():
     with pytest.raises(Refuse, match="query q cannot run here: its result depends on the load"):
         groups_of(catalog_of(f"{PACKETS}CREATE QUERY q AS SELECT src, bytes FROM packets SHED RANDOM 5;"), 4)
+
+
+# -- changes while it runs ---------------------------------------------------------------------------------------------
+
+CHANGED = {
+    "a new query": (
+        "CREATE QUERY more AS SELECT src, max(bytes) AS most, window_end "
+        "FROM TUMBLE(packets, ts, INTERVAL '2 seconds') GROUP BY src;"
+    ),
+    "a new stream, too": (
+        "CREATE QUERY more AS SELECT p.ts, p.src, p.bytes, o.owner FROM packets p JOIN owners o "
+        "ON p.src = o.src AND p.ts BETWEEN o.ts AND o.ts + INTERVAL '2 seconds';"
+    ),
+    "another plan": (
+        "CREATE OR REPLACE QUERY traffic AS SELECT src, sum(bytes) AS bytes, count(*) AS n, window_end "
+        "FROM TUMBLE(packets, ts, INTERVAL '3 seconds') WHERE bytes > 10 GROUP BY src;"
+    ),
+    "one query less": "DROP QUERY large;",
+    "a strategy": "",
+}
+TWO = f"""{PACKETS}
+    CREATE QUERY traffic AS SELECT src, sum(bytes) AS bytes, count(*) AS n, window_end
+      FROM TUMBLE(packets, ts, INTERVAL '3 seconds') GROUP BY src;
+    CREATE QUERY large AS SELECT src, count(*) AS n, window_end
+      FROM HOP(packets, ts, INTERVAL '1 second', INTERVAL '3 seconds') WHERE bytes > 50 GROUP BY src;
+"""
+
+
+@pytest.mark.parametrize("change", CHANGED)
+@pytest.mark.parametrize("seed", (2, 4, 6))
+def test_a_job_changes_as_an_engine_does(change, seed):
+    rng = Random(seed)
+    before, sql = catalog_of(TWO), TWO + CHANGED[change]
+    after = catalog_of(sql)
+    decisions = () if CHANGED[change] else (SetBreak("packets.source", True), SetStrategy("packets", "bfs(3)"))
+    (group,) = groups_of(before, 4)
+    changed, commands = group.after(flow_of(after, *after.queries), decisions)
+    clocked = clocked_of(before, cut(rng, random_reads(rng, before, 3, 12), 5))
+    at = rng.randint(1, 4)
+    whole = run_whole(group.flow.catalog, clocked, {at: commands})
+    outcome = run_epochs([group], clocked, changes={at: (changed, commands)})
+    assert any(whole.rows.values())
+    for name in {*before.queries, *after.queries}:
+        wrong = same_rows(outcome.rows.get(name, []), whole.rows.get(name, []))
+        assert wrong is None, f"{name}: {wrong}"
+    assert changed.fingerprint != group.fingerprint
+
+
+def test_a_change_may_not_move_rows_to_other_buckets():
+    catalog = catalog_of(BY_KEY)
+    group, *_ = groups_of(catalog, 4)
+    with pytest.raises(Refuse, match=r"divided by packets by src.* create it as a new query"):
+        group.after(flow_of(catalog, *group.flow.names, "ports"))
 
 
 # -- states ------------------------------------------------------------------------------------------------------------

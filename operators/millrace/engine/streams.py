@@ -135,7 +135,7 @@ def _punctuated(engine: Engine, event: Punctuated, effects: Effects) -> None:
 
 def _passed(engine: Engine, event: Passed, effects: Effects) -> None:
     source = engine.source(event.stream)
-    source.reach_by_tuples(source.open(event.feed), event.newest_us, engine.time.heard_us)
+    source.passed(source.open(event.feed), event.newest_us, engine.time.heard_us)
     engine.graph.component_of(source).has_work = True
 
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import chain
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from millrace.backfill.columns import used_columns
 from millrace.backfill.flow import Flow, flow_of
@@ -23,6 +23,7 @@ from millrace.backfill.keys import Keys, keys_of
 from millrace.backfill.layout import Lane, batch_of
 from millrace.backfill.parts import BEFORE, Parcel
 from millrace.engine import saving
+from millrace.engine.engine import Engine
 from millrace.engine.events import (
     AddQuery,
     AddStream,
@@ -30,6 +31,7 @@ from millrace.engine.events import (
     Command,
     CommandBody,
     Deliver,
+    DropQuery,
     Effect,
     Event,
     Execution,
@@ -39,12 +41,15 @@ from millrace.engine.events import (
     Passed,
     Punctuated,
     QueryFailed,
+    ReplaceQuery,
     RowsFailed,
     TooFar,
 )
 from millrace.engine.plan import StreamDefinition
 from millrace.engine.plan import names as listed
 from millrace.offline.driver import Driver, Instant, Time
+from millrace.operators.frame.inlet import Inlet
+from millrace.operators.queues.inlet import QueueInlet
 from millrace.protocol import Refuse, Schema
 from millrace.sql import Catalog
 from millrace.values import expression as e
@@ -65,6 +70,8 @@ class Group:
     how    by key; spread: any row may go anywhere; one: all rows must meet
     keys   by stream, the key of its rows
     reason   why it is divided so, in words
+    begun  what it was when its job began, if it has changed since
+    past   the commands that have changed it since
     """
 
     flow: Flow
@@ -72,6 +79,8 @@ class Group:
     how: How
     reason: str
     keys: Mapping[str, tuple[e.Expression, ...]] = field(default_factory=dict)
+    begun: Flow | None = None
+    past: tuple[CommandBody, ...] = ()
 
     @cached_property
     def lanes(self) -> tuple[Lane, ...]:
@@ -97,10 +106,56 @@ class Group:
     @cached_property
     def fingerprint(self) -> str:
         """Of all that a state depends on: states of another plan, key or number of buckets are not continued."""
-        definitions = [*self.flow.catalog.streams.values(), *self.flow.catalog.queries.values()]
+        catalog = (self.begun or self.flow).catalog
+        definitions = [*catalog.streams.values(), *catalog.queries.values()]
         keys = [[name, list(key)] for name, key in sorted(self.keys.items())]
-        whole = saving.pack([VERSION, saving.VERSION, self.buckets, self.how, list(self.flow.names), definitions, keys])
+        past = [[type(command).__name__, *_values(command)] for command in self.past]
+        names = list(self.flow.names)
+        whole = saving.pack([VERSION, saving.VERSION, self.buckets, self.how, names, definitions, keys, past])
         return hashlib.sha256(whole).hexdigest()[:32]
+
+    def after(self, flow: Flow, decisions: Sequence[CommandBody] = ()) -> tuple[Group, tuple[CommandBody, ...]]:
+        """The group with other queries, and the commands that every bucket obeys for it.
+
+        Refuse says why it cannot become that while it runs: rows of a key must stay in the bucket of their key.
+        """
+        after = group_of(flow, self.buckets)
+        moved = [name for name, key in self.keys.items() if name in after.keys and after.keys[name] != key]
+        if after.how != self.how or moved:
+            raise Refuse(
+                f"the rows of {listed(self.flow.names)} are divided by {self.reason}, and after this change they would "
+                f"have to be by {after.reason}: create it as a new query",
+                code="cannot_split",
+            )
+        commands = (*_differences(self.flow, flow), *decisions)
+        changed = replace(
+            after, keys={**self.keys, **after.keys}, begun=self.begun or self.flow, past=(*self.past, *commands)
+        )
+        trial = Bucket(self)
+        trial.become(changed, commands)
+        if trial.form != Bucket(changed).form:
+            raise AssertionError("the plan after a change is another one than that of its commands")
+        return changed, commands
+
+
+def _values(command: CommandBody) -> list[Any]:
+    return [getattr(command, one.name) for one in fields(command)]
+
+
+def _differences(before: Flow, after: Flow) -> Iterator[CommandBody]:
+    """The commands that make one flow the other. Streams that are not read any more stay."""
+    old, new = before.catalog, after.catalog
+    for name in reversed(list(old.queries)):
+        if name not in new.queries:
+            yield DropQuery(name)
+    for name, stream in new.streams.items():
+        if name not in old.streams:
+            yield AddStream(lived(stream))
+    for name, query in new.queries.items():
+        if name not in old.queries:
+            yield AddQuery(query)
+        elif query != old.queries[name]:
+            yield ReplaceQuery(query)
 
 
 def groups_of(catalog: Catalog, buckets: int, names: Sequence[str] | None = None) -> list[Group]:
@@ -177,20 +232,42 @@ class Bucket:
         self.group = group
         self._stepped = Stepped()
         self._driver = Driver(self)
-        flow = group.flow
-        commands: list[CommandBody] = [AddStream(lived(stream)) for stream in flow.catalog.streams.values()]
-        commands += [AddQuery(query) for query in flow.catalog.queries.values()]
-        self._run(0, [Command(number, body) for number, body in enumerate(commands)])
-        engine = self._driver.engine
+        begun = group.begun or group.flow
+        commands: list[CommandBody] = [AddStream(lived(stream)) for stream in begun.catalog.streams.values()]
+        self._obey([*commands, *map(AddQuery, begun.catalog.queries.values())])
+        engine = self.engine
         engine.share = False  # equal operators are one from the start; later merges would make other forms of states
-        for stream in engine.streams_by_name.values():
-            stream.source.ledger = None
+        if group.past:
+            self._obey(group.past)
         if state is not None:
             saving.restore_states(engine, state)
             self._driver.clock_us = engine.clock.now_us
 
+    @property
+    def engine(self) -> Engine:
+        return self._driver.engine
+
+    @property
+    def form(self) -> list[tuple[str, str, list[str]]]:
+        """What a state of it is made of: its operators, and the kinds of their queues."""
+        return [
+            (operator.name, operator.kind, [_kind(inlet) for inlet in operator.inputs])
+            for operator in self.engine.graph.operators.values()
+        ]
+
     def save(self) -> bytes:
-        return saving.save_states(self._driver.engine)
+        return saving.save_states(self.engine)
+
+    def become(self, group: Group, commands: Sequence[CommandBody]) -> None:
+        """Change the plan or how it is run (Group.after); Refuse says why not, and the bucket is of no use then."""
+        self._obey(commands)
+        self.group = group
+
+    def _obey(self, commands: Sequence[CommandBody]) -> None:
+        at_us = int(self._driver.clock_us)
+        self._run(at_us, [Command(number, body) for number, body in enumerate(commands)])
+        for stream in self.engine.streams_by_name.values():
+            stream.source.ledger = None
 
     def step(self, at_us: int, parcels: Sequence[Parcel]) -> Stepped:
         """Hand over what was read; the rows that it leads to."""
@@ -204,7 +281,7 @@ class Bucket:
     def end(self, at_us: int) -> Stepped:
         """All parts are over: nothing is incomplete any more."""
         closings = []
-        for name, stream in self._driver.engine.streams_by_name.items():
+        for name, stream in self.engine.streams_by_name.items():
             feeds = [feed.name for feed in stream.source.feeds] or ["none"]
             closings += [FeedClosed(name, feed, ended=True) for feed in feeds]
         return self._run(at_us, closings)
@@ -212,7 +289,7 @@ class Bucket:
     def _run(self, at_us: int, events: Sequence[Event]) -> Stepped:
         self._stepped = stepped = Stepped()
         self._driver.run([Instant(at_us, events)])
-        for name, stream in self._driver.engine.streams_by_name.items():
+        for name, stream in self.engine.streams_by_name.items():
             stepped.marks[name] = stream.source.mark
         return stepped
 
@@ -222,7 +299,7 @@ class Bucket:
         for parcel in parcels:
             name = self._stream(parcel).name
             own = found.setdefault(name, [])
-            if parcel.part not in own and self._driver.engine.source(name).feeds.get(parcel.part) is None:
+            if parcel.part not in own and self.engine.source(name).feeds.get(parcel.part) is None:
                 own.append(parcel.part)
         return found
 
@@ -241,7 +318,7 @@ class Bucket:
 
     def _stamped(self, at_us: int, new: Mapping[str, Sequence[str]]) -> Iterator[Event]:
         """Streams that the engine stamps have come to the epoch's time, in buckets without rows, too."""
-        for name, stream in self._driver.engine.streams_by_name.items():
+        for name, stream in self.engine.streams_by_name.items():
             if stream.definition.timestamps == "internal":
                 late = [] if name in self.group.flow.catalog.streams else [LATE_FEED]
                 for part in dict.fromkeys([*(feed.name for feed in stream.source.feeds), *new.get(name, ()), *late]):
@@ -275,6 +352,10 @@ class Bucket:
 
     def stepped(self) -> None:
         """Nothing is measured."""
+
+
+def _kind(inlet: Inlet) -> str:
+    return type(inlet.queue if isinstance(inlet, QueueInlet) else inlet).__name__
 
 
 def lived(stream: StreamDefinition) -> StreamDefinition:

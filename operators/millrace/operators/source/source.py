@@ -238,10 +238,15 @@ class Source(Operator):
             self._queue(batch, newest if late is None else int(batch.ts.max()))
         # A tuple that is late for its group still shows how far its feed is.
         if len(batch.ts) or self.groups.ahead:
-            self.reach_by_tuples(feed, newest, heard_us)
+            self._come_to(feed, newest, heard_us)
         return late, far
 
-    def reach_by_tuples(self, feed: Feed, newest: int, heard_us: int) -> None:
+    def passed(self, feed: Feed, newest: int, heard_us: int) -> None:
+        """Tuples of the feed up to this time are with other engines."""
+        self.newest = max(self.newest, newest)
+        self._come_to(feed, newest, heard_us)
+
+    def _come_to(self, feed: Feed, newest: int, heard_us: int) -> None:
         """The feed has come to this time."""
         if newest > feed.newest:
             feed.newest = newest
