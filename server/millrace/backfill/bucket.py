@@ -233,9 +233,10 @@ class Bucket:
         self._stepped = Stepped()
         self._driver = Driver(self)
         begun = group.begun or group.flow
+        engine = self.engine
+        engine.share = len(begun.catalog.queries) > 1  # looking for equal operators takes time
         commands: list[CommandBody] = [AddStream(lived(stream)) for stream in begun.catalog.streams.values()]
         self._obey([*commands, *map(AddQuery, begun.catalog.queries.values())])
-        engine = self.engine
         engine.share = False  # equal operators are one from the start; later merges would make other forms of states
         if group.past:
             self._obey(group.past)
