@@ -303,7 +303,7 @@ TWO = f"""{PACKETS}
 
 
 @pytest.mark.parametrize("change", CHANGED)
-@pytest.mark.parametrize("seed", (2, 4, 6))
+@pytest.mark.parametrize("seed", [2, 4, 6])
 def test_a_job_changes_as_an_engine_does(change, seed):
     rng = Random(seed)
     before, sql = catalog_of(TWO), TWO + CHANGED[change]

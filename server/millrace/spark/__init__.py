@@ -1,0 +1,1 @@
+"""Live queries on Spark."""

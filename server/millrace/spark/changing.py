@@ -1,0 +1,160 @@
+"""Changes of a live job while it runs: what its groups become, and the commands that every bucket obeys.
+
+Rule: a change is tried on empty buckets before it is stored, so that an epoch never meets one that an engine refuses.
+The sequence of all changes is a part of the plan: a job that continues comes to the same groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from millrace.backfill.bucket import Bucket, Group, group_of
+from millrace.backfill.flow import flow_of
+from millrace.engine.events import CommandBody, PauseQuery, ResumeQuery, SetStrategy
+from millrace.engine.scheduler.table import Strategy
+from millrace.offline.script import plan_script
+from millrace.protocol import Refuse
+from millrace.sql import Catalog
+
+# A decision's name and its values: ("strategy", query, strategy), ("pause", query), ("resume", query).
+Decision = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change as its checkpoint stores it: statements, a decision, or both.
+
+    by   who asked for it, and at_us when
+    """
+
+    sql: str = ""
+    decision: Decision = ()
+    by: str = ""
+    at_us: int = 0
+
+    def to_data(self) -> dict[str, Any]:
+        return {"sql": self.sql, "decision": list(self.decision), "by": self.by, "at_us": self.at_us}
+
+    @staticmethod
+    def from_data(data: Mapping[str, Any]) -> Change:
+        return Change(data["sql"], tuple(data["decision"]), data["by"], data["at_us"])
+
+    @property
+    def words(self) -> str:
+        return " ".join(self.sql.split()) or " ".join(self.decision)
+
+
+@dataclass(frozen=True)
+class Changed:
+    """What a job becomes: its SQL, its groups, and by number of the group the commands for its buckets."""
+
+    sql: str
+    groups: tuple[Group, ...]
+    commands: Mapping[int, tuple[CommandBody, ...]]
+
+
+def apply(sql: str, groups: Sequence[Group], change: Change, buckets: int) -> Changed:
+    """What a change makes of a job of this SQL; Refuse says why it cannot be made while the job runs.
+
+    A new query joins the first group that it shares a key with, and else gets buckets of its own. It reads what comes
+    from then on.
+    """
+    before = _catalog(sql)
+    text = f"{sql.rstrip().rstrip(';')};\n{change.sql}" if change.sql else sql
+    catalog = _catalog(text) if change.sql else before
+    if added := [name for name in catalog.streams if name not in before.streams]:
+        raise Refuse(f"stream {added[0]} would need an input: stop the job, and start one with it", code="sql")
+    if catalog.streams != before.streams:
+        raise Refuse("streams of a job cannot be changed while it runs: stop it, and start a new one", code="sql")
+    read = {name: stream for group in groups for name, stream in group.flow.catalog.streams.items()}
+    catalog = replace(catalog, streams=read)  # as their inputs deliver them
+    found = list(groups)
+    commands: dict[int, tuple[CommandBody, ...]] = {}
+    flows = [[name for name in group.flow.names if name in catalog.queries] for group in groups]
+    known = {name for group in groups for name in group.flow.names}
+    for number, names in enumerate(flows):
+        if not names:
+            raise Refuse(
+                f"{', '.join(groups[number].flow.names)}: the last query of its buckets cannot be dropped; pause it",
+                code="in_use",
+            )
+    for name in catalog.queries:
+        if name not in before.queries and name not in known:
+            _check_inputs(name, catalog)
+            _add(name, catalog, groups, flows, found, buckets)
+    for number, group in enumerate(groups):
+        decisions = _decisions(group, change.decision)
+        flow = flow_of(catalog, *flows[number])
+        if decisions or flow.names != group.flow.names or flow.catalog.queries != group.flow.catalog.queries:
+            found[number], commands[number] = group.after(flow, decisions)
+    if not commands and len(found) == len(groups):
+        raise Refuse("it changes nothing", code="bad_value")
+    return Changed(text, tuple(found), commands)
+
+
+def _add(
+    name: str, catalog: Catalog, groups: Sequence[Group], flows: list[list[str]], found: list[Group], buckets: int
+) -> None:
+    """Put a new query into the first group that it shares a key with, or into one of its own."""
+    for number, group in enumerate(groups):
+        try:
+            group.after(flow_of(catalog, *flows[number], name))
+        except Refuse as refused:
+            if refused.code != "cannot_split":
+                raise
+        else:
+            flows[number].append(name)
+            return
+    found.append(group_of(flow_of(catalog, name), buckets))
+
+
+def _check_inputs(query: str, catalog: Catalog) -> None:
+    for name in catalog.queries[query].reads_streams:
+        if name.removesuffix(".late") not in catalog.streams:
+            raise Refuse(
+                f"query {query} reads stream {name}, which has no input in this job; its inputs are: "
+                f"{', '.join(catalog.streams)}",
+                code="bad_input",
+            )
+
+
+def _strategy(group: Group, query: str, strategy: str) -> CommandBody:
+    engine = Bucket(group).engine
+    component = engine.graph.component_of(engine.query(query).sink).name
+    return SetStrategy(component, str(Strategy.parse(strategy)))
+
+
+def _pause(group: Group, query: str) -> CommandBody:
+    return PauseQuery(query)
+
+
+def _resume(group: Group, query: str) -> CommandBody:
+    return ResumeQuery(query)
+
+
+DECISIONS: Final[Mapping[str, Callable[..., CommandBody]]] = {
+    "strategy": _strategy,
+    "pause": _pause,
+    "resume": _resume,
+}
+
+
+def _decisions(group: Group, decision: Decision) -> tuple[CommandBody, ...]:
+    """The command of a decision, if it is about a query of this group."""
+    if not decision:
+        return ()
+    kind, query, *values = decision
+    return (DECISIONS[kind](group, query, *values),) if query in group.flow.names else ()
+
+
+def check_query(groups: Sequence[Group], query: str) -> None:
+    names = [name for group in groups for name in group.flow.names]
+    if query not in names:
+        raise Refuse(f"query {query} does not exist; the queries are: {', '.join(names)}", code="unknown_name")
+
+
+def _catalog(sql: str) -> Catalog:
+    script = plan_script(sql)
+    return Catalog(script.streams, script.queries)
