@@ -1,6 +1,6 @@
 """Imports run one way, and the engine has no code that waits. The rules are checked on the sources.
 
-    protocol <- values <- operators <- engine <- sql <- formats <- history <- the daemon, offline <- backfill <- cli
+    protocol <- values <- operators <- engine <- sql <- formats <- history <- the daemon, offline <- backfill <- spark <- cli
     protocol <- client         values <- functions <- sql        sql <- changes <- the daemon
     formats, changes <- journal <- the daemon, offline
 
@@ -38,7 +38,8 @@ MAY_IMPORT = {
     **dict.fromkeys(DAEMON, CORE | {"changes", "formats", "history", "journal"} | DAEMON),
     "offline": CORE | {"formats", "journal"},
     "backfill": CORE | {"formats", "history", "offline"},
-    "cli": CORE | {"changes", "formats", "history", "journal", "offline", "backfill", "client"} | DAEMON,
+    "spark": CORE | {"formats", "history", "offline", "backfill", "client"},
+    "cli": CORE | {"changes", "formats", "history", "journal", "offline", "backfill", "spark", "client"} | DAEMON,
 }
 
 # The engine is a function of its events: no clock, no chance, no input or output, no waiting.

@@ -34,6 +34,7 @@ PACKAGES = [
     "server/millrace/observe",
     "server/millrace/offline",
     "server/millrace/run",
+    "server/millrace/spark",
     "server/millrace/standby",
     "server/millrace/store",
     "operators/millrace/changes",
