@@ -63,14 +63,18 @@ def save_here(self: Durability, lsn: int) -> int:
 
 
 def record(path: Path, random: Random, moments: int, monkeypatch: pytest.MonkeyPatch) -> list[Moment]:
-    """Play a server, and return copies of its disk."""
+    """Play a server, and return copies of its disk: at most so many, each moment with the same chance."""
     path.mkdir()
     disk, promised = Folder(), Promised()
     found: list[Moment] = []
+    seen = 0
 
     def before(_call: str, _name: str) -> None:
-        if random.random() < 0.2:
-            found.append(Moment(copy.deepcopy(disk), copy.deepcopy(promised)))
+        nonlocal seen
+        seen += 1
+        place = len(found) if len(found) < moments else random.randrange(seen)
+        if place < moments:
+            found[place : place + 1] = [Moment(copy.deepcopy(disk), copy.deepcopy(promised))]
 
     with monkeypatch.context() as patch, Recording(path, disk, random, before) as recording:
         patch.setattr(Durability, "_fork", save_here)
@@ -78,7 +82,7 @@ def record(path: Path, random: Random, moments: int, monkeypatch: pytest.MonkeyP
         patch.setattr(Checkpoints, "chunk_bytes", 16)
         asyncio.run(_play(path, promised, random))
     recording.check()
-    return random.sample(found, min(moments, len(found)))
+    return found
 
 
 async def _play(path: Path, promised: Promised, random: Random) -> None:

@@ -49,7 +49,7 @@ def test_a_hasty_server_is_caught(
     random = Random(1)
     with monkeypatch.context() as patch:
         patch.setattr(place, "sync", hasty)
-        moments = record(memory_path / "server", random, 1_000, monkeypatch)
+        moments = record(memory_path / "server", random, 60, monkeypatch)
     late = [moment for moment in moments if moment.promised.acknowledged]
     random.shuffle(late)
     with pytest.raises((AssertionError, MillraceError)):
