@@ -44,8 +44,8 @@ from millrace.values.eventtime import MAX_TIME, MIN_TIME
 FORMATS: Final = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 TABLE: Final = "table:"
 # The formats' names in the reader of `millrace run`.
-_READ_AS: Final = {"parquet": "parquet", "csv": "csv", "json": "jsonl"}
-_COMPRESSED: Final[Mapping[str, Callable[[Path], Any]]] = {
+READ_AS: Final = {"parquet": "parquet", "csv": "csv", "json": "jsonl"}
+COMPRESSED: Final[Mapping[str, Callable[[Path], Any]]] = {
     ".gz": gzip.open,
     ".bz2": bz2.open,
     ".zst": lambda path: io.BufferedReader(pa.input_stream(str(path), compression="zstd")),
@@ -147,8 +147,8 @@ def find_input(flow: Flow, stream: str, path: str) -> Input:
     place = Path(path)
     if not place.exists():
         raise Refuse(f"{path}: the file or directory does not exist", code="bad_path")
-    files = [place] if place.is_file() else sorted(_files_below(place))
-    kinds = {_format(file) for file in files}
+    files = [place] if place.is_file() else sorted(files_below(place))
+    kinds = {format_of(file) for file in files}
     if len(kinds) != 1 or None in kinds:
         got = "no such file" if not files else f"files such as {files[0].name}"
         raise Refuse(f"{path}: expected files of one kind ({', '.join(FORMATS)}); got {got}", code="bad_path")
@@ -157,16 +157,16 @@ def find_input(flow: Flow, stream: str, path: str) -> Input:
     return made
 
 
-def _files_below(place: Path) -> Iterable[Path]:
+def files_below(place: Path) -> Iterable[Path]:
     """The files of a directory, except unfinished ones and those that describe others."""
     for file in place.rglob("*"):
         inside = file.relative_to(place).parts
-        if file.is_file() and not any(part.startswith((".", "_")) for part in inside) and _format(file) is not None:
+        if file.is_file() and not any(part.startswith((".", "_")) for part in inside) and format_of(file) is not None:
             yield file
 
 
-def _format(file: Path) -> str | None:
-    suffixes = [suffix for suffix in file.suffixes if suffix not in _COMPRESSED]
+def format_of(file: Path) -> str | None:
+    suffixes = [suffix for suffix in file.suffixes if suffix not in COMPRESSED]
     return FORMATS.get(suffixes[-1].lower()) if suffixes else None
 
 
@@ -345,7 +345,7 @@ def read_text(
     """The rows of a file as `millrace run` reads them. `advanced` receives the number of bytes of each piece."""
     with _opened(file) as opened:
         # Columns that the stream does not have are passed over.
-        yield from read_opened(opened, str(file), replace(stream, extra="ignore"), advanced, _READ_AS[kind])
+        yield from read_opened(opened, str(file), replace(stream, extra="ignore"), advanced, READ_AS[kind])
 
 
 def _as_it_is(file: Path) -> BinaryIO:
@@ -356,7 +356,7 @@ def _as_it_is(file: Path) -> BinaryIO:
 def _opened(file: Path) -> Iterator[BinaryIO]:
     """A file, without its compression."""
     try:
-        with _COMPRESSED.get(file.suffix, _as_it_is)(file) as opened:
+        with COMPRESSED.get(file.suffix, _as_it_is)(file) as opened:
             yield opened
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)

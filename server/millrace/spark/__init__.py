@@ -1,1 +1,1 @@
-"""Live queries on Spark."""
+"""Queries as a job of Spark Structured Streaming: the same operators, buckets and rows, past one machine."""

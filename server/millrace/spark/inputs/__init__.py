@@ -1,0 +1,1 @@
+"""What the streams of a live job are read from: files, archives, servers, Kafka, and made-up rows."""
