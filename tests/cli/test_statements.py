@@ -144,3 +144,18 @@ def test_limit_ends_a_select(server):
     refused = server.millrace("sql", "SELECT kk FROM s")
     assert refused.returncode != 0
     assert "did you mean k?" in refused.stderr
+
+
+def test_a_preview_prints_rows_and_their_price(server):
+    server.millrace("sql", "CREATE STREAM p (k BIGINT)")
+    text = "CREATE QUERY double AS SELECT k * 2 AS double FROM p"
+    first = server.millrace("sql", "--preview", "SELECT k FROM nothing")
+    assert (first.returncode, first.stdout) == (1, "")
+    assert "no stream or query is called nothing" in first.stderr
+    assert server.json("sql", "--preview", text)["inputs"][0]["tuples"] == 0
+    server.millrace("sql", "INSERT INTO p VALUES (4), (9)")
+    shown = server.millrace("sql", "--preview", text)
+    assert shown.stdout.splitlines() == ['{"double":8}', '{"double":18}']
+    assert "2 rows; made of the newest 2 tuples of p" in shown.stderr
+    assert "measured on 2 tuples" in shown.stderr
+    assert "double" not in [query["name"] for query in server.json("query", "list")]

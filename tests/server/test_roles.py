@@ -56,6 +56,7 @@ GET    /api/v1/openapi.json                     meet     some
 GET    /api/v1/server                           meet     some
 POST   /api/v1/sql                              meet     some
 POST   /api/v1/sql/check                        meet     some
+POST   /api/v1/sql/preview                      read
 POST   /api/v1/sql/complete                     meet     some
 GET    /api/v1/catalog                          read
 GET    /api/v1/streams                          look     some

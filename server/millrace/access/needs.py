@@ -91,6 +91,7 @@ ROUTES: Final[Mapping[tuple[str, str], Need]] = {
     ("GET", "/api/v1/server"): _MEET,
     ("POST", "/api/v1/sql"): _MEET,  # each statement is decided by itself
     ("POST", "/api/v1/sql/check"): _MEET,  # likewise, and a plan shows the graph
+    ("POST", "/api/v1/sql/preview"): _READ_ALL,  # it changes nothing, whatever the text says
     ("POST", "/api/v1/sql/complete"): _MEET,  # of what the caller may see
     ("GET", "/api/v1/catalog"): _READ_ALL,
     ("GET", "/api/v1/streams"): Need(Action.LOOK, SOMEWHERE),

@@ -149,10 +149,19 @@ def _read(file: Path) -> str:
         raise MillraceError(f"{file}, line {line}: expected statements as UTF-8 text, got other bytes") from None
 
 
-def sql(link: Link, statement: Annotated[str, typer.Argument(help="One or more statements.")]) -> None:
+def sql(
+    link: Link,
+    statement: Annotated[str, typer.Argument(help="One or more statements.")],
+    preview: Annotated[
+        bool, typer.Option("--preview", help="Apply nothing: print the last query's rows over the newest tuples.")
+    ] = False,
+) -> None:
     """Execute statements. A SELECT prints its rows as they arrive, until its LIMIT or Ctrl-C."""
     from millrace.cli import statements
 
+    if preview:
+        statements.preview(link, statement)
+        return
     try:
         if not statements.run(link, statement, _print_list):
             raise typer.BadParameter("it contains no statement", param_hint="STATEMENT")

@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from millrace.cli import planned, show
 from millrace.cli.link import Link
-from millrace.protocol.admin.bodies import SqlRequest
-from millrace.protocol.admin.changes import ColumnView, SqlView, StatementView
+from millrace.protocol import MillraceError
+from millrace.protocol.admin.bodies import PreviewRequest, SqlRequest
+from millrace.protocol.admin.changes import ColumnView, PreviewView, SqlView, StatementView
 from millrace.protocol.admin.data import from_data, to_data
 from millrace.protocol.words import counted
 
@@ -48,6 +49,32 @@ def apply(link: Link, text: str, lists: Lists, *, dry_run: bool, prune: bool = F
     elif told.plan is not None and statements:
         planned.show_plan(told.plan)
     return bool(statements)
+
+
+def preview(link: Link, text: str) -> None:
+    """Print the rows that the last query would emit of the newest tuples, and what they are made of."""
+    answer = link.post("sql/preview", PreviewRequest(sql=text, wait=2.0))
+    if link.as_json:
+        show.as_json(answer)
+        return
+    found = from_data(PreviewView, answer)
+    if found.problem is not None:
+        raise MillraceError(found.problem.detail, code=found.problem.code)
+    for one in found.rows:
+        show.out(show.compact(one["row"]))
+    made_of = ", ".join(f"the newest {counted(one.tuples, 'tuple')} of {one.stream}" for one in found.inputs)
+    open_ = f", {found.open:,} of them would still wait for later tuples" if found.open else ""
+    show.tell(f"{counted(found.emitted, 'row')}{open_}; made of {made_of or 'no stream'}")
+    if found.failed:
+        show.tell(f"{counted(found.failed, 'row')} could not be computed: {found.reason}")
+    if found.cut:
+        show.tell(f"the preview ended early: {found.cut}")
+    price = found.price
+    if price is not None and price.us_per_tuple is not None:
+        state = f"{counted(price.state_tuples, 'tuple')} ({price.state_bytes:,} bytes) of state"
+        show.tell(
+            f"price: {price.us_per_tuple:.2f} us per tuple, {state}, measured on {counted(price.tuples, 'tuple')}"
+        )
 
 
 def diff(link: Link, text: str, file: str) -> bool:

@@ -16,14 +16,15 @@ from millrace.access import callers
 from millrace.access.access import AccessDenied
 from millrace.http.answers import listed, shown
 from millrace.http.lookup import ResourceLookup
-from millrace.http.openapi import tagged
+from millrace.http.openapi import refusals, tagged
 from millrace.http.redaction import redacted
 from millrace.observe.advice import Snapshot, advise
 from millrace.observe.analysis import asked_for
 from millrace.observe.broadcast import in_pieces
+from millrace.observe.preview import previewed
 from millrace.protocol import Refuse
-from millrace.protocol.admin.bodies import CheckRequest
-from millrace.protocol.admin.changes import CheckView, FaultView
+from millrace.protocol.admin.bodies import CheckRequest, PreviewRequest
+from millrace.protocol.admin.changes import CheckView, FaultView, PreviewView
 from millrace.protocol.admin.operators import TrialView
 from millrace.protocol.admin.queries import Why
 from millrace.protocol.admin.server import Advice
@@ -47,12 +48,21 @@ def add_looks(app: FastAPI, daemon: Daemon) -> None:
     @app.post(
         "/api/v1/sql/check",
         response_model=CheckView,
-        responses=tagged(),
+        responses=tagged(400),
         summary="What statements would do, or what is wrong with them",
     )
     async def check(request: CheckRequest) -> Response:
         callers.current.get().must_see_all()  # a plan shows the graph
         return shown(await _checked(daemon, look, request.sql), etag=await look.catalog_tag())
+
+    @app.post(
+        "/api/v1/sql/preview",
+        response_model=PreviewView,
+        responses=refusals(400),
+        summary="The rows of the last query of a text over the newest tuples of its streams",
+    )
+    async def preview(request: PreviewRequest) -> Response:
+        return shown(await _previewed(daemon, request))
 
 
 async def _checked(daemon: Daemon, look: ResourceLookup, sql: str) -> CheckView:
@@ -67,6 +77,14 @@ async def _checked(daemon: Daemon, look: ResourceLookup, sql: str) -> CheckView:
     except Refuse as error:
         return CheckView(problem=_fault(error, caller.told(error)), statements=[], plan=None)
     return CheckView(problem=None, statements=statements, plan=plan)
+
+
+async def _previewed(daemon: Daemon, request: PreviewRequest) -> PreviewView:
+    try:
+        name, known = await daemon.catalog.last_query(request.sql)
+        return await daemon.previews.make(previewed(name, known), request.rows, request.wait)
+    except Refuse as error:
+        return PreviewView(problem=_fault(error, callers.current.get().told(error)))
 
 
 def _fault(error: Refuse, text: str) -> FaultView:

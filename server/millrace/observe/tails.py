@@ -114,7 +114,7 @@ class Tail:
             if isinstance(place, Outlet):
                 found = await place.newest(first, self._examined, MOST_BYTES)
                 rows = [(at, batch.slice(0, min(end - at, len(batch)))) for at, batch in found if at < end]
-        return {**self._line(rows, came), "columns": _columns(place.schema)}
+        return {**self._line(rows, came), "columns": columns_of(place.schema)}
 
     def _look(self) -> Data | None:
         """A line with what came since the last one; None if nothing did."""
@@ -130,7 +130,7 @@ class Tail:
                 self._learn(place.schema)
             except SqlError as error:
                 return {"end": "changed", "reason": error.text}
-            more = {"columns": _columns(place.schema)}
+            more = {"columns": columns_of(place.schema)}
         came = tap.end - self._next
         if not came and not more:
             return None
@@ -155,7 +155,7 @@ class Tail:
                     numbers, passing = (mask.nonzero()[0] + first).tolist(), batch.take(mask)
             passed += len(passing)
             skip = max(len(passing) - (limit - len(rows)), 0)
-            rows += reversed(_rows(numbers[skip:], passing.slice(skip, len(passing))))
+            rows += reversed(rows_of(numbers[skip:], passing.slice(skip, len(passing))))
         line = {"rows": rows[::-1], "skipped": came - examined + passed - len(rows)}
         return line if self._test is None else {**line, "filtered": examined - passed}
 
@@ -190,11 +190,11 @@ class Tail:
         self._schema = schema
 
 
-def _columns(schema: Schema) -> list[Data]:
+def columns_of(schema: Schema) -> list[Data]:
     return [{"name": field.name, "type": str(field.type)} for field in schema if field.name not in TOMBSTONE_NAMES]
 
 
-def _rows(numbers: Any, batch: Batch) -> list[Data]:
+def rows_of(numbers: Any, batch: Batch) -> list[Data]:
     times = batch.ts.tolist()
     return [
         {"n": number, "at_us": at if is_time(at) else None, "row": row}

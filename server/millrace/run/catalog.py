@@ -66,7 +66,7 @@ from millrace.run.temporary import Temporaries
 from millrace.run.timers import Timers
 from millrace.sql import Catalog as Definitions
 from millrace.sql import CreateQuery as NewQuery
-from millrace.sql import Insert, Inspection, explain, parse, plan_all
+from millrace.sql import Insert, Inspection, Unchanged, explain, parse, plan_all
 from millrace.sql import Planned as Step
 from millrace.sql.completion import Completion, complete
 from millrace.sql.limits import KNOWN
@@ -206,6 +206,17 @@ class Catalog:
         known = self.known if caller.sees_all else visible(caller, self.known)
         with self._planning.admitted():
             return await self._planning.run(lambda: complete(sql, offset, known, self._planning.limits))
+
+    async def last_query(self, sql: str) -> tuple[str, Definitions]:
+        """The last query that a text defines, a SELECT too, and the definitions that it would lead to."""
+        with self._planning.admitted():
+            text = await self._drafted(_Request(sql, self.terms(idempotent=True, temporary=True, prune=False), ANYONE))
+        for step, _ in reversed(text.statements):
+            if isinstance(step, NewQuery):
+                return step.plan.name, text.after.with_(step)
+            if isinstance(step, Unchanged) and step.kind == "query":
+                return step.name, text.after
+        raise Refuse("no statement of this text defines a query", code="no_preview")
 
     async def execute(
         self,

@@ -54,6 +54,7 @@ from millrace.observe.broadcast import Broadcasts
 from millrace.observe.inspection import Inspector
 from millrace.observe.logs import add_context, sparing, without_controls
 from millrace.observe.metrics import Metrics, version
+from millrace.observe.preview import Previews
 from millrace.observe.rates import LOOK_SECONDS, Rates
 from millrace.observe.recent import recent
 from millrace.observe.standbys import Facts
@@ -239,6 +240,7 @@ class Daemon:
         self.runner.on_delivery = self._delivered
         self.rates = Rates(self.engine, self.runner.now_us)
         self.broadcasts = Broadcasts(self)
+        self.previews = Previews(self)
         self.certificates = Certificates(settings.server)
         self.access = self.metrics.access = Access(settings.server, self.runner.now_us)
         self.sessions = Sessions(self.access, self.runner.now_us)
@@ -928,6 +930,7 @@ class Daemon:
             self._http.stop()
         if self._reader is not None:
             self._reader.close()
+        self.previews.close()
         for task in self._tasks:
             if task.get_name() != "http":
                 task.cancel()

@@ -68,6 +68,16 @@ class CheckRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PreviewRequest:
+    """Statements whose last query is tried on the newest tuples of its streams."""
+
+    __pydantic_config__: ClassVar[Mapping[str, Any]] = STRICT
+    sql: str = given("One or more statements, separated by semicolons.", max_length=EDITED_LENGTH)
+    rows: int = given("Rows to return at the most: the newest.", default=100, ge=1, le=1_000)
+    wait: float = given("Seconds to wait for the first tuple of each stream.", default=1.0, ge=0, le=10)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChangesRequest:
     """Changes to apply as one: all of them, or none."""
 

@@ -413,3 +413,44 @@ class CheckView:
     problem: FaultView | None
     statements: Sequence[StatementView]
     plan: PlanView | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreviewInputView:
+    """The tuples of a stream that a preview is made of, and when the first and the last arrived."""
+
+    stream: str
+    tuples: int
+    first_us: int | None
+    last_us: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceView:
+    """What a query cost in its preview: processor time per tuple, and its state after so many tuples."""
+
+    tuples: int
+    us_per_tuple: float | None
+    state_tuples: int
+    state_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreviewView:
+    """The newest rows of a query over the newest tuples of its streams, or why there are none.
+
+    `emitted` counts all rows; the last `open` of them would wait for later tuples. `failed`
+    rows could not be computed, for a `reason` such as the last. `cut` says which bound ended it early.
+    """
+
+    problem: FaultView | None
+    query: str | None = None
+    columns: Sequence[Mapping[str, str]] = ()
+    rows: Sequence[Mapping[str, Any]] = ()
+    emitted: int = 0
+    open: int = 0
+    inputs: Sequence[PreviewInputView] = ()
+    failed: int = 0
+    reason: str | None = None
+    cut: str | None = None
+    price: PriceView | None = None
