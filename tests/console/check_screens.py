@@ -164,6 +164,20 @@ def test_a_query_is_replaced_from_the_editor(screen, world):
     assert [name for name, *_ in fields] == ["line", "tickets", "dearest"]
 
 
+def test_the_editor_previews_what_is_written(screen, world):
+    screen.open("editor")
+    typed(screen, "CREATE QUERY fast AS SELECT road, speed * 2 AS twice FROM cars WHERE speed > 30")
+    screen.see("made of the newest \\d+ tuples of cars", "#preview")
+    screen.see("twice", "#preview thead")
+    screen.until("#preview tbody tr")
+    screen.see("per tuple, 0 tuples .* in state, measured on \\d+ tuples", ".price")
+    typed(screen, "CREATE QUERY fast AS SELECT road, speed / 0 AS never FROM cars")
+    screen.see("could not be computed: division by zero", "#preview")
+    typed(screen, "CREATE QUERY fast AS SELECT road, speed FROM")
+    screen.see("This was the text before", "#preview")
+    assert "fast" not in [one["name"] for one in world.server.json("query", "list")]
+
+
 def test_late_tuples_are_dots_on_the_axis_of_time(screen):
     screen.open("queries/speeds/time")
     screen.until(".axis circle.late")

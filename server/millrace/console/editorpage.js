@@ -4,6 +4,7 @@ import { html, useEffect, useRef, useState } from "./vendor/console.js";
 import { Problem, call, curl, path, quoted } from "./api.js";
 import { Copied, Empty, Failure, Panel, Sql, useCall } from "./kit.js";
 import { Lines, Plan, compared } from "./plan.js";
+import { PreviewPanel, Price, previewOf } from "./preview.js";
 import { find, may } from "./state.js";
 
 const DRAFT = "millrace-draft";
@@ -22,6 +23,7 @@ export function EditorPage({ name }) {
   const [applied, setApplied] = useState(null);
   const [conflict, setConflict] = useState(null);
   const [difference, setDifference] = useState(null);
+  const [preview, setPreview] = useState(null);
 
   useEffect(() => {
     let gone = false;
@@ -79,26 +81,32 @@ export function EditorPage({ name }) {
         ${applied && html`<p class="success" role="status">Applied: ${applied.map((one) => `${one.kind.replace("_", " ")} ${one.name ?? ""}${one.unchanged ? " (unchanged)" : ""}`).join("; ")}.</p>`}
         ${conflict && html`<div class="conflict" role="alert"><strong>Changed by someone else.</strong> <p>${conflict.detail}. Nothing was applied; the plan is new now. The server's present text, compared with yours:</p><${Lines} lines=${compared(theirs(sql, name), sql.split("\n"))} /></div>`}
         ${difference && html`<${FileDifference} ...${difference} />`}
+        <${PreviewPanel} sql=${sql} take=${setPreview} ready=${Boolean(plan) && !problem && checked.sql === sql && defines(statements)} />
       </div>
       <div class="editor-plan">
         <${Panel} title="Plan">
           ${statements.map((one, index) => html`<p key=${index}>${one.kind.replace("_", " ")} <strong>${one.name ?? ""}</strong>${one.replaces ? " (replaces it)" : ""}${one.unchanged ? " unchanged" : ""}</p>`)}
           ${statements.flatMap((one) => one.warnings ?? []).map((text) => html`<p key=${text} class="warning">${text}</p>`)}
           ${plan ? html`<${Plan} plan=${plan} />` : html`<${Empty}>${problem ? "There is no plan until the statement is right." : "Planning…"}<//>`}
+          ${plan && html`<${Price} preview=${preview} />`}
         <//>
         <${Panel} title="As a command"><div class="calls">
-          <${Copied} label="command" text=${`millrace sql ${quoted(sql)}`} /><${Copied} label="API" text=${curl({ method: "POST", path: path("sql"), body: { sql, idempotent: true } })} /></div><//>
+          <${Copied} label="command" text=${`millrace sql ${quoted(sql)}`} /><${Copied} label="API" text=${curl({ method: "POST", path: path("sql"), body: { sql, idempotent: true } })} />
+          <${Copied} label="preview" text=${`millrace sql --preview ${quoted(sql)}`} /><${Copied} label="API" text=${curl(previewOf(sql))} /></div><//>
         ${query && html`<${Panel} title="Running now"><${Sql} text=${query.sql} /><//>`}
       </div>
     </div>`;
 }
+
+/** Whether a statement defines a query, also one that is there already. */
+const defines = (statements) => statements.some(({ kind }) => kind === "create_query" || kind === "select");
 
 const theirs = (sql, name) => (find("queries", name ?? sql.match(/QUERY\s+(\w+)/i)?.[1])?.sql ?? "").split("\n");
 
 /** The plan of the statements, or where they are wrong. */
 async function check(sql, signal) {
   const { data, etag } = await call("POST", path("sql", "check"), { body: { sql }, signal });
-  return { ...data, etag, problem: data.problem && new Problem(400, data.problem) };
+  return { ...data, sql, etag, problem: data.problem && new Problem(400, data.problem) };
 }
 
 /** What \`apply --prune\` of a file would do. */
