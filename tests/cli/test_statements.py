@@ -1,6 +1,7 @@
 """SQL on the command line: a file applied twice, INSERT, SHOW, DESCRIBE, and SELECT until Ctrl-C."""
 
 import json
+import re
 import signal
 import subprocess
 
@@ -159,3 +160,22 @@ def test_a_preview_prints_rows_and_their_price(server):
     assert "2 rows; made of the newest 2 tuples of p" in shown.stderr
     assert "measured on 2 tuples" in shown.stderr
     assert "double" not in [query["name"] for query in server.json("query", "list")]
+
+
+def test_the_time_of_a_query_is_shown(server):
+    server.millrace("sql", "CREATE STREAM e (ts TIMESTAMP, k BIGINT) WITH (time = 'ts', disorder = '5 seconds')")
+    windows = "TUMBLE(e, ts, INTERVAL '1 minute')"
+    server.millrace(
+        "sql", f"CREATE QUERY minutes AS SELECT count(*) AS n, window_start FROM {windows} GROUP BY window_start"
+    )
+    assert "e       -          -             5 s" in server.millrace("query", "time", "minutes").stdout
+    server.millrace("sql", "INSERT INTO e VALUES (TIMESTAMP '2026-01-01 00:01:10', 1)")
+    inputs, windows = server.millrace("query", "time", "minutes").stdout.split("\n\n")
+    assert re.split("  +", inputs.splitlines()[1].strip()) == [
+        *("e", "2026-01-01T00:01:05Z", "2026-01-01T00:01:10Z"),
+        *("5 s", "5 s", "0"),
+    ]
+    assert re.split("  +", windows.splitlines()[1].strip()) == [
+        *("minutes.aggregate1", "1 min", "1 min", "1"),
+        *("2026-01-01T00:01:00Z", "2026-01-01T00:01:00Z"),
+    ]

@@ -91,6 +91,7 @@ ROUTES = [
     "/api/v1/streams/s",
     "/api/v1/queries",
     "/api/v1/queries/q",
+    "/api/v1/queries/q/time",
     "/api/v1/queries/q/why",
     "/api/v1/queries/q/explain",
     "/api/v1/queries/q/explain?analyze=true",

@@ -70,6 +70,7 @@ GET    /api/v1/queries                          read     some
 GET    /api/v1/queries/{name}                   read     mine
 DELETE /api/v1/queries/{name}                   change   mine
 GET    /api/v1/queries/{name}/explain           read     mine
+GET    /api/v1/queries/{name}/time              read     mine
 GET    /api/v1/queries/{name}/why               read     mine
 POST   /api/v1/queries/{name}/rename            change
 POST   /api/v1/queries/{name}/pause             operate  mine

@@ -102,6 +102,7 @@ ROUTES: Final[Mapping[tuple[str, str], Need]] = {
     ("GET", "/api/v1/queries"): Need(Action.READ, SOMEWHERE),
     ("GET", "/api/v1/queries/{name}"): _READ,
     ("GET", "/api/v1/queries/{name}/explain"): _READ,
+    ("GET", "/api/v1/queries/{name}/time"): _READ,
     ("GET", "/api/v1/queries/{name}/why"): _READ,
     ("POST", "/api/v1/backfills"): _CHANGE_ALL,
     ("GET", "/api/v1/backfills/{name}"): _READ,

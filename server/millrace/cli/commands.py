@@ -202,6 +202,13 @@ COMMANDS: Final = (
     CommandInfo("Queries", "export", "admin:export", "Print all definitions as SQL", "millrace export > backup.sql"),
     CommandInfo("Queries", "query list", "admin:query_list", "List all queries", "millrace query list"),
     CommandInfo("Queries", "query show", "admin:query_show", "Show one query", "millrace query show diary"),
+    CommandInfo(
+        "Queries",
+        "query time",
+        "times:query_time",
+        "Show a query's watermarks and open windows",
+        "millrace query time diary",
+    ),
     CommandInfo("Queries", "changes", "ledger:changes", "List the applied changes", "millrace changes --last 5"),
     CommandInfo("Queries", "undo", "ledger:undo", "Undo an applied change", "millrace undo 7 --plan"),
     CommandInfo("Inspect", "why", "admin:why", "Say what a query waits for", "millrace why diary"),

@@ -18,6 +18,7 @@ from millrace.access import callers
 from millrace.access.needs import is_open
 from millrace.access.roles import Action
 from millrace.engine import views
+from millrace.engine.eventtimes import query_time
 from millrace.http.answers import answer, listed, listed_aside, shown
 from millrace.http.changes import IfMatch, Name, add_changes
 from millrace.http.console import add_console
@@ -46,7 +47,15 @@ from millrace.protocol.admin.operators import (
     TableView,
     TrialView,
 )
-from millrace.protocol.admin.queries import AnalyzedView, BackfillView, ExplainView, QueryView, SinkView, Why
+from millrace.protocol.admin.queries import (
+    AnalyzedView,
+    BackfillView,
+    ExplainView,
+    QueryTimeView,
+    QueryView,
+    SinkView,
+    Why,
+)
 from millrace.protocol.admin.server import CatalogView, ReloadView, ServerView
 from millrace.protocol.admin.streams import ArchivedView, LateView, StalenessView, StreamView
 from millrace.values.intervals import parse_duration, parse_moment
@@ -286,6 +295,17 @@ def _add_queries(app: FastAPI, daemon: Daemon) -> None:
     )
     async def explain(name: Name, analyze: Analyze = False) -> Response:
         return shown(await analyzed(daemon, name) if analyze else await daemon.catalog.explain(name))
+
+    @app.get(
+        "/api/v1/queries/{name}/time",
+        response_model=QueryTimeView,
+        responses=refusals(404),
+        summary="A query on the axis of event time: its inputs, and its open windows",
+    )
+    async def time(name: Name) -> Response:
+        await daemon.runner.at_rest()
+        look.at("query", name)
+        return shown(query_time(daemon.engine, name, daemon.runner.now_us()))
 
     @app.get(
         "/api/v1/queries/{name}/why",

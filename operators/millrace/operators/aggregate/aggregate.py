@@ -28,7 +28,7 @@ from millrace.operators.frame.inlet import Inlet
 from millrace.operators.frame.layout import Layout
 from millrace.operators.frame.operator import Operator, Site
 from millrace.operators.frame.punctuation_grain import PunctuationGrain, union_of
-from millrace.operators.frame.windows import SessionWindow
+from millrace.operators.frame.windows import OpenWindows, SessionWindow
 from millrace.operators.source.groups import Group
 from millrace.values.batch import Batch
 from millrace.values.eventtime import LATENT, MAX_TIME, stamped
@@ -181,6 +181,9 @@ class WindowAggregate(WindowWaiting):
     def kept(self) -> dict[str, Any] | None:
         """What it keeps of open windows, and the counts that the choice goes by; None for sessions."""
         return self.windows.numbers() if isinstance(self.windows, Panes) else None
+
+    def open_windows(self, most: int) -> OpenWindows | None:
+        return self.windows.open_windows(most)
 
     def traced(self) -> dict[str, int] | None:
         low = self.windows.low if isinstance(self.windows, Panes) else None

@@ -27,7 +27,7 @@ from millrace.operators.aggregate.groups import ComputedRows, Grouping, Table
 from millrace.operators.aggregate.lowlevel import BufferedRows, KeyColumns, LowTable
 from millrace.operators.aggregate.spec import AggregateSpec
 from millrace.operators.frame.punctuation_grain import EVERY, THE_END, PunctuationGrain, union_of, windows_of
-from millrace.operators.frame.windows import RowWindow, TimeWindow
+from millrace.operators.frame.windows import OpenWindows, RowWindow, TimeWindow
 from millrace.protocol import Schema
 from millrace.values.batch import Batch, Bools, Int64s, Values, constant_int64
 from millrace.values.eventtime import MIN_TIME, is_time, saturated
@@ -108,6 +108,10 @@ class Windows(ABC):
     def essence(self) -> Any:
         """The part that later rows depend on."""
         return self.save()
+
+    @abstractmethod
+    def open_windows(self, most: int) -> OpenWindows | None:
+        """As the operator's."""
 
     @property
     @abstractmethod
@@ -420,6 +424,24 @@ class Panes(Windows):
 
     def demand(self, low_us: int) -> int:
         return self._end((low_us - self.offset - self.size) // self.slide)
+
+    def open_windows(self, most: int) -> OpenWindows | None:
+        window = self.spec.window
+        if not isinstance(window, TimeWindow):
+            return None
+        count, spans = 0, list[tuple[int, int]]()
+        least = self.opened if self.closing is None else self.closing.number + 1
+        for pane in self.order:
+            first, last = self._first_window(pane), self._last_window(pane)
+            if least is not None and first < least:
+                first = least
+            if first <= last:
+                count += last - first + 1
+                ends = map(self._end, range(first, min(last + 1, first + most - len(spans))))
+                spans += [(end - self.size, end) for end in ends]
+                least = last + 1
+        low = self.low_water()
+        return OpenWindows(window, count, spans, low + 1 - self.slide if is_time(low) else low)
 
     def note(self, place: int, ts: Int64s) -> None:
         """Tuples at these positions have come, of which those that count have been taken."""

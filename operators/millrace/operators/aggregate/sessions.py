@@ -15,7 +15,7 @@ import numpy as np
 from millrace.operators.aggregate.groups import ComputedRows, Grouping, Keys, Table, listed
 from millrace.operators.aggregate.panes import Windows
 from millrace.operators.aggregate.spec import AggregateSpec
-from millrace.operators.frame.windows import SessionWindow
+from millrace.operators.frame.windows import OpenWindows, SessionWindow
 from millrace.protocol import Schema
 from millrace.values.batch import Batch, Int64s
 from millrace.values.eventtime import HORIZON_US, MAX_TIME, MIN_TIME, after, before, saturated
@@ -231,6 +231,15 @@ class Sessions(Windows):
         self.key[slots] = self.keys.find([values for values, _ in columns], [mask for _, mask in columns])
         self.head = np.full(2 * self.keys.count, -1, np.int64)
         kernel.link(slots, self.key[slots], self.head, self.following)
+
+    def open_windows(self, most: int) -> OpenWindows:
+        slots = np.flatnonzero((self.key >= 0) & (self.last > self.reached - self.gap))
+        first = slots[np.lexsort((self.first[slots], self.last[slots]))[:most]]
+        spans = zip(self.first[first].tolist(), (self.last[first] + self.gap).tolist(), strict=True)
+        end = self.next_end()
+        assert isinstance(self.spec.window, SessionWindow)
+        closed_us = self.reached if end is None else min(self.reached, end - 1)
+        return OpenWindows(self.spec.window, len(slots), list(spans), closed_us)
 
     # -- state ---------------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from millrace.operators.frame.punctuation_grain import PunctuationGrain
 from millrace.values.batch import Batch
 
 if TYPE_CHECKING:
+    from millrace.operators.frame.windows import OpenWindows
     from millrace.values.evaluate import Errors
 
 
@@ -168,6 +169,10 @@ class Operator:
 
     def kept(self) -> dict[str, Any] | None:
         """For reports: in which of several ways it keeps its state, with the counts of that."""
+        return None
+
+    def open_windows(self, most: int) -> OpenWindows | None:
+        """For reports: its open windows, of which at most so many are listed; None if it cuts none from time."""
         return None
 
     def decision(self) -> Any:

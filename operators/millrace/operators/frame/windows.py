@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from millrace.values.definitions import Definition
 from millrace.values.intervals import format_interval
@@ -55,6 +55,16 @@ class RowWindow(Definition):
 
     size: int
     slide: int
+
+
+class OpenWindows(NamedTuple):
+    """The windows of an operator that have tuples and have not been emitted: their number, and the first of them as
+    [start, end). Those that end at `closed_us` or before have been emitted."""
+
+    window: TimeWindow | SessionWindow
+    number: int
+    spans: Sequence[tuple[int, int]]
+    closed_us: int
 
 
 def window_words(window: TimeWindow | SessionWindow | RowWindow | None) -> str:

@@ -233,3 +233,48 @@ class SinkView:
     freshness: FreshnessView | None
     lag_us: int
     sql: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeInputView:
+    """An input of a query on the axis of event time: a stream that it reads, also through other queries."""
+
+    stream: str
+    mark_us: int | None
+    newest_us: int | None
+    disorder_us: int
+    slack_us: int | None
+    late: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowView:
+    """A window on the axis of event time; the end is not part of it."""
+
+    start_us: int
+    end_us: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowsView:
+    """The windows of an operator: `open` are the first of those with tuples that have not been emitted, `open_count` is
+    their number. All that end at `closed_us` or before have been emitted. Sessions have a `gap_us`, others a size."""
+
+    operator: str
+    size_us: int | None
+    slide_us: int | None
+    offset_us: int | None
+    gap_us: int | None
+    closed_us: int | None
+    open_count: int
+    open: Sequence[WindowView]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryTimeView:
+    """A query on the axis of event time."""
+
+    query: str
+    at_us: int
+    inputs: Sequence[TimeInputView]
+    windows: Sequence[WindowsView]
