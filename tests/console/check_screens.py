@@ -18,7 +18,7 @@ SCREENS = {
     "queries/crossings": "Upstream",
     "queries/crossings/rows": "received",
     "queries/speeds/chart": "points",
-    "queries/speeds/time": "closed windows",
+    "queries/speeds/time": "closed window",
     "queries/crossings/plan": "Measured",
     "streams": "trams",
     "streams/cars": "induction-loops",
@@ -183,6 +183,16 @@ def test_late_tuples_are_dots_on_the_axis_of_time(screen):
     screen.until(".axis circle.late")
     screen.until(".axis path.mark")
     screen.see("would have kept|were on time", ".panel")
+
+
+def test_windows_are_boxes_on_the_axis_of_time(screen):
+    screen.open("queries/speeds/time")
+    screen.until(".axis rect.open")
+    screen.until(".axis rect.closed")
+    screen.see("speeds.aggregate1.*2.0 s.*2.0 s", "#windows tbody tr")
+    screen.open("queries/crossings/time")
+    screen.until(".axis path.mark")
+    assert screen.count(".axis .windows") == 0
 
 
 def test_the_editor_completes(screen):

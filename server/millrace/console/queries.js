@@ -138,7 +138,7 @@ function ChartOf({ query }) {
 }
 
 function TimeOf({ query }) {
-  useCall(`millrace stream show ${query.reads_streams[0] ?? query.name}`, path("streams"));
+  useCall(`millrace query time ${query.name}`, path("queries", query.name, "time"));
   return html`<${TimePanel} query=${query} />`;
 }
 

@@ -9,7 +9,7 @@ import { Button, Empty, Failure, Figure, Figures, Panel, Spark, Sql, State, Tabl
 import { LogOf } from "./log.js";
 import { QueryLink } from "./queries.js";
 import { go, to } from "./router.js";
-import { all, find, speed, stateOfStream, streamsOf, world } from "./state.js";
+import { all, find, speed, stateOfStream, world } from "./state.js";
 import { TailPanel } from "./tail.js";
 
 const COLUMNS = [
@@ -141,6 +141,3 @@ export function LateLedger({ ledger }) {
     <p class="muted">Counted from ${iso(ledger.since_us)} to ${iso(ledger.until_us)}.</p>
   <//>`;
 }
-
-/** The streams that a query depends on. */
-export const streamsBelow = (query) => streamsOf(query).map((name) => find("streams", name)).filter(Boolean);
