@@ -220,6 +220,7 @@ def test_a_wrong_token_is_refused(chromium, tmp_path):
     with World(tmp_path, guarded=True) as world, browser.screen(chromium, world.url) as page:
         page.page.goto(page.url)
         page.see("requires a token", ".login")
+        page.quiet()
         page.page.get_by_label("Token").fill("mr_wrong")
         page.click("Log in")
         page.see("does not know this token", ".login")

@@ -69,6 +69,9 @@ async def test_no_other_file_is_served(daemon, name):
     assert len(said["detail"]) < 300
 
 
+# Who a browser is that has not logged in.
+STRANGER = {"auth": "token", "name": None, "roles": []}
+
 # -- logins ------------------------------------------------------------------------------------------------------------
 
 
@@ -106,7 +109,7 @@ async def test_a_link_logs_one_browser_in(tmp_path):
 
         status, head, _ = await ask(app, "POST", "/api/v1/console/logout", cookie=cookie, **MINE)
         assert (status, "max-age=0" in head["set-cookie"].lower()) == (204, True)
-        assert (await ask(app, "GET", "/api/v1/console/session", cookie=cookie))[0] == 401
+        assert (await ask(app, "GET", "/api/v1/console/session", cookie=cookie))[::2] == (200, STRANGER)
 
 
 @played
@@ -127,7 +130,24 @@ async def test_a_login_with_a_token(tmp_path):
         create(path, "root", [], 2)
         revoke(path, "root", older=True)
         daemon.hang_up()
-        assert (await ask(app, "GET", "/api/v1/console/session", cookie=cookie))[0] == 401
+        assert (await ask(app, "GET", "/api/v1/console/session", cookie=cookie))[::2] == (200, STRANGER)
+        assert (await ask(app, "GET", "/api/v1/streams", cookie=cookie))[0] == 401
+
+
+@played
+async def test_a_browser_that_has_not_logged_in_is_nobody(tmp_path):
+    """It gets an answer, which is no failure and shows nothing; a wrong token is still one."""
+    path = tmp_path / "tokens.json"
+    create(path, "root", [parse_grant("admin")], 1)
+    async with running(SCHEMA_SQL, server={"tokens_file": path}) as daemon:
+        app = build(daemon)
+        assert (await ask(app, "GET", "/api/v1/console/session"))[::2] == (200, STRANGER)
+        assert sum(daemon.access.failures.values()) == 0
+        status, _, said = await ask(app, "GET", "/api/v1/console/session", host="foreign.example.org")
+        assert (status, said["code"]) == (403, "foreign_host")
+        status, _, said = await ask(app, "GET", "/api/v1/console/session", authorization="Bearer wrong")
+        assert (status, said["code"]) == (401, "unauthorised")
+        assert (await ask(app, "POST", "/api/v1/console/link", **MINE))[0] == 401
 
 
 @served()

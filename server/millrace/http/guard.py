@@ -45,6 +45,8 @@ OPEN_PATHS: Final = ("/-/healthy", "/-/ready")
 EARLY_PATHS: Final = (*OPEN_PATHS, "/metrics")
 # The routes of logins, which a standby has too.
 CONSOLE_API: Final = "/api/v1/console/"
+# A browser that has not logged in may ask who it is, because an error here would be one in its console.
+WHO: Final = ("GET", "/api/v1/console/session")
 # The cookie of a login, with the port after it, and the header of the console's requests: a page of another origin
 # cannot send it without asking first, which is never allowed.
 COOKIE: Final = "millrace_session"
@@ -189,6 +191,8 @@ async def _refuse(request: Request, daemon: Daemon, app: FastAPI) -> Response | 
         assert who.denied is not None
         return refuse_token(who.denied)
     callers.current.set(who.caller)
+    if who.caller is callers.NOBODY:
+        return None
     logs.token.set(who.caller.name)
     return _refuse_role(request, daemon, app, who.caller)
 
@@ -213,6 +217,8 @@ def _identify(request: Request, daemon: Daemon, app: FastAPI) -> _Identity:
         caller = daemon.sessions.find(cookie)
         if caller is not None:
             return _Identity(caller, by_cookie=True)
+    if (_method(request), request.scope["path"]) == WHO and "authorization" not in request.headers:
+        return _Identity(callers.NOBODY)
     scheme, _, given = request.headers.get("authorization", "").partition(" ")
     shown = None if "authorization" not in request.headers else given.strip() if scheme.lower() == "bearer" else ""
     try:
