@@ -55,6 +55,7 @@ function Chart({ address, column, by, time }) {
       const names = [...lines.current.keys()];
       if (!names.length || !box.current) return;
       const data = uPlot.join(names.map((name) => transposed(lines.current.get(name))));
+      if (data[0].length < 2) return; // a point alone has no axis
       if (chart && shown === names.join() && colours === painted.value) chart.setData(data);
       else {
         chart?.destroy();
@@ -74,7 +75,7 @@ function Chart({ address, column, by, time }) {
   }, []);
   return html`${problem && html`<p class="failure" role="alert">${problem.message}</p>`}
     <div class="plot" ref=${box} role="img" aria-label=${`Chart of ${column}, ${summary.points} points`}></div>
-    ${!summary.points && html`<${Empty}>Waiting for the next row.<//>`}
+    ${!summary.points && html`<${Empty}>Waiting for the next rows.<//>`}
     <p class="muted">${count(summary.points)} points${summary.left ? `; ${count(summary.left)} more values of ${by} have no line` : ""}. Drag to enlarge a part, double-click to go back.</p>`;
 }
 

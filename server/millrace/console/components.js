@@ -6,6 +6,7 @@ import { setStrategy, setWeight } from "./actions.js";
 import { ask } from "./dialog.js";
 import { bytes, count, rate } from "./format.js";
 import { Button, Empty, Failure, Figure, Figures, Panel, State, Table, Tabs, useAnswer, useCall } from "./kit.js";
+import { LogOf } from "./log.js";
 import { OperatorTable } from "./operators.js";
 import { Rows } from "./plan.js";
 import { to } from "./router.js";
@@ -61,7 +62,15 @@ const own = (component) => {
 
 function Members({ component }) {
   useCall(`millrace component show ${component.name}`, path("components", component.name));
-  return html`<${Panel} title="Operators"><${OperatorTable} operators=${members(component)} /><//>`;
+  const operators = members(component);
+  const queries = all("queries").filter((query) => query.component === component.name);
+  const streams = all("streams").filter((stream) => stream.component === component.name && !stream.name.endsWith(".late"));
+  const failed = operators.filter(({ errors }) => errors);
+  const links = (kind, items) => html`<ul class="links">${items.map(({ name }) => html`<li key=${name}><a href=${to(kind, name)}>${name}</a></li>`)}</ul>`;
+  return html`<${Panel} title="Operators"><${OperatorTable} operators=${operators} /><//>
+    <div class="columns"><${Panel} title="Streams">${links("streams", streams)}<//><${Panel} title="Queries">${links("queries", queries)}<//></div>
+    ${failed.length > 0 && html`<${Panel} title="Errors"><ul>${failed.map((one) => html`<li key=${one.name}><a href=${to("operators", one.name)}>${one.name}</a>: ${count(one.errors)} rows could not be computed. <code>${one.last_error}</code></li>`)}</ul><//>`}
+    <${LogOf} name=${component.name} />`;
 }
 
 const STRATEGIES = ["dfs", "bfs", "rr", "chain"];

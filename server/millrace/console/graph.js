@@ -184,7 +184,7 @@ function Box({ node, held }) {
     ${bad && html`<path class="warning-shape" transform=${`translate(${wide - 20},7)`} d="M6 .8 11.6 11H.4z" />`}
     <text class="name" x="12" y=${third ? 17 : height / 2 - 3}>${`${title} `}</text>
     <text class="numbers" x="12" y=${third ? 31 : height / 2 + 12}>${`${below} `}</text>
-    ${third && html`<text class=${`numbers ${bad ? "bad" : ""}`} x="12" y="45">${third}</text>`}`;
+    ${third && html`<text class=${`numbers ${bad || node.item.errors ? "bad" : ""}`} x="12" y="45">${third}</text>`}`;
 }
 
 const waitWords = (operator) => (waitsLong(operator) ? `waits ${span(world.value.at_us - waitingSince(operator))}` : "");
@@ -194,7 +194,7 @@ const WORDS = {
     ? [feedName(stream), stream.feeds.length ? "silent" : "nobody feeds it"]
     : [feedName(stream), stream.feeds.length ? rate(speed(stream, "tuples")) : "nobody feeds it"]),
   stream: (operator, held, { stream }) => [operator.name.slice(0, -".source".length), stream ? `mark ${clock(stream.mark_us, null, 1)}` : "stream"],
-  operator: (operator) => [operator.name, `${operator.kind} · ${rate(speed(operator, "output_tuples"))}`, waitWords(operator) || (operator.state_tuples ? `${count(operator.state_tuples)} in state` : operator.break ? "break point" : "")],
+  operator: (operator) => [operator.name, `${operator.kind} · ${rate(speed(operator, "output_tuples"))}`, waitWords(operator) || (operator.errors ? `${count(operator.errors)} rows failed` : operator.state_tuples ? `${count(operator.state_tuples)} in state` : operator.break ? "break point" : "")],
   result: (operator) => [operator.queries[0], `query · ${rate(speed(operator, "output_tuples"))}`],
   query: (query) => {
     const { operators, waiting } = foldedQuery(query);

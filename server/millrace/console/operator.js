@@ -2,12 +2,14 @@
 
 import { html, useState } from "./vendor/console.js";
 import { path } from "./api.js";
-import { Button, Empty, Panel, State, useCall } from "./kit.js";
+import { Button, Empty, Panel, Sql, State, useCall } from "./kit.js";
 import { LogOf } from "./log.js";
 import { Menu, OperatorFacts, operatorActions } from "./operatorpanel.js";
 import { go, to } from "./router.js";
 import { all, find, stateOfOperator } from "./state.js";
 import { TailPanel } from "./tail.js";
+
+const MOST_TEXTS = 3; // an operator may be shared by hundreds of queries
 
 export function OperatorPage({ name }) {
   useCall(`millrace operator show ${name}`, path("operators", name));
@@ -29,6 +31,7 @@ export function OperatorPage({ name }) {
         <${Panel} title="Downstream"><ul class="links">${readers.map((one) => html`<li key=${one.name}><a href=${to("operators", one.name)}>${one.name}</a></li>`)}${!readers.length && html`<li>subscribers</li>`}</ul><//>
       </div>
     </div>
+    ${operator.queries.slice(0, MOST_TEXTS).map((one) => find("queries", one)).filter(Boolean).map((query) => html`<${Panel} key=${query.name} title=${`SQL of ${query.name}`}><${Sql} text=${query.sql} /><//>`)}
     <${TailPanel} address=${path("operators", name, "tap")} title="Live rows of its output" />
     <${LogOf} name=${name} />
     ${menu && html`<${Menu} ...${menu} close=${() => setMenu(null)} />`}`;

@@ -90,7 +90,7 @@ export function OperatorFacts({ operator }) {
       <${Figure} name="State" value=${count(operator.state_tuples)} note=${bytes(operator.state_bytes)} />
       ${operator.errors > 0 && html`<${Figure} name="Errors" value=${count(operator.errors)} level="bad" />`}
     <//>
-    ${operator.last_error && html`<p class="failure">${operator.last_error}</p>`}
+    ${operator.last_error && html`<p class="failure">${operator.last_error}. The rows are dropped and counted, not kept; the log has the counts.</p>`}
     <h3>Plan</h3><${PlanPiece} operator=${operator} />
     ${operator.inputs.length > 0 && html`<h3>Inputs</h3><${Table} label=${`Inputs of ${operator.name}`} columns=${INPUTS} rows=${operator.inputs.map((input, index) => ({ ...input, index, name: `${index}`, kind: input.queue?.kind ?? operator.queues[index] ?? "append" }))} />`}
     <dl class="facts">

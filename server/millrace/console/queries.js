@@ -111,7 +111,7 @@ function Main({ query }) {
 
 function Errors({ operators, lost }) {
   if (!operators.length && !lost) return null;
-  return html`<${Panel} title="Errors"><ul>
+  return html`<${Panel} title="Errors"><p>A row that cannot be computed is dropped and counted. It is not kept; the log has the counts and reasons.</p><ul>
     ${operators.map((one) => html`<li key=${one.name}><a href=${to("operators", one.name)}>${one.name}</a>: ${counted(one.errors, "row")} could not be computed. ${one.last_error && html`<code>${one.last_error}</code>`}</li>`)}
     ${lost > 0 && html`<li>${counted(lost, "row")} were lost when the query failed.</li>`}
   </ul><//>`;
@@ -129,7 +129,9 @@ export function WhyPanel({ query }) {
 
 function TailOf({ query }) {
   useCall(`millrace tail ${query.name}`, path("tail", query.name));
-  return html`<${TailPanel} address=${path("tail", query.name)} title=${`Rows of ${query.name}`} />`;
+  const failed = summary(query).errors;
+  return html`<${TailPanel} address=${path("tail", query.name)} title=${`Rows of ${query.name}`} />
+    ${failed > 0 && html`<p class="warning">${counted(failed, "row")} could not be computed, and ${failed === 1 ? "is" : "are"} not among these: <a href=${to("queries", query.name)}>errors of ${query.name}</a>.</p>`}`;
 }
 
 function ChartOf({ query }) {

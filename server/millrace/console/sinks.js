@@ -46,7 +46,7 @@ export function SinkPage({ name }) {
       ${fresh && html`<${Figure} name="Freshness" value=${span(fresh.bound_us)} note=${`${count(fresh.breaches)} breaches, ${count(fresh.late)} late rows`} level=${fresh.breaches ? "bad" : ""} />`}
     <//>
     <div class="columns"><${Panel} title="SQL"><${Sql} text=${sink.sql} /><//>
-      <${Panel} title="Facts"><dl class="facts">
+      <${Panel} title="Upstream and downstream"><dl class="facts">
         <dt>query</dt><dd><${QueryLink} name=${sink.query} /></dd><dt>path</dt><dd><code>${sink.path ?? NONE}</code></dd>
         <dt>format</dt><dd>${sink.format}</dd><dt>when slow</dt><dd>${sink.on_slow}, after ${count(sink.slow_limit)} rows or ${bytes(sink.slow_bytes)}</dd>
       </dl><//></div>

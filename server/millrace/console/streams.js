@@ -20,13 +20,16 @@ const COLUMNS = [
   { key: "all", name: "In all", number: true, of: (row) => row.tuples, show: (row) => count(row.tuples) },
   { key: "late", name: "Late", number: true, of: (row) => row.late, show: (row) => html`<span class=${row.late ? "warning" : ""}>${row.late ? `${count(row.late)} (${percent(row.late / row.tuples)})` : "0"}</span>` },
   { key: "feeds", name: "Feeds", number: true, of: (row) => row.feeds.length, show: (row) => count(row.feeds.length) },
-  { key: "mark", name: "Watermark", number: true, of: (row) => row.mark_us, show: (row) => html`<span title=${iso(row.mark_us)}>${clock(row.mark_us, world.value.at_us)}</span>` },
+  { key: "mark", name: "Watermark", number: true, of: (row) => row.mark_us, show: (row) => html`<span title=${iso(markOf(row))}>${clock(markOf(row), world.value.at_us)}</span>` },
   { key: "behind", name: "Behind newest", number: true, of: behind, show: (row) => span(behind(row)) },
   { key: "time", name: "Timestamps", of: (row) => row.timestamps, show: (row) => row.timestamps },
 ];
 
+/** The watermark. That of a side stream moves only where a query waits for it. */
+const markOf = (stream) => (stream.name.endsWith(".late") ? null : stream.mark_us);
+
 function behind(stream) {
-  return stream.mark_us === null || stream.newest_us === null ? null : Math.max(0, stream.newest_us - stream.mark_us);
+  return markOf(stream) === null || stream.newest_us === null ? null : Math.max(0, stream.newest_us - stream.mark_us);
 }
 
 export function StreamsPage() {
@@ -62,7 +65,7 @@ function Main({ stream }) {
   return html`
     <${Figures}>
       <${Figure} name="Tuples" value=${rate(speed(stream, "tuples"))} note=${`${count(stream.tuples)} in all`} />
-      <${Figure} name="Watermark" value=${clock(stream.mark_us, world.value.at_us)} note=${`${span(behind(stream))} behind the newest tuple`} />
+      <${Figure} name="Watermark" value=${clock(markOf(stream), world.value.at_us)} note=${`${span(behind(stream))} behind the newest tuple`} />
       <${Figure} name="Late" value=${count(stream.late)} note=${stream.late ? `up to ${span(stream.late_by_max_us)}` : "none"} />
       <${Figure} name="Rejected" value=${count(stream.rejected)} note="frames" level=${stream.rejected ? "bad" : ""} />
       <${Figure} name="Received" value=${bytes(stream.bytes)} note=${counted(stream.connections, "connection")} />
