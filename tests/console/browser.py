@@ -76,6 +76,22 @@ class Screen:
     def text(self, selector: str) -> str:
         return str(self.page.locator(selector).first.inner_text())
 
+    def write(self, sql: str) -> None:
+        """Replace the text of the editor."""
+        self.page.locator(".cm-content").click()
+        self.page.keyboard.press("Control+A")
+        self.page.keyboard.insert_text(sql)
+
+    def try_strategy(self, strategy: str, *, seconds: int, condition: str) -> None:
+        """On the page of a component: look at the rows that a strategy changes, and put it on trial."""
+        self.page.locator("#strategy").select_option(strategy)
+        self.see("rows would change", "main")
+        self.see(f"{strategy.upper()}-", ".table-diff")
+        seconds_box, condition_box = self.page.locator(".trial-form input").all()
+        seconds_box.fill(str(seconds))
+        condition_box.fill(condition)
+        self.click(f"Try {strategy}")
+
     def quiet(self, *expected: str) -> None:
         """The browser has reported nothing, except messages with these words."""
         unexpected = [message for message in self.messages if not any(words in message for words in expected)]

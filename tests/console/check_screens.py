@@ -120,13 +120,7 @@ def test_a_click_shows_its_command_and_its_call(screen, world):
 
 def test_a_strategy_is_tried_and_reverted(screen, world):
     screen.open("components/trams")
-    screen.page.locator("#strategy").select_option("bfs")
-    screen.see("rows would change", "main")
-    screen.see("BFS-IWP", ".table-diff")
-    seconds, condition = screen.page.locator(".trial-form input").all()
-    seconds.fill("1")
-    condition.fill("p99 < 100s")
-    screen.click("Try bfs")
+    screen.try_strategy("bfs", seconds=1, condition="p99 < 100s")
     screen.see("reverted", ".trial")
     screen.see("Latency p99", ".measures")
     assert world.server.json("strategy", "show", "trams")["strategy"] == "dfs"
@@ -138,22 +132,31 @@ def test_a_strategy_is_tried_and_reverted(screen, world):
     assert world.server.millrace("strategy", "set", "trams", "dfs").returncode == 0
 
 
-def typed(screen, sql):
-    """Replace the editor's text."""
-    screen.page.locator(".cm-content").click()
-    screen.page.keyboard.press("Control+A")
-    screen.page.keyboard.insert_text(sql)
+def test_rows_that_failed_are_counted_where_a_person_looks(screen, world):
+    """They are not kept, and each screen says so."""
+    broken = "CREATE QUERY broken AS SELECT line, 100 / (line - line) AS x FROM tickets"
+    assert world.server.millrace("sql", broken).returncode == 0
+    screen.open("queries/broken")
+    screen.see(r"broken.project1: [\d,]+ rows? could not be computed. division by zero", ".panel")
+    screen.see("It is not kept; the log has the counts", ".panel")
+    screen.see("rows were dropped.*operator=broken.project1 reason=division by zero", "#log")
+    screen.open("queries/broken/rows")
+    screen.see("could not be computed, and are not among these", "main")
+    screen.open("graph/tickets")
+    screen.see(r"[\d,]+ rows failed", '[data-id="broken.project1"]')
+    screen.open("operators/broken.project1")
+    screen.see("division by zero. The rows are dropped and counted", ".failure")
+    assert world.server.millrace("query", "drop", "broken").returncode == 0
 
 
 def test_a_query_is_replaced_from_the_editor(screen, world):
     screen.open("editor/sales")
     screen.see("nothing changes", ".editor-plan")
-    typed(screen, "CREATE OR REPLACE QUERY sales AS SELECT line, count(*) AS tickets FROM tickts GROUP BY line")
+    screen.write("CREATE OR REPLACE QUERY sales AS SELECT line, count(*) AS tickets FROM tickts GROUP BY line")
     screen.see("did you mean tickets", ".diagnostic")
     assert screen.page.locator("#apply").is_disabled()
     screen.until(".cm-lintRange-error")
-    typed(
-        screen,
+    screen.write(
         "CREATE OR REPLACE QUERY sales AS SELECT line, count(*) AS tickets, max(cents) AS dearest "
         "FROM tickets GROUP BY line",
     )
@@ -166,14 +169,14 @@ def test_a_query_is_replaced_from_the_editor(screen, world):
 
 def test_the_editor_previews_what_is_written(screen, world):
     screen.open("editor")
-    typed(screen, "CREATE QUERY fast AS SELECT road, speed * 2 AS twice FROM cars WHERE speed > 30")
+    screen.write("CREATE QUERY fast AS SELECT road, speed * 2 AS twice FROM cars WHERE speed > 30")
     screen.see("made of the newest \\d+ tuples of cars", "#preview")
     screen.see("twice", "#preview thead")
     screen.until("#preview tbody tr")
     screen.see("per tuple, 0 tuples .* in state, measured on \\d+ tuples", ".price")
-    typed(screen, "CREATE QUERY fast AS SELECT road, speed / 0 AS never FROM cars")
+    screen.write("CREATE QUERY fast AS SELECT road, speed / 0 AS never FROM cars")
     screen.see("could not be computed: division by zero", "#preview")
-    typed(screen, "CREATE QUERY fast AS SELECT road, speed FROM")
+    screen.write("CREATE QUERY fast AS SELECT road, speed FROM")
     screen.see("This was the text before", "#preview")
     assert "fast" not in [one["name"] for one in world.server.json("query", "list")]
 
@@ -197,7 +200,7 @@ def test_windows_are_boxes_on_the_axis_of_time(screen):
 
 def test_the_editor_completes(screen):
     screen.open("editor")
-    typed(screen, "SELECT * FROM tra")
+    screen.write("SELECT * FROM tra")
     screen.page.keyboard.press("Control+Space")
     screen.see("trams", ".cm-tooltip-autocomplete")
 
