@@ -356,7 +356,7 @@ def test_rows_of_now_continue_after_a_restart():
     end = reader.latest(start, reader.due(reader_time := 2_000_000_000_000_000), reader_time, None)
     again = parse_input("rate:1000", PACKETS)
     assert again == reader
-    (piece,) = reader.pieces(Offset(1, {"packets-0": end.parts["packets-0"] - 10}), end)
+    (piece,) = reader.pieces(replace(end, parts={"packets-0": end.parts["packets-0"] - 10}), end)
     (portion,) = again.read(piece)
     assert [row["ts"] for row in plain(portion.table)] == [reader_time - 1_000 * back for back in range(10, 0, -1)]
 
@@ -585,6 +585,8 @@ def test_a_part_that_ends_promises_what_the_skew_allows():
     assert part.promises == {part.ended[0]: BEGIN - 3_000_000}
     whole = reader.latest(part, reader.look(part.parts), BEGIN - 1, None)
     assert whole.at == BEGIN, "a clock that was set back"
+    with pytest.raises(Refuse, match=r"the checkpoint has read rate:100.*, and the input is rate:101.* now"):
+        parse_input("rate:101?rows=100&parts=2", stream).latest(part, {}, BEGIN, None)
     later = reader.latest(whole, reader.look(whole.parts), BEGIN + 7, None)
     assert later.parts == whole.parts
     assert set(later.promises.values()) == {BEGIN + 7 - 3_000_000}, "silent parts promise in every epoch"

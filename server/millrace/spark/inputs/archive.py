@@ -35,6 +35,10 @@ class ArchiveReader(Numbered):
         return cls(stream, most, source)
 
     @property
+    def identity(self) -> str:
+        return f"archive of {self.stream.name}"
+
+    @property
     def _folder(self) -> Path:
         return history.stream_folder(Path(self.directory), self.stream.name)
 

@@ -69,6 +69,10 @@ class FilesReader(Reader):
     def parsed(cls, stream: StreamDefinition, source: str, options: Mapping[str, str], most: int | None) -> Self:
         return cls(stream, most, source)
 
+    @property
+    def identity(self) -> str:
+        return self.path
+
     # -- what is there -------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
@@ -171,7 +175,10 @@ class FilesReader(Reader):
             made[-1].append(span)
             rows += (span.end - span.start) // (1 if format_of(Path(span.name)) == "parquet" else ROW_BYTES)
         promises = [*[None] * (len(made) - 1), end.promises.get(self._part)]
-        return [Piece(self._part, spans, promise, end.at) for spans, promise in zip(made, promises, strict=True)]
+        return [
+            Piece(self._part, spans, promise, end.at, silent=not spans)
+            for spans, promise in zip(made, promises, strict=True)
+        ]
 
     def _spans(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Span]:
         """The rows between two positions."""

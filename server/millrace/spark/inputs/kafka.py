@@ -80,6 +80,10 @@ class KafkaReader(Numbered):
         return cls(stream, most, brokers, topic, value_format, since, patience, tuple(settings.items()))
 
     @property
+    def identity(self) -> str:
+        return f"topic {self.topic}"
+
+    @property
     def _where(self) -> str:
         return f"kafka://{self.brokers}/{self.topic}"
 
@@ -93,7 +97,7 @@ class KafkaReader(Numbered):
             raise self._unreachable(_reason(error), FIRST_SECONDS) from None
 
     def first(self) -> Mapping[str, Position]:
-        return self._offsets(EARLIEST if self.since == "earliest" else LATEST)
+        return self._offsets(EARLIEST if self.since == "earliest" else LATEST, whole=True)
 
     def look(self, parts: Mapping[str, Position]) -> dict[str, End]:
         found = self._offsets(LATEST)
@@ -106,15 +110,20 @@ class KafkaReader(Numbered):
                 )
         return {part: End(position) for part, position in found.items()}
 
-    def _offsets(self, which: int) -> dict[str, int]:
-        """The first or the last offset of each partition that has a leader. A broker may be starting again."""
+    def _offsets(self, which: int, *, whole: bool = False) -> dict[str, int]:
+        """The first or the last offset of each partition that has a leader; of all if `whole`. A broker may be starting
+        again."""
         k = self._library()
         until = time.monotonic() + self.patience
         while True:
             try:
                 wanted = [k.TopicPartition(self.topic, number, which) for number in self._partitions(self.patience)]
                 found = self._asking.offsets_for_times(wanted, timeout=FIRST_SECONDS)
-                return {self._part(one.partition): one.offset for one in found if one.error is None}
+                reached = {self._part(one.partition): one.offset for one in found if one.error is None}
+                if not whole or len(reached) == len(wanted):
+                    return reached
+                if time.monotonic() > until:
+                    raise self._unreachable("some partitions have no leader", self.patience)
             except k.KafkaException as error:
                 if time.monotonic() > until:
                     raise self._unreachable(_reason(error), self.patience) from None
@@ -171,16 +180,16 @@ class KafkaReader(Numbered):
             until = time.monotonic() + self.patience
             while at < end:
                 found = consumer.consume(min(MESSAGES, end - at), WAIT_SECONDS)
-                messages = []
-                for message in found:
-                    if message.error() is None:
-                        at = message.offset() + 1
-                        if at <= end:
-                            messages.append(message)
-                    elif message.error().code() == k.KafkaError._PARTITION_EOF:
-                        at = max(at, message.offset())
-                    else:
-                        raise self._unread(message.error(), partition, start, end)
+                events = [message for message in found if message.error() is not None]
+                messages = [message for message in found if message.error() is None] if events else found
+                if messages:
+                    at = messages[-1].offset() + 1
+                    if at > end:
+                        messages = [message for message in messages if message.offset() < end]
+                for event in events:
+                    if event.error().code() != k.KafkaError._PARTITION_EOF:
+                        raise self._unread(event.error(), partition, start, end)
+                    at = max(at, event.offset())
                 if messages:
                     yield messages
                 if found:

@@ -66,6 +66,10 @@ class RateReader(Numbered):
         assert keys is not None
         return cls(stream, most, int(source), since is None, from_us, rows, parts, keys)
 
+    @property
+    def identity(self) -> str:
+        return f"rate:{self.per_second}?from={self.from_us}&rows={self.rows}&parts={self.parts}&keys={self.keys}"
+
     def check(self) -> None:
         """Nothing outside can be wrong."""
 

@@ -33,23 +33,31 @@ Position = Any
 class Offset:
     """How far a stream has been read.
 
+    of        the identity of the input: a checkpoint does not continue with another
     at        the time of the epoch, in microseconds; 0 before the first
     parts     by part, the position of the next row
     ended     the parts that had nothing more at that time
     promises  by part, the time below which none of its rows follow
     """
 
+    of: str
     at: int
     parts: Mapping[str, Position]
     ended: tuple[str, ...] = ()
     promises: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        return {"at": self.at, "parts": self.parts, "ended": list(self.ended), "promises": self.promises}
+        return {
+            "of": self.of,
+            "at": self.at,
+            "parts": self.parts,
+            "ended": list(self.ended),
+            "promises": self.promises,
+        }
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> Offset:
-        return Offset(value["at"], value["parts"], tuple(value["ended"]), value["promises"])
+        return Offset(value["of"], value["at"], value["parts"], tuple(value["ended"]), value["promises"])
 
 
 @dataclass(frozen=True)
@@ -59,12 +67,14 @@ class Piece:
     rows     which, as the reader understands it: for numbers the first, and the first of the next piece
     promise  the time below which no rows follow; None: nothing is promised
     at_us    the time of the epoch
+    silent   whether there are no rows
     """
 
     part: str
     rows: Any
     promise: int | None
     at_us: int
+    silent: bool = False
 
 
 class Portion(NamedTuple):
@@ -102,6 +112,11 @@ class Reader(ABC):
     def parsed(cls, stream: StreamDefinition, source: str, options: Mapping[str, str], most: int | None) -> Self:
         """The reader that a text describes; Refuse if the text is wrong."""
 
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """Which input it is, however it is reached."""
+
     @abstractmethod
     def check(self) -> None:
         """Refuse what can be seen to be wrong before anything starts."""
@@ -125,13 +140,19 @@ class Reader(ABC):
         """The rows of a piece, in order."""
 
     def initial(self) -> Offset:
-        return Offset(0, dict(self.first()))
+        return Offset(self.identity, 0, dict(self.first()))
 
     def latest(self, start: Offset, seen: Any, at_us: int, most: int | None) -> Offset:
         """The offset to read to; the same one if there is nothing to do.
 
         A part that ends promises what the stream's `max_skew` says of the clock.
         """
+        if start.of != self.identity:
+            raise Refuse(
+                f"stream {self.stream.name}: the checkpoint has read {start.of}, and the input is {self.identity} now: "
+                "continue with the former input, or start with a new checkpoint",
+                code="bad_input",
+            )
         at_us = max(at_us, start.at)
         parts, ended, promises = self.advance(start.parts, seen, most)
         skew = self.stream.max_skew_us
@@ -141,7 +162,7 @@ class Reader(ABC):
             promises[part] = max(promises.get(part, promise), promise)
         if start.at and parts == start.parts and promises == start.promises:
             return start
-        return Offset(at_us, parts, tuple(sorted(ended)), promises)
+        return Offset(self.identity, at_us, parts, tuple(sorted(ended)), promises)
 
     @abstractmethod
     def pieces(self, start: Offset, end: Offset) -> list[Piece]:
@@ -164,8 +185,9 @@ class Numbered(Reader):
 
     def pieces(self, start: Offset, end: Offset) -> list[Piece]:
         return [
-            Piece(part, (start.parts.get(part, 0), below), end.promises.get(part), end.at)
+            Piece(part, (first, below), end.promises.get(part), end.at, silent=first == below)
             for part, below in end.parts.items()
+            for first in [start.parts.get(part, 0)]
         ]
 
 

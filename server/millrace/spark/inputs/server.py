@@ -59,6 +59,10 @@ class ServerReader(Numbered):
         return cls(stream, most, address, query, None if since == "next" else int(since), tls == "true", token)
 
     @property
+    def identity(self) -> str:
+        return f"query {self.query}"
+
+    @property
     def _where(self) -> str:
         return f"millrace://{self.address}/{self.query}"
 

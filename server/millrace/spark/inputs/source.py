@@ -140,10 +140,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if start == end:
             return []
-        return [InputPartition(one) for one in self._reader.pieces(Offset.from_json(start), Offset.from_json(end))]
+        pieces = self._reader.pieces(Offset.from_json(start), Offset.from_json(end))
+        # One task speaks for all silent parts.
+        silent = [piece for piece in pieces if piece.silent]
+        return [InputPartition([piece]) for piece in pieces if not piece.silent] + [InputPartition(silent)] * bool(
+            silent
+        )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return self._input.packed(partition.value)
+        for piece in partition.value:
+            yield from self._input.packed(piece)
 
 
 def _now_us() -> int:
