@@ -11,7 +11,7 @@
 #   make attacks [SECONDS=20]   hostile clients, one kind after the other: memory, time, outcome, and the goodput of others
 #   make check-deploy        everything below deploy/ with the real tools: Prometheus, systemd, buildah, ... (as root, Debian)
 #   make check-console       the console in a browser: every screen; installs Chromium (Debian) and Playwright, needs npm
-#   make check-spark         backfills on a cluster of processes, killed programs, every conformance case: many minutes
+#   make check-spark         backfills on a cluster, killed programs, every conformance case, a real Kafka (needs mvn): many minutes
 #   make lint                ruff and formatting           make types       mypy --strict
 #   make format              let ruff rewrite what it can
 #   make bench               benchmarks, with ratios

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from millrace.backfill.bucket import groups_of
+from millrace.backfill.bucket import Bucket, groups_of
 from millrace.backfill.parts import LIVE, parcels_of
 from millrace.history import files as history
 from millrace.offline.script import plan_script
@@ -315,6 +315,32 @@ def test_an_archive_is_read_once_in_the_order_of_arrival(archived, mosts):
         offset = end
     assert numbers == on_time
     assert offset.promises == {"packets-archive": mark}
+
+
+@pytest.mark.parametrize("most", [700, 41])
+def test_a_bucket_finds_an_archives_rows_on_time(archived, most):
+    """The server's disorder is less than that of its feeds together, and the job trusts what the server found."""
+    folder, on_time, _ = archived
+    readers = {"packets": parse_input(f"archive:{folder}?most={most}", PACKETS)}
+    (group,) = groups_of(as_read(CATALOG, readers), 3)
+    buckets = [Bucket(group) for _ in range(3)]
+    counted: dict[int, int] = {}
+
+    def collect(stepped):
+        assert stepped.late == {}
+        for batch in stepped.rows.get("talkers", []):
+            for src, count in zip(batch.columns[0].tolist(), batch.columns[1].tolist(), strict=True):
+                counted[src] = counted.get(src, 0) + count
+
+    at = BEGIN
+    for _, parcels in as_spark_calls(StreamInput(readers["packets"], ((0, group, 0),)), most):
+        at += 1_000_000
+        for number, bucket in enumerate(buckets):
+            collect(bucket.step(at, [parcel for parcel in parcels if parcel.bucket == number]))
+    assert counted, "the server's marks have closed windows"
+    for bucket in buckets:
+        collect(bucket.end(at))
+    assert counted == dict.fromkeys(on_time, 1)
 
 
 def test_an_archive_without_the_stream_or_its_rows_is_refused(tmp_path):

@@ -234,6 +234,9 @@ class KafkaReader(Numbered):
             return k.Consumer(
                 {
                     "log_level": 0,  # errors are raised
+                    # Messages above the end are fetched for nothing, and waiting for a full queue to drain costs time.
+                    "queued.min.messages": MESSAGES,
+                    "fetch.queue.backoff.ms": 5,
                     **dict(self.settings),
                     "bootstrap.servers": self.brokers,
                     "group.id": "millrace",  # required, and never joined
