@@ -13,6 +13,7 @@ from millrace.changes.set_strategy import SetStrategy
 from millrace.observe import latencies as latencies_module
 from millrace.observe.conditions import MEASURES, parse_condition
 from millrace.observe.latencies import Latencies
+from millrace.observe.trial import Meter
 from millrace.protocol import Refuse
 from millrace.store.catalog import CatalogFile
 from tests.server.harness import SCHEMA_SQL, lines, peer, running, served, until
@@ -151,6 +152,25 @@ async def test_a_trial_is_measured_and_kept(daemon):
     rows = said["before"]["rows"] + said["during"]["rows"]
     assert 0 < rows <= fed
     assert said["left_seconds"] == 0
+
+
+@served("CREATE STREAM s (k BIGINT, name TEXT); CREATE QUERY q AS SELECT name, count(*) AS n FROM s GROUP BY name")
+async def test_memory_is_that_of_states_and_queued_tuples(daemon):
+    await daemon.catalog.execute("INSERT INTO s VALUES (1, 'one'), (2, 'two')")
+    await daemon.runner.wait_drained()
+    meter = Meter(daemon.engine, "s", 0, {})
+    for _ in range(11):
+        meter.look()
+    states = sum(one.state_bytes for one in daemon.operators())
+    measured = meter.ended(1, {})
+    queued = daemon.component("s").queued_bytes
+    assert measured.memory_mean_bytes == measured.memory_peak_bytes == states + queued > 0
+    await daemon.catalog.execute("INSERT INTO s VALUES (3, 'three')" + ", (4, '" + "x" * 9_000 + "')")
+    await daemon.runner.wait_drained()
+    for _ in range(10):
+        meter.look()
+    measured = meter.ended(1, {})
+    assert states + queued < measured.memory_mean_bytes < measured.memory_peak_bytes
 
 
 @pytest.mark.parametrize(

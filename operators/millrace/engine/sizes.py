@@ -1,6 +1,6 @@
 """How much memory queries hold, for a driver that has a budget: read between two steps.
 
-Queued tuples do not count: credit bounds them, and they become fewer while feeds wait.
+Queued tuples do not count for a budget: credit bounds them, and they become fewer while feeds wait.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from millrace.operators.frame.operator import Operator
 
 if TYPE_CHECKING:
     from millrace.engine.engine import Engine
+    from millrace.engine.scheduler.component import Component
 
 
 def query_bytes(engine: Engine) -> dict[str, int]:
@@ -23,6 +24,12 @@ def query_bytes(engine: Engine) -> dict[str, int]:
         for name, query in list(engine.queries_by_name.items())
         if not query.failed
     }
+
+
+def component_bytes(component: Component, most: int) -> int:
+    """The bytes of a component's queued tuples, counted no further than `most`, and of its operators' states."""
+    states = sum(_state_bytes(row.operator) for row in component.table.values())
+    return component.queued_bytes(most) + states
 
 
 def state_bytes(engine: Engine) -> int:

@@ -137,6 +137,8 @@ def rows(trial: TrialView) -> list[list[str]]:
         ("latency max", "max_us", _time),
         ("queue mean", "queue_mean", _number),
         ("queue peak", "queue_peak", _number),
+        ("memory mean", "memory_mean_bytes", _bytes),
+        ("memory peak", "memory_peak_bytes", _bytes),
         ("idle-wait", "idle", _share),
         ("steps/s", "steps_per_second", _number),
         ("tuples/s in", "input_per_second", _number),
@@ -155,6 +157,11 @@ def _time(us: float) -> str:
 
 def _number(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
+
+
+def _bytes(value: float) -> str:
+    units = (("MiB", 2**20), ("KiB", 2**10))
+    return next((f"{value / size:.1f} {unit}" for unit, size in units if value >= size), f"{value:.0f} B")
 
 
 def _share(value: float) -> str:

@@ -4,7 +4,7 @@ import { html, useState } from "./vendor/console.js";
 import { call, curl, get, path, quoted } from "./api.js";
 import { setStrategy } from "./actions.js";
 import { ask } from "./dialog.js";
-import { count, percent, rate, span } from "./format.js";
+import { bytes, count, percent, rate, span } from "./format.js";
 import { Button, Copied, Failure, State, useAnswer } from "./kit.js";
 import { may } from "./state.js";
 
@@ -12,7 +12,9 @@ import { may } from "./state.js";
 const MEASURES = [
   ["Latency p50", (one) => one.p50_us, span, -1], ["Latency p99", (one) => one.p99_us, span, -1],
   ["Latency, greatest", (one) => one.max_us, span, -1], ["Queue, mean", (one) => one.queue_mean, count, -1],
-  ["Queue, peak", (one) => one.queue_peak, count, -1], ["Idle-waiting", (one) => one.idle, percent, -1],
+  ["Queue, peak", (one) => one.queue_peak, count, -1],
+  ["Memory, mean", (one) => one.memory_mean_bytes, bytes, -1], ["Memory, peak", (one) => one.memory_peak_bytes, bytes, -1],
+  ["Idle-waiting", (one) => one.idle, percent, -1],
   ["Rows", (one) => (one.seconds ? one.rows / one.seconds : null), rate, 1], ["Steps", (one) => one.steps_per_second, rate, 0],
 ];
 

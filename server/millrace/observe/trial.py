@@ -22,6 +22,7 @@ from millrace.engine import views
 from millrace.engine.engine import Engine
 from millrace.engine.events import CommandBody, SetStrategy
 from millrace.engine.scheduler.table import Strategy
+from millrace.engine.sizes import component_bytes
 from millrace.observe.conditions import Condition, parse_condition
 from millrace.observe.latencies import Latencies
 from millrace.observe.rates import Counters, between, goes_on
@@ -35,6 +36,9 @@ log = structlog.get_logger()
 
 # How often queues are looked at: fifty looks are in a second, and each costs a few microseconds an operator.
 QUEUE_LOOK_SECONDS: Final = 0.02
+# Memory is looked at with each tenth of these looks, because states count their bytes; of queued tuples up to a GiB.
+MEMORY_LOOKS: Final = 10
+MOST_BYTES: Final = 2**30
 # A shorter span would measure the server's own rhythm; a longer one would not end in reasonable time.
 SHORTEST_US: Final = 10_000
 LONGEST_US: Final = 3_600_000_000
@@ -54,12 +58,15 @@ class Meter:
         self._sources = [source.name for source in found.sources]
         self._latencies = Latencies()
         self._queues: list[int] = []
+        self._bytes: list[int] = []
 
     def delivered(self, now_us: int, batch: Batch) -> None:
         """Rows left."""
         self._latencies.add(now_us - np.asarray(batch.arrival))
 
     def look(self) -> None:
+        if len(self._queues) % MEMORY_LOOKS == 0:
+            self._bytes.append(component_bytes(self._component, MOST_BYTES))
         self._queues.append(self._component.queued())
 
     def ended(self, now_us: int, counters: Mapping[str, Counters]) -> MeasuresView:
@@ -79,6 +86,8 @@ class Meter:
             max_us=latencies.most_us if latencies.rows else None,
             queue_mean=float(np.mean(self._queues)) if self._queues else 0.0,
             queue_peak=max(self._queues, default=0),
+            memory_mean_bytes=float(np.mean(self._bytes)) if self._bytes else 0.0,
+            memory_peak_bytes=max(self._bytes, default=0),
             idle=float(np.mean(waits)) if waits else 0.0,
             steps_per_second=max(self._component.steps - self._steps, 0) / (us / 1e6),
             input_per_second=sum(rates[name].output for name in self._sources if name in rates),

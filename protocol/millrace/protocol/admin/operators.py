@@ -306,7 +306,8 @@ class StrategyView:
 class MeasuresView:
     """The measures of a span. Latency is delivery minus the arrival of the newest tuple in the row.
 
-    idle   the share of the time in which operators that can wait did, on average
+    idle    the share of the time in which operators that can wait did, on average
+    memory  of the queued tuples and the operators' states
     """
 
     seconds: float
@@ -317,6 +318,8 @@ class MeasuresView:
     max_us: float | None
     queue_mean: float
     queue_peak: float
+    memory_mean_bytes: float
+    memory_peak_bytes: float
     idle: float
     steps_per_second: float
     input_per_second: float
