@@ -148,7 +148,7 @@ function PlanOf({ query }) {
   useCall(`millrace explain ${query.name} --analyze`, `${path("queries", query.name, "explain")}?analyze=true`);
   const { data, error } = useAnswer(() => get(`${path("queries", query.name, "explain")}?analyze=true`), [query.name], 5);
   return html`<${Failure} error=${error} />
-    ${data && html`<${Panel} title="Plan"><pre class="plain" tabindex="0" aria-label="Plan">${data.text}</pre><//>
+    ${data && html`<${Panel} title="Plan"><pre class="plain is-table" tabindex="0" aria-label="Plan">${data.text}</pre><//>
     <${Panel} title=${`Measured over ${span(data.seconds * 1e6)}`}><${Table} label="Measured operators" rows=${data.operators} columns=${MEASURED} /><//>
     ${data.shared.length > 0 && html`<${Panel} title="Shared operators"><ul>${data.shared.map((one) => html`<li key=${one.node}><code>${one.operator}</code> ${one.with.length ? `is shared with ${one.with.join(", ")}` : `is separate: ${one.apart}`}</li>`)}</ul><//>`}`}`;
 }

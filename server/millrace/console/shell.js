@@ -21,6 +21,7 @@ export function Shell({ page, children }) {
   useEffect(() => {
     document.title = [...route.value.parts].reverse().concat("Millrace").join(" · ");
     scrollTo(0, 0);
+    document.querySelector(".bar [aria-current]")?.scrollIntoView({ inline: "center", block: "nearest" });
   }, [place]);
   if (connection.value.state === "login") return html`<${Login} />`;
   const ready = world.value.server !== null;

@@ -65,7 +65,7 @@ function Main({ stream }) {
   return html`
     <${Figures}>
       <${Figure} name="Tuples" value=${rate(speed(stream, "tuples"))} note=${`${count(stream.tuples)} in all`} />
-      <${Figure} name="Watermark" value=${clock(markOf(stream), world.value.at_us)} note=${`${span(behind(stream))} behind the newest tuple`} />
+      <${Figure} name="Watermark" value=${clock(markOf(stream), world.value.at_us, 1)} note=${`${span(behind(stream))} behind the newest tuple`} />
       <${Figure} name="Late" value=${count(stream.late)} note=${stream.late ? `up to ${span(stream.late_by_max_us)}` : "none"} />
       <${Figure} name="Rejected" value=${count(stream.rejected)} note="frames" level=${stream.rejected ? "bad" : ""} />
       <${Figure} name="Received" value=${bytes(stream.bytes)} note=${counted(stream.connections, "connection")} />

@@ -63,7 +63,6 @@ function Ledger({ name }) {
   return data && html`<${LateLedger} ledger=${data} />`;
 }
 
-const LEFT = 150;
 const ROW = 46;
 const LANE = 11;
 const MOST_LANES = 6;
@@ -100,7 +99,7 @@ function Axis({ inputs, windows, now }) {
   const box = useRef(null);
   const [width, setWidth] = useState(900);
   useLayoutEffect(() => {
-    const watch = new ResizeObserver(([{ contentRect }]) => setWidth(Math.max(420, contentRect.width)));
+    const watch = new ResizeObserver(([{ contentRect }]) => setWidth(Math.max(320, contentRect.width)));
     watch.observe(box.current);
     return () => watch.disconnect();
   }, []);
@@ -114,34 +113,38 @@ function Axis({ inputs, windows, now }) {
   const near = [...inputs.flatMap(({ dots }) => dots.map(({ ts_us }) => ts_us)), ...opened].filter((at) => Math.abs(newest - at) < 4 * reach);
   const first = Math.min(newest - reach, ...main, ...near) - reach * 0.05;
   const last = Math.max(newest, ...near) + reach * 0.05;
-  const x = (at) => LEFT + ((Math.max(at, first) - first) / (last - first)) * (width - LEFT - 16);
+  const left = width < 600 ? 96 : 150; // for the names
+  const x = (at) => left + ((Math.max(at, first) - first) / (last - first)) * (width - left - 16);
   const rows = windows.map((one) => ({ ...one, boxes: inLanes([...closedWindows(one, first), ...one.open.map((box) => ({ ...box, open: true }))], one) }));
   const heights = rows.map(({ boxes }) => 18 + LANE * (1 + Math.max(0, ...boxes.map(({ lane }) => lane))));
   const height = inputs.length * ROW + heights.reduce((sum, one) => sum + one, 0) + 34;
-  const ticks = Array.from({ length: 5 }, (_, index) => first + ((index + 0.5) / 5) * (last - first));
+  const most = Math.max(2, Math.min(5, Math.floor((width - left) / 100)));
+  const ticks = Array.from({ length: most }, (_, index) => first + ((index + 0.5) / most) * (last - first));
   const bottom = height - 26;
   const spoken = [...inputs.map((input) => `${input.name} at ${iso(input.mark_us)}`), ...windows.map((one) => `${one.operator} has ${counted(one.open_count, "open window")}`)];
   return html`<div class="axis" ref=${box}><svg width=${width} height=${height} viewBox=${`0 0 ${width} ${height}`} role="img" aria-label=${`Event time: ${spoken.join("; ")}`}>
     ${ticks.map((at, index) => html`<g key=${index}><line class="grid" x1=${x(at)} x2=${x(at)} y1="4" y2=${bottom} /><text class="tick" x=${x(at)} y=${bottom + 16} text-anchor="middle">${clock(at, now, last - first < 20e6 ? 1 : 0)}</text></g>`)}
-    ${inputs.map((input, index) => html`<${Input} key=${input.name} input=${input} first=${first} y=${8 + index * ROW} x=${x} right=${width - 16} />`)}
-    ${rows.map((row, index) => html`<${Windows} key=${row.operator} row=${row} y=${8 + inputs.length * ROW + heights.slice(0, index).reduce((sum, one) => sum + one, 0)} x=${x} end=${last} />`)}
+    ${inputs.map((input, index) => html`<${Input} key=${input.name} input=${input} first=${first} left=${left} y=${8 + index * ROW} x=${x} right=${width - 16} />`)}
+    ${rows.map((row, index) => html`<${Windows} key=${row.operator} row=${row} y=${8 + inputs.length * ROW + heights.slice(0, index).reduce((sum, one) => sum + one, 0)} x=${x} end=${last} letters=${Math.floor(left / 7.2)} />`)}
   </svg>
   <ul class="legend" aria-label="Legend"><li><span class="key mark"></span>watermark: nothing earlier is on time</li><li><span class="key span"></span>from the watermark to the newest tuple</li><li><span class="key dot"></span>late tuple</li>${windows.length > 0 && html`<li><span class="key closed"></span>closed window</li><li><span class="key open"></span>open window with tuples</li>`}</ul></div>`;
 }
 
-function Windows({ row, y, x, end }) {
+const short = (text, letters) => (text.length > letters ? `${text.slice(0, letters - 1)}…` : text);
+
+function Windows({ row, y, x, end, letters }) {
   return html`<g class="windows" transform=${`translate(0,${y})`}>
-    <text class="name" x="0" y="18">${row.operator.length > 20 ? `${row.operator.slice(0, 19)}…` : row.operator}</text>
+    <text class="name" x="0" y="18">${short(row.operator, letters)}<title>${row.operator}</title></text>
     ${row.boxes.map((one) => html`<rect key=${`${one.start_us} ${one.lane}`} class=${one.open ? "open" : "closed"} x=${x(one.start_us) + 0.5} width=${Math.max(1.5, x(Math.min(one.end_us, end)) - x(one.start_us) - 1)}
       y=${6 + one.lane * LANE} height=${LANE - 2} rx="1.5"><title>${one.open ? "open" : "closed"}: ${iso(one.start_us)} to ${iso(one.end_us)}</title></rect>`)}
   </g>`;
 }
 
-function Input({ input, first, y, x, right }) {
+function Input({ input, first, left, y, x, right }) {
   const { mark_us: mark, newest_us: newest } = input;
   return html`<g class="input" transform=${`translate(0,${y})`}>
     <text class="name" x="0" y="24">${input.name}</text>
-    <line class="track" x1=${LEFT} x2=${right} y1="20" y2="20" />
+    <line class="track" x1=${left} x2=${right} y1="20" y2="20" />
     ${mark !== null && newest !== null && newest > mark && html`<rect class="span" x=${x(mark)} width=${x(newest) - x(mark)} y="14" height="12" />`}
     ${newest !== null && html`<circle class="newest" cx=${x(newest)} cy="20" r="4"><title>newest tuple ${iso(newest)}</title></circle>`}
     ${mark !== null && html`<path class="mark" d=${`M${x(mark)},8v24M${x(mark) - 5},4h10l-5,7z`}><title>watermark ${iso(mark)}</title></path>`}
