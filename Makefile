@@ -20,6 +20,7 @@
 #   make docs                renew the parts of the documents that are made from the code
 #   make record              record the README's terminal pictures again
 #   make record-console      take the pictures of the console again
+#   make measure-console     how smooth a browser stays, and what open consoles cost the server
 #   make docs-site           the documentation as a website in build/site, links checked
 #   make simulate [SEEDS=1000] [FROM=0]   random graphs, SQL, cuts, commands, saves, restores, clients, clocks, queues, disks
 #   make sbom                what a server consists of, as CycloneDX: build/sbom.json
@@ -36,7 +37,7 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help console-browser setup server demo docs docs-site record record-console test test-pure check fuzz fuzz-long check-api torture soak attacks check-console check-deploy check-spark lint types format bench race figures simulate sbom audit lock clean distclean need-python
+.PHONY: help console-browser setup server demo docs docs-site record record-console test test-pure check fuzz fuzz-long check-api torture soak attacks check-console measure-console check-deploy check-spark lint types format bench race figures simulate sbom audit lock clean distclean need-python
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -105,6 +106,9 @@ check-console: console-browser
 
 record-console: console-browser
 	@$(BIN)/python -m tests.console.pictures
+
+measure-console: console-browser
+	@$(BIN)/python -m tests.console.measures
 
 check-deploy: setup
 	@deploy/check.sh $(BIN)/python build/prove-image

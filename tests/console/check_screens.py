@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from tests.console import browser
-from tests.console.world import World
+from tests.console import browser, measures
+from tests.console.world import World, many
 from tests.patience import HANG_SECONDS
 
 SCREENS = {
@@ -264,14 +264,6 @@ def test_a_restart_of_the_server_is_noticed(chromium, tmp_path):
         )
 
 
-def many(queries):
-    """One component of about three operators for each query."""
-    stream = "CREATE STREAM trams (ts TIMESTAMP, line BIGINT, stop TEXT, delay DOUBLE)"
-    query = "CREATE QUERY q{0:03d} AS SELECT stop, delay * {0} AS x FROM trams WHERE delay > {0};"
-    statements = (query.format(number) for number in range(queries))
-    return f"{stream} WITH (timestamps = 'external', time = 'ts'); {' '.join(statements)}"
-
-
 def test_three_hundred_operators_stay_usable(chromium, tmp_path):
     with World(tmp_path, sql=many(100), streams=("trams",)) as world, browser.screen(chromium, world.url) as page:
         page.open("graph")
@@ -320,6 +312,15 @@ def test_fifty_thousand_rows_a_second_do_not_freeze_a_tail(chromium, tmp_path):
             " return cells.length > 0 && cells.every(cell => cell.textContent === '7') }"
         )
         page.quiet()
+
+
+def test_the_measures_measure(chromium, monkeypatch):
+    """A small one of each: `make measure-console` has the figures."""
+    monkeypatch.setattr(measures, "SETTLE_SECONDS", 0.5)
+    for line in measures.frames(chromium, 0.5):
+        assert re.search(r"tail of [\d,]+ rows a second: [\d.]+ frames a second, .* long tasks", line)
+    lines = list(measures.consoles(chromium, 0.5, 1, {}, measures.PAGES[:2]))
+    assert [line.partition(":")[0] for line in lines] == ["0 consoles", "1 consoles", "2 consoles"]
 
 
 def test_the_files_are_what_the_server_announces(world, chromium):

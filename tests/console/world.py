@@ -42,6 +42,14 @@ PAUSE = 0.05
 NAMES = {"trams": "gateway-north", "cars": "induction-loops", "tickets": "machines"}
 
 
+def many(queries: int) -> str:
+    """One component of about three operators for each query."""
+    stream = "CREATE STREAM trams (ts TIMESTAMP, line BIGINT, stop TEXT, delay DOUBLE)"
+    query = "CREATE QUERY q{0:03d} AS SELECT stop, delay * {0} AS x FROM trams WHERE delay > {0};"
+    statements = (query.format(number) for number in range(queries))
+    return f"{stream} WITH (timestamps = 'external', time = 'ts'); {' '.join(statements)}"
+
+
 class World:
     """The server and its feeds. `guarded`: it requires a token, which is `token`."""
 
