@@ -162,6 +162,22 @@ async def test_a_preview_ends_at_its_bounds(monkeypatch, bound, words):
 
 
 @played
+async def test_an_execution_of_a_preview_is_short(monkeypatch):
+    """A join of all tuples with all others is cut, and not made as a whole."""
+    taken: list[int] = []
+    monkeypatch.setattr(previews._Stopwatch, "stop", lambda self, operator, tuples: taken.append(tuples))
+    monkeypatch.setattr(previews, "MOST_SECONDS", 0.05)
+    async with running(SQL) as daemon:
+        join = "SELECT a.k AS k FROM s [RANGE '1 hour'] a JOIN s [RANGE '1 hour'] b ON a.k <= b.k"
+        await preview(daemon, join)
+        for first in range(0, 3_000, 500):
+            await insert(daemon, *[(number, "'x'") for number in range(first, first + 500)])
+        answer = await preview(daemon, join)
+        assert "more than 0.05 seconds" in answer["cut"]
+        assert max(taken) == previews.EXECUTION
+
+
+@played
 async def test_a_preview_is_made_of_the_newest_tuples(monkeypatch):
     monkeypatch.setattr(previews, "MOST_TUPLES", 100)
     async with running(SQL) as daemon:

@@ -56,8 +56,9 @@ MOST_STREAMS: Final = 16
 # How long a stream keeps tuples after a preview, and how often one looks for the first.
 KEPT_SECONDS: Final = 60.0
 LOOK_SECONDS: Final = 0.05
-# Tuples that an operator takes at a time: a join of so many with all others is the most that is made at once.
+# Tuples that an execution takes: a join of so many with all others is the most that is made at once.
 EXECUTION: Final = 32
+STRATEGY: Final = f"dfs({EXECUTION})"
 FEED: Final = "preview"
 
 
@@ -206,7 +207,7 @@ class _Run:
             more = self._step(now_us, ())
 
     def _step(self, now_us: int, events: Sequence[Event]) -> bool:
-        effects = self.engine.step(now_us, events, budget=EXECUTION, executions=1)
+        effects = self.engine.step(now_us, events, executions=1)
         for order in effects.orders:
             match order:
                 case Deliver(query, _, batch) if query == self._query.name:
@@ -237,7 +238,7 @@ def preview(query: Previewed, found: Mapping[str, Sequence[Batch]], rows: int) -
     pieces = sorted(_pieces(found), key=lambda piece: piece[0])
     now_us = pieces[0][0] if pieces else 0
     definitions = [_ungoverned(stream, found.get(stream.name, ())) for stream in query.streams]
-    run.obey(now_us, [*map(AddStream, definitions), *map(AddQuery, query.plans)])
+    run.obey(now_us, [*(AddStream(one, STRATEGY) for one in definitions), *map(AddQuery, query.plans)])
     run.step(now_us, [FeedOpened(stream.name, FEED) for stream in query.streams])
     taken = dict.fromkeys((stream.name for stream in query.streams), 0)
     for now_us, event in pieces:
