@@ -219,6 +219,19 @@ def test_a_change_by_someone_else_is_shown(screen, world):
     screen.messages = [message for message in screen.messages if not re.search(r"status of (409|412)", message)]
 
 
+def test_a_trial_of_a_component_that_someone_else_changed_is_not_started(screen, world):
+    screen.open("components/trams")
+    screen.page.locator("#strategy").select_option("bfs")
+    screen.see("rows would change", "main")
+    screen.until("button:not([disabled]):has-text('Try bfs')")
+    assert world.server.millrace("component", "weight", "trams", "3").returncode == 0
+    screen.click("Try bfs")
+    screen.see("Changed by someone else", ".conflict")
+    screen.see(r"- weight: 1\s+\+ weight: 3", ".difference")
+    assert world.server.millrace("component", "weight", "trams", "1").returncode == 0
+    screen.messages = [message for message in screen.messages if "status of 412" not in message]
+
+
 def test_a_wrong_token_is_refused(chromium, tmp_path):
     with World(tmp_path, guarded=True) as world, browser.screen(chromium, world.url) as page:
         page.page.goto(page.url)
@@ -319,8 +332,8 @@ def test_the_measures_measure(chromium, monkeypatch):
     monkeypatch.setattr(measures, "SETTLE_SECONDS", 0.5)
     for line in measures.frames(chromium, 0.5):
         assert re.search(r"tail of [\d,]+ rows a second: [\d.]+ frames a second, .* long tasks", line)
-    lines = list(measures.consoles(chromium, 0.5, 1, {}, measures.PAGES[:2]))
-    assert [line.partition(":")[0] for line in lines] == ["0 consoles", "1 consoles", "2 consoles"]
+    lines = list(measures.consoles(1, 1, {}, measures.PAGES))
+    assert [line.partition(":")[0] for line in lines] == ["0 consoles", "1 consoles", "10 consoles"]
 
 
 def test_the_files_are_what_the_server_announces(world, chromium):

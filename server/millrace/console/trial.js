@@ -6,6 +6,7 @@ import { setStrategy } from "./actions.js";
 import { ask } from "./dialog.js";
 import { bytes, count, percent, rate, span } from "./format.js";
 import { Button, Copied, Failure, State, useAnswer } from "./kit.js";
+import { Difference } from "./plan.js";
 import { may } from "./state.js";
 
 /** The measures of a span; `better` is the direction that is good. */
@@ -24,26 +25,32 @@ export function TrialPanel({ component, strategy }) {
   const [seconds, setSeconds] = useState("30");
   const [condition, setCondition] = useState("p99 > 2x");
   const [problem, setProblem] = useState(null);
+  // The component as it was when the strategy was chosen: a trial of another one is not what the table above shows.
+  const { data: seen, again: seeAgain } = useAnswer(() => (strategy ? call("GET", path("components", component.name)) : Promise.resolve(null)), [component.name, strategy]);
+  const [conflict, setConflict] = useState(null);
   const running = trial && trial.state !== "ended";
   const body = { strategy, for: `${seconds}s`, before: `${seconds}s`, revert_if: condition || null };
   const cli = `millrace strategy try ${quoted(component.name)} ${strategy} --for ${seconds}s --before ${seconds}s${condition ? ` --revert-if ${quoted(condition)}` : ""}`;
-  const send = (method, what) => async () => {
+  const send = (method, what, etag) => async () => {
     try {
-      await call(method, address, { body: what });
+      await call(method, address, { body: what, etag });
       setProblem(null);
     } catch (refused) {
       setProblem(refused);
+      if (refused.code === "changed") setConflict({ before: seen.data, now: refused.body.now });
     }
+    seeAgain();
     again();
   };
   return html`
-    ${strategy && !running && html`<form class="trial-form" onSubmit=${(event) => (event.preventDefault(), send("POST", body)())}>
+    ${strategy && !running && html`<form class="trial-form" onSubmit=${(event) => (event.preventDefault(), setConflict(null), send("POST", body, seen?.etag)())}>
       <label class="inline">Try it for <input type="number" min="1" max="3600" value=${seconds} onInput=${(event) => setSeconds(event.target.value)} /> seconds</label>
       <label class="inline">and revert if <input type="text" value=${condition} onInput=${(event) => setCondition(event.target.value)} placeholder="p99 > 200ms" /></label>
-      <${Button} type="submit" kind="primary" disabled=${!may("operate")}>Try ${strategy}<//>
+      <${Button} type="submit" kind="primary" disabled=${!may("operate") || !seen}>Try ${strategy}<//>
       <div class="calls"><${Copied} label="command" text=${cli} /><${Copied} label="API" text=${curl({ method: "POST", path: address, body })} /></div>
     </form>`}
     <${Failure} error=${problem ?? error} />
+    ${conflict && html`<div class="conflict" role="alert"><strong>Changed by someone else.</strong><p>Nothing was tried. This is the difference; try again if you still want to.</p><${Difference} before=${conflict.before} after=${conflict.now} /></div>`}
     ${trial && html`<${Trial} trial=${trial} component=${component} cancel=${send("DELETE")} />`}`;
 }
 
