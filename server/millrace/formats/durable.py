@@ -7,6 +7,7 @@ folder.
 from __future__ import annotations
 
 import os
+import uuid
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -64,3 +65,20 @@ def _sync(path: Path, flags: int = 0) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def write_absent(path: Path, data: bytes) -> bool:
+    """Write a small file as a whole unless it exists, whoever else writes it at the same time; whether this one did."""
+    aside = path.with_name(f"{ASIDE}{path.name}.{uuid.uuid4().hex}")
+    try:
+        with open(aside, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(aside, path)
+    except FileExistsError:
+        return False
+    finally:
+        aside.unlink(missing_ok=True)
+    sync_folder(path.parent)
+    return True
