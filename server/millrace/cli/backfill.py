@@ -134,7 +134,7 @@ def start(
             _report_nothing_before(link, request)
             return
         request = up_to
-    with _interruptible(), _bar() as advanced:
+    with interruptible(), _bar() as advanced:
         manifest = run(request, show.tell, advanced)
     _report_failed(manifest["failed_rows"])
     if then_live:
@@ -146,7 +146,7 @@ def start(
 
 
 @contextmanager
-def _interruptible(advice: str = "start it again with the same flags to continue") -> Iterator[None]:
+def interruptible(advice: str = "start it again with the same flags to continue") -> Iterator[None]:
     """Report Ctrl-C in one line, without the log of Spark's bridge to Java."""
     logging.disable(logging.CRITICAL)
     try:
@@ -193,7 +193,7 @@ def verify(
     paths = list(against or ())
     if not paths:
         paths = _sink_files(catalog, request.flow.name) if lived is None else list(lived.paths)
-    with _interruptible("start it again"), _bar() as advanced:
+    with interruptible("start it again"), _bar() as advanced:
         verdict = compare(request, paths, show.tell, advanced, lived)
     _show_verdict(link, request.flow, verdict)
     if verdict.differences.count:
@@ -287,7 +287,7 @@ def _request_of(
         options.tasks,
         options.master,
         functions,
-        tuple(_pair("--conf", text, "NAME=VALUE") for text in options.settings or ()),
+        tuple(parse_pair("--conf", text, "NAME=VALUE") for text in options.settings or ()),
         whole=then_live,
         goes_on=then_live,
     )
@@ -311,7 +311,7 @@ def _catalog(link: Link, options: BackfillOptions) -> Catalog:
 
     if options.sql is None:
         return _known(link)
-    with _statements_of(options.sql, options.query) as text:
+    with reading_statements(options.sql, options.query) as text:
         script = plan_script(text)
     return Catalog(script.streams, script.queries, script.sinks)
 
@@ -326,7 +326,7 @@ def _known(link: Link) -> Catalog:
 
 
 @contextmanager
-def _statements_of(path: str, query: str | None) -> Iterator[str]:
+def reading_statements(path: str, query: str | None = None) -> Iterator[str]:
     """A file's text. The error names the wrong statement, which may differ from the requested query."""
     from millrace.sql.errors import SqlError
 
@@ -361,7 +361,7 @@ def _inputs(link: Link, options: BackfillOptions, flow: Flow, *, live: bool) -> 
 
     inputs: dict[str, Input] = {}
     for text in options.inputs or ():
-        stream, path = _pair("--input", text, "STREAM=PATH")
+        stream, path = parse_pair("--input", text, "STREAM=PATH")
         if stream in inputs:
             raise typer.BadParameter(
                 f"{stream} appears twice; a directory may contain several files", param_hint="--input"
@@ -404,7 +404,7 @@ def _no_sink(query: str) -> str:
     return f"query {query} has no sink that writes a file: name its rows with --against PATH"
 
 
-def _pair(flag: str, text: str, form: str) -> tuple[str, str]:
+def parse_pair(flag: str, text: str, form: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not (name and equals and value):
         raise typer.BadParameter(f"expected {form}, got {text!r}", param_hint=flag)
@@ -485,7 +485,7 @@ def _catalog_with(catalog: Catalog, options: BackfillOptions) -> Catalog:
     from millrace.sql import Catalog, CreateQuery, parse, plan_all
 
     assert options.sql is not None
-    with _statements_of(options.sql, options.query) as text:
+    with reading_statements(options.sql, options.query) as text:
         names = {step.body.name.text for step in parse(text) if hasattr(step.body, "name")}
         queries = {name: query for name, query in catalog.queries.items() if name not in names}
         sinks = {name: sink for name, sink in catalog.sinks.items() if name not in names}

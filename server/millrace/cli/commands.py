@@ -34,7 +34,7 @@ class GroupInfo(NamedTuple):
 # The code of all commands of changes.
 VERB: Final = "verbs"
 
-SECTIONS: Final = ("Server", "Data", "Queries", "Inspect", "Tune", "Offline", "History")
+SECTIONS: Final = ("Server", "Data", "Queries", "Inspect", "Tune", "Offline", "History", "Spark")
 
 GROUPS: Final = (
     GroupInfo("Server", "config", "Check the server's configuration"),
@@ -48,6 +48,7 @@ GROUPS: Final = (
     GroupInfo("Tune", "strategy", "Which operator runs next"),
     GroupInfo("Tune", "break", "Break points in the query graph"),
     GroupInfo("History", "backfill", "Queries over archived streams, on Spark"),
+    GroupInfo("Spark", "spark", "Queries live on Spark"),
 )
 
 COMMANDS: Final = (
@@ -293,6 +294,38 @@ COMMANDS: Final = (
         "backfill:verify",
         "Compare a backfill's rows with the server's",
         "millrace backfill verify talkers --against rows",
+    ),
+    CommandInfo(
+        "Spark",
+        "spark explain",
+        "spark:explain",
+        "Show how queries would run on Spark, before anything starts",
+        "millrace spark explain talkers.sql",
+        "own",
+    ),
+    CommandInfo(
+        "Spark",
+        "spark run",
+        "spark:run",
+        "Run queries live on Spark",
+        "millrace spark run talkers.sql --input packets=archive:history --checkpoint talkers",
+        "own",
+    ),
+    CommandInfo(
+        "Spark",
+        "spark status",
+        "spark:status",
+        "Show how far a job on Spark is",
+        "millrace spark status talkers",
+        "own",
+    ),
+    CommandInfo(
+        "Spark",
+        "spark verify",
+        "spark:verify",
+        "Check the commits and files of a job on Spark",
+        "millrace spark verify talkers",
+        "own",
     ),
     *(CommandInfo(verb["section"], verb["path"], VERB, verb["summary"], verb["example"]) for verb in VERBS),
 )
