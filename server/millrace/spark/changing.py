@@ -7,7 +7,7 @@ The sequence of all changes is a part of the plan: a job that continues comes to
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from millrace.backfill.bucket import Bucket, Group, group_of
@@ -53,6 +53,28 @@ class Changed:
     sql: str
     groups: tuple[Group, ...]
     commands: Mapping[int, tuple[CommandBody, ...]]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The groups of an epoch, and what has changed them since the epoch before.
+
+    before    of groups that change, what they were
+    commands  for their buckets
+    """
+
+    groups: tuple[Group, ...]
+    before: Mapping[int, Group] = field(default_factory=dict)
+    commands: Mapping[int, tuple[CommandBody, ...]] = field(default_factory=dict)
+
+    def bucket(self, number: int, state: bytes | None) -> Bucket:
+        """A bucket of a group, with the state that it had after the epoch before."""
+        group = self.groups[number]
+        if number not in self.before:
+            return Bucket(group, state)
+        bucket = Bucket(self.before[number], state)
+        bucket.become(group, self.commands[number])
+        return bucket
 
 
 def apply(sql: str, groups: Sequence[Group], change: Change, buckets: int) -> Changed:

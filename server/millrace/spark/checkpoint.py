@@ -5,6 +5,7 @@
     spark/                    Spark's own logs: the offsets of each epoch, and which epochs have ended
     epochs/0000000812.json    what an epoch is to do
     commits/0000000812.json   what it has done: its states, rows and counts. Written last; this decides
+    changes/0000000003.json   the third change of the job, in effect from the epoch on whose record counts three
     states/0000000812-03-UNIQUE.states   the states of a task's buckets, each compressed
     staged/                   rows that wait for their sink
     rows/QUERY/epoch-0000000812-task-03.parquet   rows of queries without a sink
@@ -27,12 +28,14 @@ import pyarrow as pa
 
 from millrace.formats.durable import ASIDE, make_folder, sync_file, sync_folder, write_absent
 from millrace.protocol import Refuse
+from millrace.spark.changing import Change
 from millrace.spark.lock import LOCK, Lock
 from millrace.spark.records import CommitRecord, EpochRecord, StatePlace, Unit
 
 # Of the records and of the files of states.
 VERSION: Final = 1
 JOB, EPOCHS, COMMITS, STATES, STAGED, ROWS, SPARK = "job.json", "epochs", "commits", "states", "staged", "rows", "spark"
+CHANGES: Final = "changes"
 # Records that stay behind the newest: as many as Spark's logs keep by default.
 KEPT: Final = 100
 CODEC: Final = "zstd"
@@ -104,7 +107,7 @@ class Checkpoint:
         job = {"version": VERSION, "id": uuid.uuid4().hex[:16], **identity}
         write_absent(self.path / JOB, _text(job))
         self.check(identity)
-        for name in (EPOCHS, COMMITS, STATES, STAGED):
+        for name in (EPOCHS, COMMITS, CHANGES, STATES, STAGED):
             make_folder(self.path / name)
         for folder in (self.path, self.path / EPOCHS, self.path / COMMITS):
             for left in folder.glob(f"{ASIDE}*.json.*"):
@@ -151,6 +154,27 @@ class Checkpoint:
     def last(self) -> CommitRecord | None:
         numbers = self.commits()
         return self.commit(numbers[-1]) if numbers else None
+
+    # -- changes -------------------------------------------------------------------------------------------------------
+
+    def changes(self) -> list[Change]:
+        """All changes of the job, in the order in which they take effect."""
+        found: list[Change] = []
+        while (told := _read(self._record(CHANGES, len(found) + 1))) is not None:
+            found.append(Change.from_data(told))
+        return found
+
+    def put_change(self, number: int, change: Change) -> bool:
+        """Store the change of this number; whether there was none."""
+        return write_absent(self._record(CHANGES, number), _text(change.to_data()))
+
+    def has_change(self, number: int) -> bool:
+        return self._record(CHANGES, number).exists()
+
+    def begun(self) -> EpochRecord | None:
+        """The record of an epoch that has begun and is not committed."""
+        last = self.last()
+        return self.epoch(0 if last is None else last.epoch + 1)
 
     def _record(self, folder: str, number: int) -> Path:
         return self.path / folder / f"{number:010}.json"

@@ -24,8 +24,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from millrace.backfill.bucket import Group
+from millrace.engine.events import CommandBody
 from millrace.formats.durable import make_folder
 from millrace.protocol import Refuse
+from millrace.spark.changing import Change, Stage, apply
 from millrace.spark.checkpoint import SPARK, Checkpoint, remove_others
 from millrace.spark.placing import place
 from millrace.spark.records import CommitRecord, EpochRecord, Kind, PartProgress, Totals, Unit
@@ -46,11 +48,30 @@ class Plan:
     """What a job computes.
 
     functions  the modules of users' functions, which tasks import
+    buckets    of a new group
+    punctuated  the streams whose inputs say how far they have come
+    changes    how many changes of the job it contains
     """
 
     sql: str
     groups: tuple[Group, ...]
     functions: tuple[str, ...] = ()
+    buckets: int = 64
+    punctuated: tuple[str, ...] = ()
+    changes: int = 0
+
+    def after(self, changes: Sequence[Change]) -> tuple[Plan, Stage]:
+        """The plan with further changes, and what its buckets do for them."""
+        sql, groups = self.sql, self.groups
+        commands: dict[int, tuple[CommandBody, ...]] = {}
+        for change in changes:
+            changed = apply(sql, groups, change, self.buckets)
+            sql, groups = changed.sql, changed.groups
+            for number, own in changed.commands.items():
+                commands[number] = (*commands.get(number, ()), *own)
+        old = {number: self.groups[number] for number in commands if number < len(self.groups)}
+        plan = replace(self, sql=sql, groups=groups, changes=self.changes + len(changes))
+        return plan, Stage(groups, old, {number: commands[number] for number in old})
 
     @property
     def fingerprint(self) -> str:
@@ -76,12 +97,23 @@ class Plan:
             }
             for group in self.groups
         ]
-        return {"sql": self.sql, "groups": groups}
+        return {
+            "sql": self.sql,
+            "groups": groups,
+            "buckets": self.buckets,
+            "functions": list(self.functions),
+            "punctuated": list(self.punctuated),
+        }
+
+
+class Outdated(Refuse):
+    """The query of the job begins anew, because the job has changed."""
 
 
 class Epochs:
     """Runs the epochs of a job whose checkpoint is locked.
 
+    plan     what it is in the epochs to come
     clock    the time in microseconds, for epochs whose offsets have none
     report   gets each new commit, after its rows are published
     """
@@ -96,12 +128,21 @@ class Epochs:
         clock: Callable[[], int],
         report: Report,
         session: SparkSession | None = None,
+        spare: Sink | None = None,
     ) -> None:
-        self._checkpoint, self._plan, self._sinks = checkpoint, plan, sinks
+        self._checkpoint, self._base = checkpoint, plan
+        self._changes = checkpoint.changes()
+        # An epoch that has begun ends with the plan that it began with.
+        begun = checkpoint.begun()
+        self.plan = self._plan_at(len(self._changes) if begun is None else begun.changes)
+        # An epoch is published again with the queries that it had.
+        ever = dict.fromkeys(
+            query for changes in range(len(self._changes) + 1) for query in self._plan_at(changes).queries
+        )
+        self._sinks = {query: found for query in ever if (found := sinks.get(query, spare)) is not None}
         self._tasks, self._clock, self._report, self._session = tasks, clock, report, session
         self._job = checkpoint.id
-        self._plans = pickle.dumps(plan.groups)
-        self._staged = {query: sink.staging(checkpoint, query) for query, sink in sinks.items()}
+        self._staged = {query: sink.staging(checkpoint, query) for query, sink in self._sinks.items()}
         for folder in set(self._staged.values()):
             make_folder(folder)
 
@@ -120,6 +161,14 @@ class Epochs:
             spent = {**commit.spent, "publish": ended - computed, "whole": ended - started}
             self._report(with_spent(commit, spent))
 
+    @property
+    def outdated(self) -> bool:
+        """Whether the job has changes that the plan does not contain."""
+        return self._checkpoint.has_change(self.plan.changes + 1)
+
+    def _plan_at(self, changes: int) -> Plan:
+        return self._base.after(self._changes[:changes])[0]
+
     def end(self, execute: Execute) -> None:
         """Emit what is incomplete, as an epoch after the last. The job cannot continue after it."""
         last = self._checkpoint.last()
@@ -132,7 +181,7 @@ class Epochs:
         before = self._before(number)
         source = hashlib.sha256(offsets.encode()).hexdigest()[:32] if offsets else ""
         record = self._checkpoint.put_epoch(self._record(number, kind, offsets, source, before))
-        if (record.source, record.kind) != (source, kind):
+        if (record.source, record.kind, record.changes) != (source, kind, self.plan.changes):
             raise Refuse(
                 f"checkpoint {self._checkpoint.path}: epoch {number} started with other offsets than Spark's log has; "
                 "start from a copy of the whole folder",
@@ -171,16 +220,17 @@ class Epochs:
             seconds = before.seconds
             earlier = self._checkpoint.epoch(before.epoch)
             placed = () if earlier is None else earlier.tasks
-        tasks = place(self._plan.units, self._tasks, seconds, placed)
-        return EpochRecord(number, kind, at_us, tasks, source)
+        tasks = place(self.plan.units, self._tasks, seconds, placed)
+        return EpochRecord(number, kind, at_us, tasks, source, self.plan.changes)
 
     def _results(self, record: EpochRecord, before: CommitRecord | None, execute: Execute) -> list[TaskResult]:
+        stage = self._stage(before)
         work = Work(
             str(self._checkpoint.path),
             record,
-            self._plan.fingerprint,
-            self._plans,
-            self._plan.functions,
+            "-".join(group.fingerprint for group in (*stage.groups, *stage.before.values())),
+            pickle.dumps(stage),
+            self.plan.functions,
             {} if before is None else before.states,
             {query: str(folder) for query, folder in self._staged.items()},
         )
@@ -190,6 +240,12 @@ class Epochs:
                 results[task] = work.run(task, ())
         return [results[task] for task in range(len(record.tasks))]
 
+    def _stage(self, before: CommitRecord | None) -> Stage:
+        """The groups, and what has changed them since the last commit."""
+        record = None if before is None else self._checkpoint.epoch(before.epoch)
+        earlier = 0 if record is None else record.changes
+        return self._plan_at(earlier).after(self._changes[earlier : self.plan.changes])[1]
+
     def _commit(self, record: EpochRecord, before: CommitRecord | None, results: Sequence[TaskResult]) -> CommitRecord:
         counts = counts_of(results)
         totals = Totals() if before is None else before.totals
@@ -198,9 +254,9 @@ class Epochs:
             record.kind,
             record.at_us,
             {unit: place for result in results for unit, place in sorted(result.states.items())},
-            [one for query in self._sinks for result in results for one in result.files if one.query == query],
-            {query: totals.rows.get(query, 0) for query in self._sinks},
-            {query: sink.text for query, sink in self._sinks.items()},
+            [one for query in self.plan.queries for result in results for one in result.files if one.query == query],
+            {query: totals.rows.get(query, 0) for query in self.plan.queries},
+            {query: self._sinks[query].text for query in self.plan.queries},
             marks_of(results),
             counts,
             totals.plus(counts),
@@ -212,16 +268,19 @@ class Epochs:
     # -- after the commit ----------------------------------------------------------------------------------------------
 
     def _publish(self, commit: CommitRecord) -> None:
-        for query, sink in self._sinks.items():
+        record = self._checkpoint.epoch(commit.epoch)
+        plan = self.plan if record is None else self._plan_at(record.changes)
+        sinks = {query: self._sinks[query] for query in commit.sinks}
+        for query, sink in sinks.items():
             if commit.sinks[query] != sink.text:
                 raise Refuse(
                     f"checkpoint {self._checkpoint.path}: the rows of {query} in epoch {commit.epoch} were committed "
                     f"for {commit.sinks[query]}, not {sink.text}; start it once with the sink that it had",
                     code="sink",
                 )
-        for query, sink in self._sinks.items():
+        for query, sink in sinks.items():
             files = [one for one in commit.files if one.query == query]
-            schema = self._plan.queries[query].schemas[query]
+            schema = plan.queries[query].schemas[query]
             folder = self._staged[query]
             sink.publish(
                 Delivery(self._job, query, schema, commit.epoch, commit.first[query], folder, files), self._session

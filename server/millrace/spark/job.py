@@ -18,13 +18,14 @@ from millrace.backfill.parts import parcels_of
 from millrace.backfill.session import ship
 from millrace.protocol import Refuse
 from millrace.spark.checkpoint import SPARK
-from millrace.spark.epochs import Epochs, Report, check_not_ended, logged_offsets
+from millrace.spark.epochs import Epochs, Outdated, Report, check_not_ended, logged_offsets
 from millrace.spark.records import CommitRecord, Unit
 from millrace.spark.request import BUCKETS, LiveRequest, request_of
 from millrace.spark.work import TaskResult, Work
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from millrace.spark.inputs.reader import Reader
     from millrace.spark.livequery import LiveQuery
@@ -108,8 +109,10 @@ class Runner:
         """Start the query, which releases the lock when it ends."""
         from millrace.spark.livequery import LiveQuery
 
-        writer = self._writer(self._epochs()).trigger(processingTime=trigger)
-        return LiveQuery(writer.start(), self._failures, lock)
+        def begin() -> StreamingQuery:
+            return self._writer(self._epochs(), changing=True).trigger(processingTime=trigger).start()
+
+        return LiveQuery(begin, self._failures, lock)
 
     def run_to_end(self) -> None:
         epochs = self._epochs()
@@ -128,7 +131,7 @@ class Runner:
     def _run_available(self, epochs: Epochs) -> None:
         from millrace.spark.livequery import LiveQuery
 
-        query = LiveQuery(self._writer(epochs).trigger(availableNow=True).start(), self._failures, None)
+        query = LiveQuery(self._writer(epochs).trigger(availableNow=True).start, self._failures, None)
         try:
             query.awaitTermination()
         finally:
@@ -145,22 +148,26 @@ class Runner:
             clock=lambda: time.time_ns() // 1_000,
             report=self._report,
             session=self._session,
+            spare=request.spare,
         )
 
-    def _writer(self, epochs: Epochs) -> Any:
+    def _writer(self, epochs: Epochs, *, changing: bool = False) -> Any:
         from millrace.spark.inputs.source import live_frame
 
         request = self._request
-        frame = live_frame(self._session, request.plan.groups, request.readers)
+        frame = live_frame(self._session, epochs.plan.groups, request.readers)
         return frame.writeStream.option("checkpointLocation", str(request.checkpoint.path / SPARK)).foreachBatch(
-            partial(self._batch, epochs)
+            partial(self._batch, epochs, changing)
         )
 
-    def _batch(self, epochs: Epochs, frame: DataFrame, number: int) -> None:
+    def _batch(self, epochs: Epochs, changing: bool, frame: DataFrame, number: int) -> None:
         """Spark's call for an epoch. Its error is kept, because Spark buries it."""
         logging.getLogger("py4j.clientserver").addFilter(not_a_refusal)
         try:
             epochs.run(number, logged_offsets(self._request.checkpoint, number), partial(execute, frame))
+            if changing and epochs.outdated:
+                # The epoch is committed: the next query publishes it again, and continues with the new plan.
+                raise Outdated("the job has changed")
         except Refuse as error:
             self._failures.append(error)
             raise

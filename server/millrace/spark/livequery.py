@@ -2,35 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 from pyspark.sql.streaming.query import StreamingQuery
 
 from millrace.backfill.running import in_plain_words
 from millrace.protocol import Refuse
+from millrace.spark.epochs import Outdated
 from millrace.spark.lock import Lock
 
 
 class LiveQuery(StreamingQuery):
-    """Spark's query of a job.
+    """Spark's query of a job. When the job changes, another one takes its place while somebody waits for its end.
 
+    begin     starts Spark's query
     failures  errors of epochs, as they were before Spark wrapped them
     """
 
-    def __init__(self, query: StreamingQuery, failures: Sequence[Refuse], lock: Lock | None) -> None:
-        super().__init__(query._jsq)
-        self._failures, self._lock = failures, lock
+    def __init__(self, begin: Callable[[], StreamingQuery], failures: Sequence[Refuse], lock: Lock | None) -> None:
+        super().__init__(begin()._jsq)
+        self._begin, self._failures, self._lock = begin, failures, lock
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802 - Spark's name
         """Wait for the end of the query, as Spark's does; Refuse says why it failed."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = None if until is None else max(int(until - time.monotonic()), 1)
+            try:
+                return self._wait(left)
+            except Outdated:
+                self._jsq = self._begin()._jsq
+
+    def _wait(self, timeout: int | None) -> bool | None:
         try:
             with in_plain_words():
                 ended = super().awaitTermination(timeout)
         except Refuse as error:
-            self._release()
-            if self._failures:
-                raise self._failures[-1] from None
-            raise error from None
+            told = self._failures[-1] if self._failures else error
+            if not isinstance(told, Outdated):
+                self._release()
+            raise told from None
         if ended is not False:
             self._release()
         return ended

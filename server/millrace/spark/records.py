@@ -24,6 +24,7 @@ class EpochRecord:
     at_us   the batch time, which no later epoch precedes
     tasks   the buckets of each task
     source  the fingerprint of the offsets that it reads, empty for an end
+    changes  how many changes of the job its plan contains
     """
 
     epoch: int
@@ -31,6 +32,7 @@ class EpochRecord:
     at_us: int
     tasks: Sequence[Sequence[Unit]]
     source: str
+    changes: int = 0
 
     def to_data(self) -> dict[str, Any]:
         return {
@@ -39,12 +41,13 @@ class EpochRecord:
             "at_us": self.at_us,
             "tasks": [[list(unit) for unit in units] for units in self.tasks],
             "source": self.source,
+            "changes": self.changes,
         }
 
     @staticmethod
     def from_data(data: Mapping[str, Any]) -> EpochRecord:
         tasks = [[(group, bucket) for group, bucket in units] for units in data["tasks"]]
-        return EpochRecord(data["epoch"], data["kind"], data["at_us"], tasks, data["source"])
+        return EpochRecord(data["epoch"], data["kind"], data["at_us"], tasks, data["source"], data["changes"])
 
 
 @dataclass(frozen=True, slots=True)

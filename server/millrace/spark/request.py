@@ -35,14 +35,17 @@ BUCKETS: Final = 64
 class LiveRequest:
     """A request for a live job.
 
+    plan     as the job began
     readers  by stream
     sinks    by query
+    spare    of queries that are created while it runs
     """
 
     plan: Plan
     readers: Mapping[str, Reader]
     sinks: Mapping[str, Sink]
     checkpoint: Checkpoint
+    spare: Sink | None = None
 
     def open(self) -> Lock:
         """Check everything, and lock the checkpoint; Refuse, with nothing written, if something is wrong."""
@@ -78,10 +81,13 @@ def request_of(
     catalog = Catalog(script.streams, script.queries)
     groups_of(catalog, buckets, names)  # a query that cannot run is refused before its inputs
     readers = _readers(catalog, names, inputs)
-    plan = Plan(sql, tuple(groups_of(_as_read(catalog, readers), buckets, names)), tuple(functions))
+    groups = tuple(groups_of(_as_read(catalog, readers), buckets, names))
+    punctuated = tuple(name for name, reader in readers.items() if reader.punctuated)
+    plan = Plan(sql, groups, tuple(functions), buckets, punctuated)
     folder = place.path / ROWS if out is None else Path(out)
-    destinations = {query: chosen.get(query) or FileSink(folder) for query in plan.queries}
-    return LiveRequest(plan, readers, destinations, place)
+    spare = FileSink(folder)
+    destinations = {query: chosen.get(query) or spare for query in plan.queries}
+    return LiveRequest(plan, readers, destinations, place, spare)
 
 
 def checked_script(sql: str) -> Script:

@@ -16,19 +16,20 @@ from typing import Final
 
 import pyarrow.parquet as pq
 
-from millrace.backfill.bucket import Bucket, Group, Stepped
+from millrace.backfill.bucket import Group, Stepped
 from millrace.backfill.layout import result_batch, result_schema
 from millrace.backfill.parts import Parcel
 from millrace.formats.arrow import arrow_schema, to_arrow
 from millrace.formats.durable import sync_file, sync_folder
 from millrace.formats.writers import ROW_GROUP
+from millrace.spark.changing import Stage
 from millrace.spark.checkpoint import STATES, read_states, write_states
 from millrace.spark.records import EpochRecord, PartProgress, RowFile, StatePlace, Unit
 from millrace.sql.functions import install_module
 from millrace.values.batch import Batch
 
-# The groups of the jobs that this process works for, by fingerprint: they are read once.
-_GROUPS: Final[dict[str, tuple[Group, ...]]] = {}
+# The stages of the jobs that this process works for, by fingerprint: they are read once.
+_STAGES: Final[dict[str, Stage]] = {}
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Work:
     """An epoch's work, which is sent to all tasks.
 
     folder  of the checkpoint
-    plans   the groups, pickled
+    plans   the stage, pickled
     states  of the buckets after the last epoch
     staged  by query, the folder where its rows wait for their sink
     """
@@ -49,12 +50,12 @@ class Work:
     states: Mapping[Unit, StatePlace]
     staged: Mapping[str, str]
 
-    def groups(self) -> tuple[Group, ...]:
-        found = _GROUPS.get(self.fingerprint)
+    def stage(self) -> Stage:
+        found = _STAGES.get(self.fingerprint)
         if found is None:
             for module in self.functions:
                 install_module(module)
-            found = _GROUPS[self.fingerprint] = pickle.loads(self.plans)
+            found = _STAGES[self.fingerprint] = pickle.loads(self.plans)
         return found
 
     def run(self, task: int, parcels: Iterable[Parcel]) -> TaskResult:
@@ -105,7 +106,7 @@ class _Task:
 
     def __init__(self, work: Work, task: int) -> None:
         self._work = work
-        self._groups = work.groups()
+        self._stage = work.stage()
         self._name = f"{work.record.epoch:010}-{task:02}-{uuid.uuid4().hex[:12]}"
         self._rows: dict[str, _RowWriter] = {}
         self._clock = _Clock()
@@ -128,8 +129,8 @@ class _Task:
         return result
 
     def _step(self, unit: Unit, state: bytes | None, parcels: Sequence[Parcel]) -> bytes:
-        group, clock = self._groups[unit[0]], self._clock
-        bucket = Bucket(group, state)
+        group, clock = self._stage.groups[unit[0]], self._clock
+        bucket = self._stage.bucket(unit[0], state)
         took = clock.lap("restore")
         at_us = self._work.record.at_us
         stepped = bucket.end(at_us) if self._work.record.kind == "end" else bucket.step(at_us, parcels)
