@@ -118,7 +118,7 @@ def _numbered(
 
 def packed(groups: Sequence[Group], reads: Sequence[tuple[Read, int]], at_us: int) -> Iterator[Parcel]:
     for number, group in enumerate(groups):
-        for at, lane in enumerate(group.lanes):
+        for at, lane in enumerate(group.lanes if group.buckets else ()):
             for read, first in reads:
                 if read.stream == lane.stream.name:
                     packer = PartPacker(group, number, at, read.part)

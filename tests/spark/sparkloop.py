@@ -56,6 +56,7 @@ class SimulatedJob:
                 tasks=self.tasks,
                 clock=lambda: CLOCK_US,
                 report=self.reports.append,
+                spare=FileSink(self.folder / "out"),
             )
             for number in self._left(len(self.epochs) if upto is None else upto):
                 self._log("offsets", number, self._offsets(number))
@@ -86,14 +87,14 @@ class SimulatedJob:
         """All tasks, the second first, after a trip to another process."""
         work = pickle.loads(pickle.dumps(work))
         reads = self.epochs[work.record.epoch][1] if work.record.kind == "rows" else ()
-        parcels = list(packed(self.plan.groups, reads, work.record.at_us))
+        parcels = list(packed(work.stage().groups, reads, work.record.at_us))
         for task, units in reversed(list(enumerate(work.record.tasks))):
             own = [one for one in parcels if (one.group, one.bucket) in units]
             yield pickle.loads(pickle.dumps(work.run(task, own)))
 
 
 def job_of(folder: Path, sql: str, epochs: Sequence[tuple[int, Sequence[Read]]], buckets: int, **more: Any) -> Any:
-    plan = Plan(sql, tuple(groups_of(catalog_of(sql), buckets)))
+    plan = Plan(sql, tuple(groups_of(catalog_of(sql), buckets)), (), buckets)
     return SimulatedJob(folder, plan, numbered(epochs), **more)
 
 

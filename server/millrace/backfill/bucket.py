@@ -67,6 +67,7 @@ VERSION: Final = 1
 class Group:
     """Queries that share a key, and so the buckets.
 
+    buckets  how many; none: all of its queries have been dropped
     how    by key; spread: any row may go anywhere; one: all rows must meet
     keys   by stream, the key of its rows
     reason   why it is divided so, in words
@@ -97,6 +98,11 @@ class Group:
             stream = flow.catalog.streams[name]
             lanes.append(Lane(stream, tuple(sorted(places - {stream.time_position}))))
         return tuple(lanes)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The queries that it runs."""
+        return self.flow.names if self.buckets else ()
 
     @property
     def schemas(self) -> Mapping[str, Schema]:

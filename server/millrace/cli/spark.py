@@ -6,6 +6,7 @@ when one of these commands runs.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -207,3 +208,47 @@ def verify(folder: Folder, as_json: AsJson = False) -> None:
         show.out(f"{words}: {counted(len(problems), 'problem') if problems else 'whole'}")
     if problems:
         raise typer.Exit(1)
+
+
+Query = Annotated[str, typer.Argument(metavar="QUERY", help="A query of the job.")]
+
+
+def sql(folder: Folder, statement: Annotated[str, typer.Argument(help="Statements, or - for standard input.")]) -> None:
+    """Change the queries of a job: CREATE, CREATE OR REPLACE, DROP. It takes effect after the present epoch."""
+    _ask(folder, reading_text(statement))
+
+
+def strategy(
+    folder: Folder, query: Query, strategy: Annotated[str, typer.Argument(help="Such as dfs, bfs(100) or chain.")]
+) -> None:
+    """Run the operators of a query by another strategy, without a restart."""
+    _ask(folder, decision=("strategy", query, strategy))
+
+
+def pause(folder: Folder, query: Query) -> None:
+    """Let a query of a job take nothing until it is resumed."""
+    _ask(folder, decision=("pause", query))
+
+
+def resume(folder: Folder, query: Query) -> None:
+    """Let a paused query of a job continue, with what comes from then on."""
+    _ask(folder, decision=("resume", query))
+
+
+def _ask(folder: str, sql: str = "", decision: tuple[str, ...] = ()) -> None:
+    from millrace.spark.asking import ask
+
+    change, number = ask(folder, sql, decision)
+    show.out(f"change {number} is stored: {change.words}")
+    show.out("it takes effect after the present epoch, or when the job starts again")
+
+
+def reading_text(statement: str) -> str:
+    return sys.stdin.read() if statement == "-" else statement
+
+
+def why(folder: Folder, query: Query) -> None:
+    """Say why a query emits no rows: which bucket waits, for what time, and which part holds its stream."""
+    from millrace.spark.asking import why as reason
+
+    show.out(reason(folder, query))

@@ -94,24 +94,22 @@ def apply(sql: str, groups: Sequence[Group], change: Change, buckets: int) -> Ch
     catalog = replace(catalog, streams=read)  # as their inputs deliver them
     found = list(groups)
     commands: dict[int, tuple[CommandBody, ...]] = {}
-    flows = [[name for name in group.flow.names if name in catalog.queries] for group in groups]
-    known = {name for group in groups for name in group.flow.names}
-    for number, names in enumerate(flows):
-        if not names:
-            raise Refuse(
-                f"{', '.join(groups[number].flow.names)}: the last query of its buckets cannot be dropped; pause it",
-                code="in_use",
-            )
+    flows = [[name for name in group.names if name in catalog.queries] for group in groups]
     for name in catalog.queries:
-        if name not in before.queries and name not in known:
+        if name not in before.queries:
             _check_inputs(name, catalog)
             _add(name, catalog, groups, flows, found, buckets)
     for number, group in enumerate(groups):
+        if not group.buckets:
+            continue
+        if not flows[number]:
+            found[number] = replace(group, buckets=0)  # the others keep their numbers
+            continue
         decisions = _decisions(group, change.decision)
         flow = flow_of(catalog, *flows[number])
         if decisions or flow.names != group.flow.names or flow.catalog.queries != group.flow.catalog.queries:
             found[number], commands[number] = group.after(flow, decisions)
-    if not commands and len(found) == len(groups):
+    if not commands and found == list(groups):
         raise Refuse("it changes nothing", code="bad_value")
     return Changed(text, tuple(found), commands)
 
@@ -121,6 +119,8 @@ def _add(
 ) -> None:
     """Put a new query into the first group that it shares a key with, or into one of its own."""
     for number, group in enumerate(groups):
+        if not group.buckets:
+            continue
         try:
             group.after(flow_of(catalog, *flows[number], name))
         except Refuse as refused:
@@ -168,11 +168,11 @@ def _decisions(group: Group, decision: Decision) -> tuple[CommandBody, ...]:
     if not decision:
         return ()
     kind, query, *values = decision
-    return (DECISIONS[kind](group, query, *values),) if query in group.flow.names else ()
+    return (DECISIONS[kind](group, query, *values),) if query in group.names else ()
 
 
 def check_query(groups: Sequence[Group], query: str) -> None:
-    names = [name for group in groups for name in group.flow.names]
+    names = [name for group in groups for name in group.names]
     if query not in names:
         raise Refuse(f"query {query} does not exist; the queries are: {', '.join(names)}", code="unknown_name")
 

@@ -83,7 +83,7 @@ class Plan:
 
     @property
     def queries(self) -> dict[str, Group]:
-        return {name: group for group in self.groups for name in group.flow.names}
+        return {name: group for group in self.groups for name in group.names}
 
     def identity(self) -> dict[str, Any]:
         """What a checkpoint must agree with."""

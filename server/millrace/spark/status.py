@@ -28,7 +28,7 @@ ATTEMPTS: Final = 5
 
 def status(path: str) -> dict[str, Any]:
     """How far a job is."""
-    checkpoint, job = _existing(path)
+    checkpoint, job = existing(path)
     last = checkpoint.last()
     queries = [name for group in job["groups"] for name in group["queries"]]
     found: dict[str, Any] = {
@@ -55,7 +55,7 @@ def status(path: str) -> dict[str, Any]:
     }
 
 
-def _existing(path: str) -> tuple[Checkpoint, Mapping[str, Any]]:
+def existing(path: str) -> tuple[Checkpoint, Mapping[str, Any]]:
     checkpoint = Checkpoint(path)
     job = checkpoint.job() if (checkpoint.path / JOB).exists() else None
     if job is None:
@@ -109,7 +109,7 @@ def _shown(commit: CommitRecord | None) -> dict[str, Any]:
 
 def verify(path: str) -> tuple[dict[str, Any], list[str]]:
     """The records and files that were checked, and what is wrong with them."""
-    checkpoint, _ = _existing(path)
+    checkpoint, _ = existing(path)
     for attempt in range(ATTEMPTS):
         last = checkpoint.last()
         checked = _Check(checkpoint)

@@ -186,8 +186,11 @@ def _as_read(stream: StreamDefinition, reader: Reader) -> StreamDefinition:
 
 def live_frame(spark: SparkSession, groups: Sequence[Group], readers: Mapping[str, Reader]) -> DataFrame:
     """The parcels of all streams of all groups, as a streaming DataFrame with the columns of `LIVE`."""
-    targets: dict[str, list[tuple[int, Group, int]]] = {}
+    # Spark's log knows sources by their order: it is that of the inputs, whatever their readers are by now.
+    targets: dict[str, list[tuple[int, Group, int]]] = {name: [] for name in readers}
     for number, group in enumerate(groups):
+        if not group.buckets:
+            continue
         for at, lane in enumerate(group.lanes):
             targets.setdefault(lane.stream.name, []).append((number, group, at))
     if missing := [name for name in targets if name not in readers]:
