@@ -13,6 +13,8 @@ import pytest
 from millrace.backfill.layout import OWN_TIME
 from millrace.protocol import Refuse
 from millrace.spark import Job
+from millrace.spark.asking import ask
+from millrace.spark.checkpoint import Checkpoint
 from millrace.spark.status import verify
 from tests.comparison import same_rows
 from tests.running import run_script
@@ -23,6 +25,8 @@ CREATE QUERY talkers AS SELECT src, count(*) AS n, sum(len) AS bytes, window_end
   FROM TUMBLE(packets, ts, INTERVAL '1 second') GROUP BY src, window_end;
 CREATE QUERY total AS SELECT count(*) AS n, window_end FROM TUMBLE(packets, ts, INTERVAL '1 second');
 """
+SIZES = """CREATE QUERY sizes AS SELECT src, max(len) AS most, count(*) AS n, window_end
+  FROM TUMBLE(packets, ts, INTERVAL '1 second') GROUP BY src, window_end;"""
 
 
 @pytest.fixture(scope="module")
@@ -109,3 +113,35 @@ def test_a_query_that_is_stopped_continues(spark, packets, right, tmp_path):
     Job(spark, SQL, inputs, tmp_path / "job", buckets=3, tasks=1).run_to_end()
     for name in ("talkers", "total"):
         assert same_rows(rows_of(tmp_path / "job" / "rows" / name), right.rows[name]) is None
+
+
+def test_a_job_changes_while_it_runs(spark, packets, right, tmp_path):
+    """A query joins the buckets of another, one gets its own, one is dropped: the job goes on without a new start."""
+    (tmp_path / "in").mkdir()
+    folder = tmp_path / "job"
+    job = Job(spark, SQL, {"packets": str(tmp_path / "in")}, folder, buckets=3)
+    query = job.start("100 milliseconds")
+
+    def add(number: int, changes: int) -> None:
+        """Wait until a further file is read with so many changes."""
+        (tmp_path / "in" / f"{number}.jsonl").write_bytes((packets / f"{number}.jsonl").read_bytes())
+        checkpoint = Checkpoint(folder)
+        while (last := checkpoint.last()) is None or last.totals.input["packets"] < 100 * (number + 1):
+            query.awaitTermination(1)
+        record = checkpoint.epoch(last.epoch)
+        assert record is not None
+        assert record.changes == changes
+
+    try:
+        add(0, 0)
+        ask(str(folder), SIZES)
+        ask(str(folder), "DROP QUERY total;")
+        add(1, 0)  # the epoch in which it was asked, or the first after it
+        add(2, 2)
+    finally:
+        query.stop()
+    job.run_to_end()
+    assert same_rows(rows_of(folder / "rows" / "talkers"), right.rows["talkers"]) is None
+    assert sum(row["n"] for row in rows_of(folder / "rows" / "sizes")) <= 100
+    assert rows_of(folder / "rows" / "sizes")
+    assert verify(str(folder))[1] == []
