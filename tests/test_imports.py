@@ -1,6 +1,7 @@
 """Imports run one way, and the engine has no code that waits. The rules are checked on the sources.
 
-    protocol <- values <- operators <- engine <- sql <- formats <- history <- the daemon, offline <- backfill <- spark <- cli
+    protocol <- values <- operators <- engine <- sql <- formats <- history <- the daemon, offline
+    <- backfill <- spark <- cli
     protocol <- client         values <- functions <- sql        sql <- changes <- the daemon
     formats, changes <- journal <- the daemon, offline
 

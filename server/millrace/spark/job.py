@@ -110,7 +110,8 @@ class Runner:
         from millrace.spark.livequery import LiveQuery
 
         def begin() -> StreamingQuery:
-            return self._writer(self._epochs(), changing=True).trigger(processingTime=trigger).start()
+            query: StreamingQuery = self._writer(self._epochs(), changing=True).trigger(processingTime=trigger).start()
+            return query
 
         return LiveQuery(begin, self._failures, lock)
 
