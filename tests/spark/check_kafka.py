@@ -84,9 +84,9 @@ class Taking:
 
     def times(self):
         """By part, the times of all rows in the order of their offsets."""
-        found = {}
+        found: dict[str, list[int]] = {}
         for epoch in sorted(self.epochs):
-            read = {}
+            read: dict[tuple[str, int], list[int]] = {}
             for parcel in self.epochs[epoch]:
                 if parcel.data is not None:
                     read.setdefault((parcel.part, parcel.first), []).extend(parcel.table().column("ts").to_pylist())

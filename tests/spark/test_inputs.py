@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadMaxRows
@@ -33,11 +33,12 @@ from millrace.spark.inputs.kafka import KafkaReader, kafka
 from millrace.spark.inputs.parsing import parse_input
 from millrace.spark.inputs.rate import RateReader
 from millrace.spark.inputs.reader import Offset, Piece, shared
-from millrace.spark.inputs.source import StreamInput, StreamReader, as_read, live_frame, refusal_in
+from millrace.spark.inputs.source import INPUT, StreamInput, StreamReader, as_read, live_frame, refusal_in
 from millrace.sql import Catalog
 from millrace.values.batch import Batch
 from millrace.values.eventtime import MIN_TIME
 from tests.cli.conftest import Server
+from tests.depth import examples
 from tests.patience import wait_until
 
 BEGIN = 1_767_225_600_000_000
@@ -159,6 +160,7 @@ def folder_of_files(tmp_path_factory):
 
 
 @given(CUTS)
+@settings(max_examples=examples(60))
 def test_files_are_read_once_in_order_of_name(folder_of_files, mosts):
     folder, rows = folder_of_files
     for text in (str(folder), f"{folder}/**/*.*"):
@@ -297,7 +299,8 @@ def archived(tmp_path_factory):
     return folder, *archive(folder, 700, 90)
 
 
-@given(CUTS)
+@given(st.lists(st.one_of(st.integers(15, 400), st.none()), min_size=1, max_size=5))
+@settings(max_examples=examples(60))
 def test_an_archive_is_read_once_in_the_order_of_arrival(archived, mosts):
     folder, on_time, mark = archived
     reader = parse_input(f"archive:{folder}", PACKETS)
@@ -693,16 +696,22 @@ def test_spark_reads_streams_packed_to_their_ends(spark, folder_of_files, tmp_pa
             if parcel.data is not None:
                 found.setdefault(parcel.part, []).extend(parcel.table().column("ts").to_pylist())
 
-    def run(checkpoint):
-        writer = live_frame(spark, groups, readers).writeStream.foreachBatch(take).trigger(availableNow=True)
-        writer.option("checkpointLocation", str(tmp_path / checkpoint)).start().awaitTermination()
+    def run(groups):
+        frame = live_frame(spark, groups, readers)
+        assert f"{INPUT}=*********(redacted)" in frame._jdf.queryExecution().toString(), "it may contain a password"
+        writer = frame.writeStream.foreachBatch(take).trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(tmp_path / str(len(epochs)))).start()
+        query.awaitTermination()
+        return query
 
-    run("checkpoint")
+    query = run(groups)
+    ends = [json.loads(source["latestOffset"] or "null") for source in query.lastProgress["sources"]]
+    assert {"parts": {"logins-0": 150, "logins-1": 150}} in ends
     assert sorted(found["packets-files"]) == sorted(row["ts"] for row in rows)
     assert sorted(found["logins-0"] + found["logins-1"]) == [BEGIN + 10_000 * number for number in range(300)]
     assert sum(epochs) == len(rows)
     assert max(epochs) <= 400
     readers["packets"] = FilesReader(catalog.streams["packets"], None, str(tmp_path / "none"))
     with pytest.raises(StreamingQueryException) as error:
-        run("other")
+        run(groups_of(CATALOG, 1))
     assert refusal_in(error.value) == f"{tmp_path / 'none'}: the directory is gone"

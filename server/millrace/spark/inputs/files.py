@@ -303,7 +303,7 @@ def _cut_text(one: Listed, start: int, most: int) -> Cut:
     """The end of so many lines from a place where one starts. Line ends inside quotes of CSV are none."""
     quoted = format_of(Path(one.name)) == "csv"
     left = most + (quoted and start == 0)
-    inside = 0
+    inside = False
     with open(one.name, "rb") as file:
         file.seek(start)
         place = start
@@ -311,9 +311,9 @@ def _cut_text(one: Listed, start: int, most: int) -> Cut:
             array = np.frombuffer(data, np.uint8)
             ends = array == NEWLINE
             if quoted:
-                inside_after = (np.cumsum(array == QUOTE) + inside) % 2
-                ends &= inside_after == 0
-                inside = int(inside_after[-1])
+                after = np.logical_xor.accumulate(array == QUOTE) ^ inside
+                ends &= ~after
+                inside = bool(after[-1])
             found = np.flatnonzero(ends)
             if len(found) >= left:
                 end = place + int(found[left - 1]) + 1

@@ -139,6 +139,10 @@ class Reader(ABC):
     def read(self, piece: Piece) -> Iterator[Portion]:
         """The rows of a piece, in order."""
 
+    def newest(self, seen: Any) -> dict[str, Position] | None:
+        """By part, where it ends, for those who ask how far behind a job is; None if that is unknown."""
+        return None
+
     def initial(self) -> Offset:
         return Offset(self.identity, 0, dict(self.first()))
 
@@ -182,6 +186,9 @@ class Numbered(Reader):
         ended = [part for part in seen if taken[part] == counts[part]]  # a part out of reach may have more
         promises = {part: promise for part in ended if (promise := ends[part].promise) is not None}
         return {part: start + taken[part] for part, start in starts.items()}, ended, promises
+
+    def newest(self, seen: Mapping[str, End]) -> dict[str, Position]:
+        return {part: end.position for part, end in seen.items()}
 
     def pieces(self, start: Offset, end: Offset) -> list[Piece]:
         return [

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FORMAT: Final = "millrace"
-INPUT: Final = "input"
+# There may be a password in it: Spark shows no option that has such a name.
+INPUT: Final = "input_secret"
 # Rows that are packed together: enough that a parcel's fixed cost vanishes.
 PACKED_ROWS: Final = 262_144
 # A refusal in the words of another process, in which it was raised.
@@ -119,6 +120,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Of a query that reads what there is and ends: what there was when it started, and when that was.
         self._ends = False
         self._until: tuple[Any, int] | None = None
+        self._newest: dict[str, Any] | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         return self._reader.initial().to_json()
@@ -134,8 +136,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         seen, at_us = self._until or (self._reader.look(begin.parts), _now_us())
         if self._ends:
             self._until = seen, at_us
+        self._newest = self._reader.newest(seen)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         return self._reader.latest(begin, seen, at_us, most).to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """What a query's progress says beside its offset: by part, where the part ends."""
+        return None if self._newest is None else {"parts": self._newest}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if start == end:
