@@ -13,17 +13,22 @@ from millrace.backfill.bucket import groups_of
 from millrace.backfill.parts import parcels_of
 from millrace.offline.script import plan_script
 from millrace.protocol import Refuse
-from millrace.spark.inputs.kafka import kafka
+from millrace.spark import Job, kafka
+from millrace.spark.checkpoint import Checkpoint
 from millrace.spark.inputs.parsing import parse_input
 from millrace.spark.inputs.source import as_read, live_frame
 from millrace.sql import Catalog
+from tests.comparison import same_rows
 from tests.patience import HANG_SECONDS, wait_until
+from tests.running import run_script
 from tests.spark.kafka import kafka_at
 from tests.spark.test_inputs import BEGIN, read_all
+from tests.spark.test_job import rows_of
 
 SQL = """CREATE STREAM packets (ts TIMESTAMP, src BIGINT, note TEXT)
   WITH (time = 'ts', disorder = '2 s', max_skew = '9 s');
-CREATE QUERY talkers AS SELECT src, count(*) AS n FROM TUMBLE(packets, ts, INTERVAL '10 seconds') GROUP BY src;
+CREATE QUERY talkers AS SELECT src, count(*) AS n, window_end
+  FROM TUMBLE(packets, ts, INTERVAL '10 seconds') GROUP BY src, window_end;
 """
 SCRIPT = plan_script(SQL)
 CATALOG = Catalog(SCRIPT.streams, SCRIPT.queries)
@@ -39,9 +44,11 @@ def broker(tmp_path_factory):
 class Sending:
     """Produces numbered rows, and what the broker has of each partition."""
 
-    def __init__(self, address, topic):
+    def __init__(self, address, topic, step_us=1_000):
         self.topic = topic
+        self._step_us = step_us
         self.sent = {}
+        self._address = address
         self._rng = random.Random(7)
         self._number = 0
         # A broker that is killed before it answers must not get a row twice.
@@ -49,12 +56,18 @@ class Sending:
 
     def send(self, count, partitions):
         for _ in range(count):
-            row = {"ts": BEGIN + self._number * 1_000, "src": self._number, "note": "n"}
+            row = {"ts": BEGIN + self._number * self._step_us, "src": self._number % 50, "note": "n"}
             partition = self._rng.randrange(partitions)
             self.sent.setdefault(f"{self.topic}-{partition}", []).append(row["ts"])
             self._producer.produce(self.topic, json.dumps(row).encode(), partition=partition)
             self._number += 1
             self._producer.poll(0)
+
+    def wider(self):
+        """A sender that continues: a producer learns of new partitions when it starts."""
+        other = Sending(self._address, self.topic, self._step_us)
+        other.sent, other._number = self.sent, self._number
+        return other
 
     def flush(self):
         assert self._producer.flush(HANG_SECONDS) == 0
@@ -116,10 +129,8 @@ def test_rows_arrive_once_while_partitions_are_added_and_the_broker_restarts(spa
     all_read(query)
     broker.widen("packets", 4)
     sending.send(2_000, 2)
-    wait_until(lambda: len(broker.admin.list_topics("packets", timeout=5).topics["packets"].partitions) == 4)
-    wider = Sending(broker.address, "packets")  # a producer learns of partitions when it starts
-    wider.sent, wider._number = sending.sent, sending._number
     sending.flush()
+    wider = sending.wider()
     wider.send(1_000, 4)
     broker.end()
     wider.send(1_000, 4)
@@ -136,6 +147,41 @@ def test_rows_arrive_once_while_partitions_are_added_and_the_broker_restarts(spa
     last = {parcel.part: parcel.promise for parcel in taking.epochs[max(taking.epochs)]}
     assert set(last) == {f"packets-{part}" for part in range(4)}
     assert None not in last.values(), "parts that were read to their ends promise"
+
+
+@pytest.mark.timeout(600)
+def test_a_job_has_the_rows_of_millrace_run(spark, broker, tmp_path):
+    """Through buckets and epochs into files, with more partitions, a broker that is killed, and a second driver."""
+    sql = SQL.replace("disorder = '2 s', max_skew = '9 s'", "disorder = '2 minutes'")
+    broker.make("flows", 2)
+    sending = Sending(broker.address, "flows", 100_000)
+    inputs = {"packets": kafka(broker.address, "flows", most=900)}
+
+    def read():
+        last = Checkpoint(tmp_path / "job").last()
+        return 0 if last is None else last.totals.input["packets"]
+
+    sending.send(1_500, 2)
+    sending.flush()
+    query = Job(spark, sql, inputs, tmp_path / "job", buckets=3).start("100 milliseconds")
+    wait_until(lambda: query.exception() is not None or read() == 1_500)
+    broker.widen("flows", 4)
+    sending = sending.wider()
+    sending.send(1_000, 4)
+    broker.end()
+    sending.send(500, 4)
+    broker.start()
+    sending.flush()
+    wait_until(lambda: query.exception() is not None or read() >= 2_000)
+    query.stop()
+    sending.send(500, 4)
+    sending.flush()
+    Job(spark, sql, inputs, tmp_path / "job", buckets=3).run_to_end()
+    assert read() == 3_500
+    lines = [{"ts": BEGIN + number * 100_000, "src": number % 50, "note": "n"} for number in range(3_500)]
+    (tmp_path / "all.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    right = run_script(sql, tmp_path, inputs=[("packets", str(tmp_path / "all.jsonl"))]).rows["talkers"]
+    assert same_rows(rows_of(tmp_path / "job" / "rows" / "talkers"), right) is None
 
 
 def test_messages_of_aborted_transactions_are_not_rows(broker):

@@ -32,7 +32,7 @@ from millrace.spark.inputs.files import FilesReader
 from millrace.spark.inputs.kafka import KafkaReader, kafka
 from millrace.spark.inputs.parsing import parse_input
 from millrace.spark.inputs.rate import RateReader
-from millrace.spark.inputs.reader import Offset, Piece, shared
+from millrace.spark.inputs.reader import End, Offset, Piece, shared
 from millrace.spark.inputs.source import INPUT, StreamInput, StreamReader, as_read, live_frame, refusal_in
 from millrace.sql import Catalog
 from millrace.values.batch import Batch
@@ -603,6 +603,18 @@ def test_rows_are_shared_among_parts(counts, most):
     taken = shared(counts, most)
     assert sum(taken.values()) == min(sum(counts.values()), most)
     assert all(0 <= taken[part] <= count for part, count in counts.items())
+
+
+def test_a_part_out_of_reach_has_not_ended():
+    """A partition without a leader may have more rows than anyone knows."""
+    stream = replace(PACKETS, max_skew_us=3_000_000)
+    reader = parse_input("rate:100?rows=100&parts=2", stream)
+    start = reader.initial()
+    end = reader.latest(start, {"packets-0": End(50)}, BEGIN, None)
+    assert end.parts == {"packets-0": 50, "packets-1": 0}
+    assert end.ended == ("packets-0",)
+    assert set(end.promises) == {"packets-0"}
+    assert [piece.silent for piece in reader.pieces(start, end)] == [False, True]
 
 
 def test_a_part_that_ends_promises_what_the_skew_allows():
