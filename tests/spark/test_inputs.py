@@ -564,7 +564,6 @@ def test_wrong_servers_and_queries_are_refused(server):
     other = catalog_of("CREATE STREAM others (ts TIMESTAMP, size BIGINT NOT NULL) WITH (time = 'ts')").streams["others"]
     for text, stream, message in [
         (f"millrace://{at}/none", PACKETS, "a stream is read through a query: CREATE QUERY"),
-        (f"millrace://{at}/raw?from=100000", PACKETS, "start with from=next or from=NUMBER"),
         (f"millrace://{at}/raw", other, "expected the columns of stream others (ts, size), got no size"),
         (f"millrace://{at}", PACKETS, "expected millrace://host:port/QUERY"),
         (f"millrace://{at}/raw?from=x", PACKETS, "expected the number of a row, or next"),
@@ -574,6 +573,9 @@ def test_wrong_servers_and_queries_are_refused(server):
             parse_input(text, stream)
         assert message in refusal.value.text
         assert "\n" not in refusal.value.text
+    gone = parse_input(f"millrace://{at}/raw?from=100000", PACKETS)
+    with pytest.raises(Refuse, match="start with from=next or from=NUMBER, and let the server keep more"):
+        gone.first()
 
 
 # -- what all have in common -------------------------------------------------------------------------------------------

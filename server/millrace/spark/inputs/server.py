@@ -69,7 +69,8 @@ class ServerReader(Numbered):
     # -- what is there -------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        with self._connected() as client, closing(self._subscribed(client, self.since)) as subscription:
+        # A job that continues needs later rows than its first ones, which the server may have no longer.
+        with self._connected() as client, closing(self._subscribed(client, None)) as subscription:
             self._check_columns(subscription.schema)
 
     def first(self) -> Mapping[str, Position]:
