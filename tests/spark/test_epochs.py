@@ -118,7 +118,8 @@ def test_a_death_at_any_operation_loses_and_doubles_nothing(undisturbed, tmp_pat
             assert rows_of(job.folder / "out") == expected, at
             assert states_of(job.checkpoint) == states, at
             assert verify(str(job.checkpoint.path))[1] == [], at
-            named = {place.file for number in states for place in job.checkpoint.commit(number).states.values()}
+            kept = [commit for number in states if (commit := job.checkpoint.commit(number))]
+            named = {place.file for commit in kept for place in commit.states.values()}
             assert {path.name for path in (job.checkpoint.path / STATES).iterdir()} == named, (
                 "no orphans, no older ones"
             )

@@ -15,6 +15,7 @@ from millrace.protocol import Refuse
 from millrace.spark import Job
 from millrace.spark.asking import ask
 from millrace.spark.checkpoint import Checkpoint
+from millrace.spark.records import CommitRecord
 from millrace.spark.status import verify
 from tests.comparison import same_rows
 from tests.running import run_script
@@ -63,7 +64,7 @@ def rows_of(folder: Path) -> list[dict]:
 def test_a_job_has_the_rows_of_millrace_run(spark, packets, right, tmp_path):
     """Read to the end in several epochs, one query into a folder and one into a function."""
     seen: Counter = Counter()
-    reports = []
+    reports: list[CommitRecord] = []
 
     def take(frame, epoch):
         seen.update((epoch, *row) for row in frame.drop(OWN_TIME).collect())

@@ -19,20 +19,29 @@ class Metrics:
     """What the newest commit says, served while this is open; without an address it serves nothing."""
 
     def __init__(self, address: str | None) -> None:
-        self.registry = CollectorRegistry()
+        registry = self.registry = CollectorRegistry()
         self._place = None if address is None else parse_place(address)
         self._server: Any = None
         self.port: int | None = None
-        made = {"registry": self.registry}
-        self._epoch = Gauge("millrace_spark_epoch", "The newest committed epoch", **made)
-        self._rows_in = Counter("millrace_spark_rows_read", "Rows read", ["stream"], **made)
-        self._rows_out = Counter("millrace_spark_rows_emitted", "Rows emitted", ["query"], **made)
-        self._late = Counter("millrace_spark_late", "Late rows, which entered no query", ["stream"], **made)
-        self._failed = Counter("millrace_spark_failed_rows", "Rows that could not be computed", ["operator"], **made)
-        self._lag = Gauge("millrace_spark_mark_lag_seconds", "Time of the epoch minus the lowest mark", **made)
-        self._seconds = Gauge("millrace_spark_epoch_seconds", "Duration of the newest epoch", ["phase"], **made)
-        self._skew = Gauge("millrace_spark_bucket_skew", "Time of the slowest bucket divided by the mean", **made)
-        self._behind = Gauge("millrace_spark_parts_behind", "Parts behind another part of their stream", **made)
+        self._epoch = Gauge("millrace_spark_epoch", "The newest committed epoch", registry=registry)
+        self._rows_in = Counter("millrace_spark_rows_read", "Rows read", ["stream"], registry=registry)
+        self._rows_out = Counter("millrace_spark_rows_emitted", "Rows emitted", ["query"], registry=registry)
+        self._late = Counter("millrace_spark_late", "Late rows, which entered no query", ["stream"], registry=registry)
+        self._failed = Counter(
+            "millrace_spark_failed_rows", "Rows that could not be computed", ["operator"], registry=registry
+        )
+        self._lag = Gauge(
+            "millrace_spark_mark_lag_seconds", "Time of the epoch minus the lowest mark", registry=registry
+        )
+        self._seconds = Gauge(
+            "millrace_spark_epoch_seconds", "Duration of the newest epoch", ["phase"], registry=registry
+        )
+        self._skew = Gauge(
+            "millrace_spark_bucket_skew", "Time of the slowest bucket divided by the mean", registry=registry
+        )
+        self._behind = Gauge(
+            "millrace_spark_parts_behind", "Parts behind another part of their stream", registry=registry
+        )
 
     def __enter__(self) -> Metrics:
         if self._place is not None:
