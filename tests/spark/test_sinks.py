@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
 from millrace.client import Client
 from millrace.protocol import Refuse
-from millrace.spark.sinks import FileSink, FunctionSink, ServerSink, Sink, parse_sink
+from millrace.spark.sinks import FileSink, FunctionSink, KafkaSink, ServerSink, Sink, parse_sink
 from tests.backfill.epochs import run_epochs
 from tests.server.harness import played, running
 from tests.spark.sparkloop import Killed, job_of
@@ -142,6 +145,76 @@ def test_rows_that_were_committed_for_another_sink_are_not_lost(tmp_path):
     assert set(names[1]) == {"epoch-0000001", "epoch-0000002"}
 
 
+class Broker:
+    """Kafka's client library as the sink uses it, with a queue of three messages."""
+
+    class KafkaException(Exception):  # noqa: N818 - the library's name
+        pass
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[str, bytes, list[tuple[str, bytes]]]] = []
+        self.waiting: list = []
+        self.refuses = False
+
+    def Producer(self, settings):  # noqa: N802 - the library's name
+        return self
+
+    def list_topics(self, timeout):
+        return SimpleNamespace(topics={"flows": None})
+
+    def produce(self, topic, value, headers, on_delivery):
+        if len(self.waiting) == 3:
+            raise BufferError
+        self.waiting.append((topic, value, headers, on_delivery))
+
+    def poll(self, seconds):
+        if seconds:
+            self.flush(seconds)
+
+    def flush(self, seconds):
+        for topic, value, headers, on_delivery in self.waiting:
+            error = SimpleNamespace(str=lambda: "message too large") if self.refuses else None
+            if error is None:
+                self.taken.append((topic, value, headers))
+            on_delivery(error, None)
+        self.waiting = []
+        return 0
+
+
+def test_messages_of_kafka_say_what_to_drop(tmp_path, monkeypatch):
+    """Rows that are sent again have the same headers and values; the headers of others differ."""
+    broker = Broker()
+    monkeypatch.setitem(sys.modules, "confluent_kafka", broker)
+
+    class Again(KafkaSink):
+        def publish(self, delivery, session):
+            super().publish(delivery, session)
+            super().publish(delivery, session)
+
+    job = job_of(tmp_path, LARGE, epochs_of(1), BUCKETS, sinks={"large": Again("broker:9092", "flows")})
+    job.run()
+    expected = run_epochs(job.plan.groups, epochs_of(1), ended=False).rows["large"]
+    distinct = {tuple(headers): value for _, value, headers in broker.taken}
+    assert len(broker.taken) == 2 * len(distinct) == 2 * len(expected)
+    values = Counter((row["src"], row["bytes"]) for row in map(json.loads, distinct.values()))
+    assert values == Counter((row["src"], row["bytes"]) for row in expected)
+    assert {name for headers in distinct for name, _ in headers} == {
+        "millrace-job",
+        "millrace-query",
+        "millrace-epoch",
+        "millrace-bucket",
+        "millrace-index",
+    }
+
+    broker.refuses = True
+    job = job_of(tmp_path / "other", LARGE, epochs_of(1), BUCKETS, sinks={"large": KafkaSink("broker:9092", "flows")})
+    with pytest.raises(Refuse, match="sink kafka://broker:9092/flows: message too large"):
+        job.run()
+    job.sinks = {"large": KafkaSink("broker:9092", "absent")}
+    with pytest.raises(Refuse, match="the topic does not exist"):
+        job.run()
+
+
 def test_texts_of_sinks():
     sink = parse_sink("file:out")
     assert isinstance(sink, FileSink)
@@ -149,7 +222,21 @@ def test_texts_of_sinks():
     sink = parse_sink("millrace://edge:7420/flows")
     assert isinstance(sink, ServerSink)
     assert (sink.address, sink.stream) == ("edge:7420", "flows")
-    for text in ("", "out", "file:", "millrace://edge", "millrace://edge/", "millrace:///s", "kafka://b/t"):
-        with pytest.raises(Refuse, match="expected file:FOLDER or millrace://HOST:PORT/STREAM as a sink"):
+    sink = parse_sink("kafka://one:9092,two:9092/flows")
+    assert isinstance(sink, KafkaSink)
+    assert (sink.brokers, sink.topic) == ("one:9092,two:9092", "flows")
+    for text in (
+        "",
+        "out",
+        "file:",
+        "millrace://edge",
+        "millrace://edge/",
+        "millrace:///s",
+        "kafka://b",
+        "kafka://b/t/u",
+    ):
+        with pytest.raises(
+            Refuse, match="expected file:FOLDER, kafka://HOST:PORT/TOPIC or millrace://HOST:PORT/STREAM"
+        ):
             parse_sink(text)
     assert isinstance(FunctionSink(print), Sink)

@@ -65,7 +65,9 @@ def run(
     sinks: Annotated[
         list[str] | None,
         typer.Option(
-            "--sink", metavar="QUERY=SINK", help="Where a query's rows go: file:DIR or millrace://HOST:PORT/STREAM."
+            "--sink",
+            metavar="QUERY=SINK",
+            help="Where a query's rows go: file:DIR, kafka://HOST:PORT/TOPIC or millrace://HOST:PORT/STREAM.",
         ),
     ] = None,
     master: Annotated[

@@ -8,12 +8,15 @@ files in a folder that the sink names.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -31,7 +34,9 @@ from millrace.spark.records import RowFile
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-FILE, MILLRACE = "file:", "millrace://"
+FILE, MILLRACE, KAFKA = "file:", "millrace://", "kafka://"
+# How long a broker may take to answer before a job starts, and to take an epoch's rows.
+FIRST_SECONDS, BROKER_SECONDS = 5, 120
 # Rows that are sent to a server before the sink waits for it.
 SENT_ROWS: Final = 65_536
 
@@ -213,6 +218,81 @@ def _flush_to_disk(feed: Feed) -> None:
             raise
 
 
+@dataclass
+class KafkaSink(Sink):
+    """A topic of Kafka. Values are JSON. Headers name the job, query, epoch and bucket of a row and its place among
+    these, so that readers can drop the rows of an epoch that is sent again."""
+
+    brokers: str
+    topic: str
+    text: str = field(default="", init=False)
+
+    def __post_init__(self) -> None:
+        self.text = f"{KAFKA}{self.brokers}/{self.topic}"
+
+    def check(self, query: str, schema: Schema) -> None:
+        """Refuse a broker that cannot be reached, and a topic that does not exist."""
+        kafka = self._library()
+        try:
+            found = self._producer(kafka).list_topics(timeout=FIRST_SECONDS).topics
+        except kafka.KafkaException as error:
+            raise self._failed(error.args[0].str()) from None
+        if self.topic not in found:
+            raise self._failed("the topic does not exist")
+
+    def publish(self, delivery: Delivery, session: SparkSession | None) -> None:
+        if not delivery.files:
+            return
+        kafka = self._library()
+        producer = self._producer(kafka)
+        failures: list[str] = []
+
+        def delivered(error: Any, _: Any) -> None:
+            if error is not None:
+                failures.append(error.str())
+
+        for value, headers in messages(delivery):
+            while not failures:
+                try:
+                    producer.produce(self.topic, value, headers=headers, on_delivery=delivered)
+                    break
+                except BufferError:  # its queue is full
+                    producer.poll(1)
+            producer.poll(0)
+        left = producer.flush(BROKER_SECONDS)
+        if failures or left:
+            raise self._failed(failures[0] if failures else f"no answer after {BROKER_SECONDS} s")
+
+    def _producer(self, kafka: ModuleType) -> Any:
+        settings = {"bootstrap.servers": self.brokers, "enable.idempotence": True, "log_level": 0}
+        return kafka.Producer({**settings, "message.timeout.ms": BROKER_SECONDS * 1_000})
+
+    def _library(self) -> ModuleType:
+        try:
+            import confluent_kafka
+        except ImportError:
+            raise Refuse(
+                "writing to Kafka needs a package that is not installed: pip install 'millrace[kafka]'",
+                code="no_kafka",
+            ) from None
+        return confluent_kafka
+
+    def _failed(self, reason: str) -> Refuse:
+        return Refuse(f"sink {self.text}: {reason}", code="sink")
+
+
+def messages(delivery: Delivery) -> Iterator[tuple[bytes, list[tuple[str, bytes]]]]:
+    """An epoch's rows as values and headers of Kafka."""
+    names = {"job": delivery.job, "query": delivery.query, "epoch": str(delivery.epoch)}
+    fixed = [(f"millrace-{name}", value.encode()) for name, value in names.items()]
+    for one in delivery.files:
+        rows = iter(pq.read_table(delivery.folder / one.file, partitioning=None).to_pylist())
+        for bucket, count in one.buckets:
+            place = ("millrace-bucket", str(bucket).encode())
+            for index, row in enumerate(islice(rows, count)):
+                yield msgspec.json.encode(row), [*fixed, place, ("millrace-index", str(index).encode())]
+
+
 def parse_sink(text: str) -> Sink:
     """The sink that a text describes."""
     if text.startswith(FILE) and text != FILE:
@@ -221,4 +301,11 @@ def parse_sink(text: str) -> Sink:
         address, _, stream = text.removeprefix(MILLRACE).partition("/")
         if address and stream and "/" not in stream:
             return ServerSink(address, stream)
-    raise Refuse(f"expected file:FOLDER or millrace://HOST:PORT/STREAM as a sink, got {text!r}", code="bad_sink")
+    if text.startswith(KAFKA):
+        brokers, _, topic = text.removeprefix(KAFKA).partition("/")
+        if brokers and topic and "/" not in topic:
+            return KafkaSink(brokers, topic)
+    raise Refuse(
+        f"expected file:FOLDER, kafka://HOST:PORT/TOPIC or millrace://HOST:PORT/STREAM as a sink, got {text!r}",
+        code="bad_sink",
+    )
