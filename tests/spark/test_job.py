@@ -6,15 +6,21 @@ import json
 from collections import Counter
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
+from typing import cast
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql.streaming.query import StreamingQuery
 
 from millrace.backfill.layout import OWN_TIME
 from millrace.protocol import Refuse
 from millrace.spark import Job
 from millrace.spark.asking import ask
 from millrace.spark.checkpoint import Checkpoint
+from millrace.spark.epochs import Outdated
+from millrace.spark.livequery import LiveQuery
+from millrace.spark.lock import Lock
 from millrace.spark.records import CommitRecord
 from millrace.spark.status import verify
 from tests.comparison import same_rows
@@ -146,3 +152,23 @@ def test_a_job_changes_while_it_runs(spark, packets, right, tmp_path):
     assert sum(row["n"] for row in rows_of(folder / "rows" / "sizes")) <= 100
     assert rows_of(folder / "rows" / "sizes")
     assert verify(str(folder))[1] == []
+
+
+def test_an_old_failure_does_not_hide_a_new_one():
+    """A query that made way for a change is followed by one whose source fails."""
+    wrapped = [Refuse("the job has changed, says Spark"), Refuse("the broker is gone")]
+    lock = SimpleNamespace(released=0)
+
+    def release():
+        lock.released += 1
+
+    lock.release = release
+
+    class Ended:
+        def awaitTermination(self):  # noqa: N802 - Spark's name
+            raise wrapped.pop(0)
+
+    query = LiveQuery(lambda: StreamingQuery(Ended()), [Outdated("the job has changed")], cast(Lock, lock))
+    with pytest.raises(Refuse, match="the broker is gone"):
+        query.awaitTermination()
+    assert (wrapped, lock.released) == ([], 1)

@@ -110,6 +110,7 @@ class Runner:
         from millrace.spark.livequery import LiveQuery
 
         def begin() -> StreamingQuery:
+            self._failures.clear()
             query: StreamingQuery = self._writer(self._epochs(), changing=True).trigger(processingTime=trigger).start()
             return query
 

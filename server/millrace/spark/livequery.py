@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -17,10 +17,10 @@ class LiveQuery(StreamingQuery):
     """Spark's query of a job. When the job changes, another one takes its place while somebody waits for its end.
 
     begin     starts Spark's query
-    failures  errors of epochs, as they were before Spark wrapped them
+    failures  errors of epochs, as they were before Spark wrapped them; each is reported once
     """
 
-    def __init__(self, begin: Callable[[], StreamingQuery], failures: Sequence[Refuse], lock: Lock | None) -> None:
+    def __init__(self, begin: Callable[[], StreamingQuery], failures: list[Refuse], lock: Lock | None) -> None:
         super().__init__(begin()._jsq)
         self._begin, self._failures, self._lock = begin, failures, lock
 
@@ -39,7 +39,8 @@ class LiveQuery(StreamingQuery):
             with in_plain_words():
                 ended = super().awaitTermination(timeout)
         except Refuse as error:
-            told = self._failures[-1] if self._failures else error
+            # An error of the source is not among them, and one of an earlier query must not hide it.
+            told = self._failures.pop() if self._failures else error
             if not isinstance(told, Outdated):
                 self._release()
             raise told from None
