@@ -41,10 +41,21 @@ def check_spark() -> None:
         ) from None
 
 
+def check_java() -> None:
+    """Refuse if an embedded Spark would have no Java."""
+    if not _submitted():
+        find_java()
+
+
+def _submitted() -> bool:
+    """Whether spark-submit has started this process, with a Java of its choice."""
+    return "spark.master" in os.environ.get("SPARK_SUBMIT_OPTS", "") or "PYSPARK_GATEWAY_PORT" in os.environ
+
+
 def open_session(master: str | None = None, settings: Mapping[str, str] | None = None) -> SparkSession:
     """A session at a master; without one, the session of spark-submit, or an embedded one over all cores."""
     check_spark()
-    submitted = "spark.master" in os.environ.get("SPARK_SUBMIT_OPTS", "") or "PYSPARK_GATEWAY_PORT" in os.environ
+    submitted = _submitted()
     if not submitted:
         java = find_java()
         if java.home is not None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from millrace.backfill.running import in_plain_words
-from millrace.backfill.session import check_spark, opened_session
+from millrace.backfill.session import check_java, check_spark, opened_session
 from millrace.spark.epochs import Report, check_not_ended
 from millrace.spark.job import Runner, check_trigger
 from millrace.spark.metrics import Metrics
@@ -28,7 +28,8 @@ def run_job(
     """Run a job until it fails, is interrupted or, if `until_end`, has read everything."""
     check_trigger(trigger)
     check_spark()
-    with request.open(), Metrics(metrics) as gauges:
+    check_java()
+    with Metrics(metrics) as gauges, request.open():
         if not until_end:
             check_not_ended(request.checkpoint, request.checkpoint.last())
 
