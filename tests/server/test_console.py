@@ -70,7 +70,7 @@ async def test_no_other_file_is_served(daemon, name):
 
 
 # Who a browser is that has not logged in.
-STRANGER = {"auth": "token", "name": None, "roles": []}
+STRANGER: dict[str, Any] = {"auth": "token", "name": None, "roles": []}
 
 # -- logins ------------------------------------------------------------------------------------------------------------
 
