@@ -78,7 +78,7 @@ def take(page: Screen, world: World, scheme: str) -> None:
     page.page.keyboard.type(" HAVING count(*) > 3")
     page.see("keeps|kept|starts empty", ".plan")
     page.see("measured on [\\d,]+ tuples", ".price")
-    page.until("#preview tbody tr")
+    page.see("newest [1-9]\\d\\d tuples", "#preview")
     picture("editor")
     page.open("changes")
     page.see("created stream", ".ledger")

@@ -135,7 +135,7 @@ const short = (text, letters) => (text.length > letters ? `${text.slice(0, lette
 function Windows({ row, y, x, end, letters }) {
   return html`<g class="windows" transform=${`translate(0,${y})`}>
     <text class="name" x="0" y="18">${short(row.operator, letters)}<title>${row.operator}</title></text>
-    ${row.boxes.map((one) => html`<rect key=${`${one.start_us} ${one.lane}`} class=${one.open ? "open" : "closed"} x=${x(one.start_us) + 0.5} width=${Math.max(1.5, x(Math.min(one.end_us, end)) - x(one.start_us) - 1)}
+    ${row.boxes.map((one) => html`<rect key=${`${one.start_us} ${one.lane}`} class=${one.open ? "open" : "closed"} x=${x(one.start_us) + 1} width=${Math.max(1.5, x(Math.min(one.end_us, end)) - x(one.start_us) - 2)}
       y=${6 + one.lane * LANE} height=${LANE - 2} rx="1.5"><title>${one.open ? "open" : "closed"}: ${iso(one.start_us)} to ${iso(one.end_us)}</title></rect>`)}
   </g>`;
 }
