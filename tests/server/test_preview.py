@@ -5,9 +5,13 @@ from collections import Counter
 
 import pytest
 
+from millrace.access.roles import parse_grant
+from millrace.access.tokens import create
+from millrace.http.api import build
 from millrace.observe import preview as previews
 from millrace.protocol.admin.data import to_data
 from tests.server.harness import FakeTimers, played, running, served, until
+from tests.server.test_console import ask as console_ask
 from tests.server.test_etags import ask
 from tests.server.test_tails import gather, insert, tail
 
@@ -202,3 +206,17 @@ async def test_what_cannot_be_previewed_is_said_as_data(daemon):
         assert words in answer["problem"]["detail"]
         assert (answer["query"], answer["rows"], answer["price"]) == (None, [], None)
     assert daemon.previews.kept == {}
+
+
+@played
+async def test_a_reader_may_preview_any_text(tmp_path):
+    path = tmp_path / "tokens.json"
+    statuses = {"admin": 200, "read": 200, "feed": 403, "read:s": 403}
+    tokens = {role: create(path, role.replace(":", "-"), [parse_grant(role)], 1).token for role in statuses}
+    async with running(SQL, server={"tokens_file": path}) as daemon:
+        app, body = build(daemon), {"sql": "DROP QUERY q; CREATE QUERY p AS SELECT k FROM s", "wait": 0}
+        for role, expected in statuses.items():
+            bearer = {"authorization": f"Bearer {tokens[role]}"}
+            status, _, answer = await console_ask(app, "POST", "/api/v1/sql/preview", body, **bearer)
+            assert (status, answer.get("query")) == (expected, "p" if expected == 200 else None)
+        assert [query.name for query in daemon.queries()] == ["q"]
