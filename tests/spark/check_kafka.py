@@ -42,7 +42,7 @@ def broker(tmp_path_factory):
 
 
 class Sending:
-    """Produces numbered rows, and what the broker has of each partition."""
+    """Produces numbered rows, and lists the rows of each partition."""
 
     def __init__(self, address, topic, step_us=1_000):
         self.topic = topic
@@ -204,7 +204,7 @@ def test_messages_of_aborted_transactions_are_not_rows(broker):
     for mosts in ([None], [33, 1, 70]):
         found, end = read_all(reader, mosts)
         assert found == {"bookings-0": expected}
-        assert end.parts == {"bookings-0": 12 * 51}, "each transaction ends with a message that is no row"
+        assert end.parts == {"bookings-0": 12 * 51}, "each transaction ends with a marker, which is not a row"
     producer.begin_transaction()
     producer.produce("bookings", json.dumps(expected[0]).encode())
     producer.flush(HANG_SECONDS)

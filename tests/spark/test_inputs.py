@@ -322,7 +322,7 @@ def test_an_archive_is_read_once_in_the_order_of_arrival(archived, mosts):
 
 @pytest.mark.parametrize("most", [700, 41])
 def test_a_bucket_finds_an_archives_rows_on_time(archived, most):
-    """The server's disorder is less than that of its feeds together, and the job trusts what the server found."""
+    """With the stream's own disorder many would be late: the job trusts the server's marks."""
     folder, on_time, _ = archived
     readers = {"packets": parse_input(f"archive:{folder}?most={most}", PACKETS)}
     (group,) = groups_of(as_read(CATALOG, readers), 3)

@@ -67,7 +67,7 @@ class Piece:
     rows     which, as the reader understands it: for numbers the first, and the first of the next piece
     promise  the time below which no rows follow; None: nothing is promised
     at_us    the time of the epoch
-    silent   whether there are no rows
+    silent   whether it has no rows
     """
 
     part: str
@@ -140,7 +140,7 @@ class Reader(ABC):
         """The rows of a piece, in order."""
 
     def newest(self, seen: Any) -> dict[str, Position] | None:
-        """By part, where it ends, for those who ask how far behind a job is; None if that is unknown."""
+        """By part, the position of its end; None if that is unknown."""
         return None
 
     def initial(self) -> Offset:

@@ -141,7 +141,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._reader.latest(begin, seen, at_us, most).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """What a query's progress says beside its offset: by part, where the part ends."""
+        """In addition to its offsets, a query's progress has the end of each part."""
         return None if self._newest is None else {"parts": self._newest}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
