@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -16,8 +17,9 @@ import pytest
 
 from millrace.protocol import Refuse
 from millrace.spark.checkpoint import EPOCHS, JOB, SPARK, STATES, Checkpoint, read_states
+from millrace.spark.records import PartProgress
 from millrace.spark.request import LiveRequest
-from millrace.spark.status import status, verify
+from millrace.spark.status import parts_behind, status, verify
 from tests.backfill.epochs import Read, cut, run_epochs
 from tests.backfill.test_bucket import catalog_of, reads_of
 from tests.depth import DEEP
@@ -315,3 +317,18 @@ def test_status_of_a_job(tmp_path):
     assert min(part["behind_us"] for part in told["parts"]) == 0
     with pytest.raises(Refuse, match="is not a checkpoint of a live job"):
         status(str(tmp_path / "out"))
+
+
+def test_parts_that_are_behind(tmp_path):
+    """One of them has said nothing yet."""
+    job = job_of(tmp_path, SQL, epochs_of(1), BUCKETS)
+    job.run(1)
+    last = job.checkpoint.last()
+    parts = {
+        "first": PartProgress(9_000_000, None, 5),
+        "close": PartProgress(8_000_000, None, 5),
+        "far": PartProgress(2_000_000, 7_999_999, 5),
+        "silent": PartProgress(None, None, 0),
+    }
+    behind = parts_behind(replace(last, parts={"packets": parts}))
+    assert [(part["part"], part["behind_us"]) for part in behind] == [("silent", None), ("far", 1_000_001)]

@@ -143,6 +143,7 @@ def _show_epoch(commit: CommitRecord) -> None:
 
 def status(folder: Folder, as_json: AsJson = False) -> None:
     """Show how far a job is: its last commits, marks, totals, skew, and the parts that are behind."""
+    from millrace.spark.status import is_behind
     from millrace.spark.status import status as look
 
     found = look(folder)
@@ -154,7 +155,7 @@ def status(folder: Folder, as_json: AsJson = False) -> None:
     if commits := found.get("commits"):
         show.out("")
         show.table(list(commits[0]), [list(commit.values()) for commit in commits if commit])
-    if behind := [part for part in found.get("parts", ()) if part["behind_us"] != 0]:
+    if behind := [part for part in found.get("parts", ()) if is_behind(part)]:
         show.out("")
         show.table(
             ["stream", "part behind", "rows", "reached", "behind"],

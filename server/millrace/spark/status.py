@@ -24,6 +24,8 @@ from millrace.values.eventtime import MIN_TIME
 SHOWN: Final = 5
 # How often a check is repeated if the job commits meanwhile, because it removes files.
 ATTEMPTS: Final = 5
+# A part counts as behind another by more than this: parts are not read at the same moment.
+BEHIND_US: Final = 1_000_000
 
 
 def status(path: str) -> dict[str, Any]:
@@ -88,7 +90,11 @@ def _reached(part: PartProgress) -> int:
 
 def parts_behind(commit: CommitRecord) -> list[dict[str, Any]]:
     """The parts that are behind another part of their stream."""
-    return [part for part in _parts(commit) if part["behind_us"] is None or part["behind_us"] > 0]
+    return [part for part in _parts(commit) if is_behind(part)]
+
+
+def is_behind(part: Mapping[str, Any]) -> bool:
+    return part["behind_us"] is None or part["behind_us"] > BEHIND_US
 
 
 def _shown(commit: CommitRecord | None) -> dict[str, Any]:
