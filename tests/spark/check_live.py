@@ -24,7 +24,7 @@ from tests.spark.test_job import BEGIN, SQL, rows_of
 ROWS, MOST = 12_000, 150
 # How often something is killed; each time at least one epoch has started since the last time.
 KILLS = int(os.environ.get("MILLRACE_KILLS", "50"))
-VICTIMS = ("all", "driver", "workers")
+VICTIMS = ("all", "driver", "java", "workers")
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,8 @@ def run_and_kill(command: list[str], job: Path, victim: str, rng: random.Random)
         return False
     family = descendants(process.pid)
     workers = [pid for pid in family if "pyspark" in command_of(pid) and "java" not in command_of(pid)]
-    kill({"all": [process.pid, *family], "driver": [process.pid], "workers": workers}[victim])
+    java = [pid for pid in family if "java" in command_of(pid)]
+    kill({"all": [process.pid, *family], "driver": [process.pid], "java": java, "workers": workers}[victim])
     after = records(job)
     while process.poll() is None and records(job) == after:
         time.sleep(0.005)
@@ -91,9 +92,10 @@ def run_and_kill(command: list[str], job: Path, victim: str, rng: random.Random)
     if survived:
         kill([process.pid, *descendants(process.pid)])
     _, errors = process.communicate(timeout=20 * HANG_SECONDS)
-    if victim == "workers" and not survived and process.returncode:
+    if victim in ("java", "workers") and not survived and process.returncode:
         assert process.returncode == 1
-        assert "Traceback" not in errors, errors[-3_000:]
+        # Workers that lose their JVM say so themselves.
+        assert victim == "java" or "Traceback" not in errors, errors[-3_000:]
         assert errors.splitlines()[-1].startswith("millrace: "), errors[-3_000:]
     return True
 

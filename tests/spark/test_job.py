@@ -11,9 +11,11 @@ from typing import cast
 
 import pyarrow.parquet as pq
 import pytest
+from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.sql.streaming.query import StreamingQuery
 
 from millrace.backfill.layout import OWN_TIME
+from millrace.backfill.running import in_plain_words
 from millrace.protocol import Refuse
 from millrace.spark import Job
 from millrace.spark.asking import ask
@@ -172,3 +174,9 @@ def test_an_old_failure_does_not_hide_a_new_one():
     with pytest.raises(Refuse, match="the broker is gone"):
         query.awaitTermination()
     assert (wrapped, lock.released) == ([], 1)
+
+
+@pytest.mark.parametrize("lost", [ConnectionRefusedError(111, "refused"), Py4JNetworkError("empty answer")], ids=repr)
+def test_a_java_process_that_has_ended_is_one_line(lost):
+    with pytest.raises(Refuse, match="the Java process of Spark has ended"), in_plain_words():
+        raise lost

@@ -303,11 +303,15 @@ def _progress(tracker: Any, group: str) -> tuple[int, int]:
 @contextmanager
 def in_plain_words() -> Iterator[None]:
     """An error of Spark as one line."""
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
     try:
         yield
+    except (Py4JNetworkError, ConnectionError):
+        raise Refuse(
+            "the Java process of Spark has ended; was it killed, perhaps for its memory?", code=TASK_FAILED
+        ) from None
     except (PySparkException, Py4JError) as error:
         raise _told(error) from None
 

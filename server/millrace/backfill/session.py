@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -84,6 +84,7 @@ def open_session(master: str | None = None, settings: Mapping[str, str] | None =
 def opened_session(master: str | None, settings: Mapping[str, str]) -> Iterator[SparkSession]:
     """A session for a while: the existing one of this process, which continues, or a new one."""
     check_spark()
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.sql import SparkSession
 
     active = SparkSession.getActiveSession()
@@ -92,7 +93,8 @@ def opened_session(master: str | None, settings: Mapping[str, str]) -> Iterator[
         yield session
     finally:
         if active is None:
-            session.stop()
+            with suppress(Py4JError, ConnectionError):  # its Java process may have ended
+                session.stop()
 
 
 def ship(session: SparkSession) -> None:
