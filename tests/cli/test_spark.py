@@ -24,7 +24,7 @@ def spark(tmp_path):
 
     def call(command, sql=SQL, *flags, source="packets=rows.jsonl"):
         (tmp_path / "q.sql").write_text(sql)
-        place = source.replace("rows.jsonl", str(tmp_path / "rows.jsonl"))
+        place = source.replace("rows.jsonl", "HERE/rows.jsonl").replace("HERE", str(tmp_path))
         inputs = ["--input", place, "--checkpoint", str(tmp_path / "job")] if command == "run" else []
         return CliRunner().invoke(app, ["spark", command, str(tmp_path / "q.sql"), *inputs, *flags])
 
@@ -32,6 +32,9 @@ def spark(tmp_path):
 
 
 REFUSED = {
+    "its own rows": (SQL, "packets=HERE", (), "is inside the input"),
+    "its own rows by a pattern": (SQL, "packets=HERE/**/*.jsonl", (), "is inside the input"),
+    "a pattern for this folder alone": (SQL, "packets=HERE/r*.jsonl", ("--trigger", "soon"), "--trigger soon"),
     "no input": (SQL, "other=rows.jsonl", (), "no query reads stream other; the streams are: packets"),
     "no file": (SQL, "packets=rows.jsonl.gone", (), "rows.jsonl.gone: the file or directory does not exist"),
     "no such query": (SQL, "packets=rows.jsonl", ("--sink", "x=file:out"), "query x does not exist; the queries are: "),

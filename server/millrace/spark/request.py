@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from glob import has_magic
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -87,6 +89,8 @@ def request_of(
     folder = place.path / ROWS if out is None else Path(out)
     spare = FileSink(folder)
     destinations = {query: chosen.get(query) or spare for query in plan.queries}
+    written = [place.path, *(sink.folder for sink in destinations.values() if isinstance(sink, FileSink))]
+    _check_apart(readers, written)
     return LiveRequest(plan, readers, destinations, place, spare)
 
 
@@ -146,6 +150,25 @@ def _readers(catalog: Catalog, queries: Sequence[str], inputs: Mapping[str, Read
             given.check()
             readers[name] = given
     return readers
+
+
+def _check_apart(readers: Mapping[str, Reader], written: Sequence[Path]) -> None:
+    """Refuse to write below an input's folder: the job would read its own rows."""
+    from millrace.spark.inputs.files import FilesReader
+
+    for reader in readers.values():
+        # A pattern reads the folders below only with two stars.
+        if not isinstance(reader, FilesReader) or (has_magic(reader.path) and "**" not in reader.path):
+            continue
+        fixed = takewhile(lambda part: not has_magic(part), Path(reader.path).parts)
+        source = Path(*fixed).resolve()
+        for folder in written:
+            if source == folder.resolve() or source in folder.resolve().parents:
+                raise Refuse(
+                    f"{folder} is inside the input {reader.path}, so the job would read its own rows: use separate "
+                    "folders",
+                    code="bad_path",
+                )
 
 
 def _as_read(catalog: Catalog, readers: Mapping[str, Reader]) -> Catalog:
