@@ -161,6 +161,7 @@ def test_a_query_is_replaced_from_the_editor(screen, world):
         "FROM tickets GROUP BY line",
     )
     screen.see("starts empty", ".plan")
+    screen.see(r"aggregate.*per tuple, measured on [\d,]+ tuples", ".plan li")
     screen.click("Apply")
     screen.see("Applied: create query sales", ".success")
     fields = world.server.json("query", "show", "sales")["fields"]

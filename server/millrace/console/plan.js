@@ -1,7 +1,8 @@
 // What a change would do: the answer to a dry run, and the difference between two versions of an item.
 
 import { html } from "./vendor/console.js";
-import { counted } from "./format.js";
+import { bytes, counted, span } from "./format.js";
+import { all, find } from "./state.js";
 
 const WORDS = { appears: "new", goes: "removed", changes: "changes", stays: "stays" };
 
@@ -33,9 +34,28 @@ function QueryPlan({ query }) {
     <p><strong>${query.was && query.was !== query.name ? `${query.was} → ${query.name}` : query.name}</strong> <span class=${`mark is-${query.change}`}>${WORDS[query.change]}</span></p>
     ${operators.length > 0 && html`<ul>${operators.map((one) => html`<li key=${one.operator}>
       <code>${one.operator}</code> ${one.kind} <span class=${`mark is-${one.change}`}>${WORDS[one.change]}</span>
-      ${one.state && html`<span class=${one.state === "forgotten" ? "warning" : "muted"}> ${STATES[one.state]}${one.state_tuples ? ` (${counted(one.state_tuples, "tuple")})` : ""}</span>`}
+      ${one.state && html`<span class=${one.state === "forgotten" ? "warning" : "muted"}> ${STATES[one.state]}${one.state_tuples ? ` (${counted(one.state_tuples, "tuple")}${sizeOf(one)})` : ""}</span>`}
+      <${Cost} operator=${one} />
     </li>`)}</ul>`}
   </div>`;
+}
+
+/** The operator as it runs now, if it does. */
+const running = ({ change, was, operator }) => (change === "appears" ? null : find("operators", was ?? operator));
+
+function sizeOf(operator) {
+  const size = running(operator)?.state_bytes;
+  return size ? `, ${bytes(size)}` : "";
+}
+
+/** What its tuples have cost, or those of other operators of its kind; nothing if none has been measured. */
+function Cost({ operator }) {
+  const own = running(operator);
+  const measured = (own ? [own] : all("operators").filter(({ kind }) => kind === operator.kind)).filter(({ busy_us: busy, input_tuples: tuples }) => busy && tuples);
+  const sum = (of) => measured.reduce((total, one) => total + of(one), 0);
+  const tuples = sum((one) => one.input_tuples);
+  if (!tuples) return null;
+  return html`<span class="muted">${own ? " · " : " · others of its kind: "}${span(sum((one) => one.busy_us) / tuples)} per tuple, measured on ${counted(tuples, "tuple")}</span>`;
 }
 
 /** The rows of the state table before and after, as the papers print them. */

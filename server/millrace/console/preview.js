@@ -32,7 +32,7 @@ export function PreviewPanel({ sql, ready, take }) {
     <${Button} pressed=${!on} onClick=${() => setOn(!on)}>${on ? "Pause" : "Resume"}<//>`;
   return html`<${Panel} title="Preview" tools=${tools} className="preview" id="preview">
     ${ready && html`<${Failure} error=${problem} />`}
-    ${shown ? html`<${Shown} answer=${shown} stale=${!ready} />` : html`<${Empty}>${ready ? (problem ? "" : "Waiting for tuples…") : "There is no preview until the text defines a query."}<//>`}
+    ${shown ? html`<${Shown} answer=${shown} stale=${!ready} />` : html`<${Empty}>${ready ? (problem ? "" : "Waiting for tuples…") : "There is no preview until the text is right and defines a query."}<//>`}
   <//>`;
 }
 
