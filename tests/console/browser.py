@@ -63,7 +63,10 @@ class Screen:
         self.page.locator(where).filter(has_text=re.compile(words)).first.wait_for()
 
     def click(self, words: str, role: str = "button") -> None:
-        self.page.get_by_role(role, name=words, exact=False).first.click()
+        """Click in the dialog, which covers the page, or on the page if none is open."""
+        dialog = self.page.locator("dialog[open]")
+        where = dialog if dialog.count() else self.page
+        where.get_by_role(role, name=words, exact=False).first.click()
 
     def count(self, selector: str) -> int:
         number: int = self.page.locator(selector).count()

@@ -212,6 +212,7 @@ def test_a_change_by_someone_else_is_shown(screen, world):
     screen.see("millrace query pause speeds", "dialog")
     screen.until("dialog .plan-none, dialog .plan")
     assert world.server.millrace("query", "pause", "speeds", "--reason", "by hand").returncode == 0
+    screen.see("Apply…", ".why")  # the page has such a button now too
     screen.click("Apply")
     screen.see("Changed by someone else", "dialog .conflict")
     screen.see("by hand", "dialog .difference")
