@@ -89,3 +89,27 @@ def test_status_and_verify(tmp_path):
     assert done.exit_code == 1
     assert done.stdout.splitlines()[0] == "commit 0: its epoch record is missing"
     assert done.stdout.splitlines()[-1].endswith(": 1 problem")
+
+
+def test_changes_and_reasons(tmp_path):
+    job = job_of(tmp_path, SQL, epochs_of(1), BUCKETS)
+    job.run(1)
+    place = str(job.checkpoint.path)
+
+    def call(*words: str, text: str | None = None) -> str:
+        done = CliRunner().invoke(app, ["spark", words[0], place, *words[1:]], input=text, catch_exceptions=False)
+        assert done.exit_code == 0
+        return done.stdout
+
+    assert "; part packets-" in call("why", "traffic")
+    assert call("sql", "-", text="DROP QUERY large;\n").startswith("change 1 is stored: DROP QUERY large;\n")
+    assert call("strategy", "traffic", "bfs(3)").startswith("change 2 is stored: strategy traffic bfs(3)\n")
+    assert call("status").count("not yet") == 2
+    job.run()
+    told = json.loads(call("status", "--json"))
+    assert told["queries"] == ["traffic", "total"]
+    assert [change["in_effect"] for change in told["changes"]] == [True, True]
+    assert call("pause", "total").startswith("change 3 is stored: pause total")
+    assert call("resume", "total").startswith("change 4 is stored: resume total")
+    with pytest.raises(MillraceError, match="query large does not exist; the queries are: traffic, total"):
+        call("why", "large")

@@ -155,6 +155,15 @@ def status(folder: Folder, as_json: AsJson = False) -> None:
     if commits := found.get("commits"):
         show.out("")
         show.table(list(commits[0]), [list(commit.values()) for commit in commits if commit])
+    if found["changes"]:
+        show.out("")
+        show.table(
+            ["change", "what", "by", "at", "in effect"],
+            [
+                [one["number"], one["change"], one["by"], _time(one["at_us"]), "yes" if one["in_effect"] else "not yet"]
+                for one in found["changes"]
+            ],
+        )
     if behind := [part for part in found.get("parts", ()) if is_behind(part)]:
         show.out("")
         show.table(

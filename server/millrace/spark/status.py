@@ -38,11 +38,13 @@ def status(path: str) -> dict[str, Any]:
         "queries": queries,
         "buckets": [group["buckets"] for group in job["groups"]],
         "epoch": None if last is None else last.epoch,
+        "changes": list(_changes(checkpoint, last)),
     }
     if last is None:
         return found
     lag, slow = mark_and_lag(last), slowest_bucket(last)
     return found | {
+        "queries": list(last.sinks),
         "ended": last.kind == "end",
         "at_us": last.at_us,
         "commit_age_s": max(round(time.time() - _written(checkpoint, last.epoch), 1), 0.0),
@@ -63,6 +65,14 @@ def existing(path: str) -> tuple[Checkpoint, Mapping[str, Any]]:
     if job is None:
         raise Refuse(f"{path} is not a checkpoint of a live job (no {JOB}); expected the folder of --checkpoint")
     return checkpoint, job
+
+
+def _changes(checkpoint: Checkpoint, last: CommitRecord | None) -> Iterator[dict[str, Any]]:
+    """The changes of a job, and whether the last commit contains them."""
+    record = None if last is None else checkpoint.epoch(last.epoch)
+    for number, change in enumerate(checkpoint.changes(), 1):
+        in_effect = record is not None and number <= record.changes
+        yield {"number": number, "change": change.words, "by": change.by, "at_us": change.at_us, "in_effect": in_effect}
 
 
 def _written(checkpoint: Checkpoint, epoch: int) -> float:
