@@ -18,6 +18,8 @@ DASHBOARD: Final = HERE / "dashboards" / "millrace.json"
 # The selection by the variables at the top of the dashboard.
 SERVER: Final = 'job="millrace",instance=~"$instance"'
 PART: Final = f'{SERVER},component=~"$component"'
+# Live jobs on Spark: each driver serves its metrics itself.
+SPARK: Final = 'job="millrace-spark"'
 # Grafana's grid is 24 wide: three panels per row.
 WIDTH: Final = 8
 HEIGHT: Final = 7
@@ -395,6 +397,50 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
             "cps",
             "Connections that the server ended because of what their client did, by reason.",
             (summed("millrace_connections_refused_total", by="reason"),),
+        ),
+    ),
+    "Do live jobs on Spark keep up?": (
+        Panel(
+            "Behind the clock",
+            "s",
+            "The time of the newest epoch minus the lowest mark. It rises if a part is silent or the job is too slow.",
+            ((f"millrace_spark_mark_lag_seconds{{{SPARK}}}", "{{instance}}"),),
+        ),
+        Panel(
+            "An epoch",
+            "s",
+            "Duration of the newest epoch by phase. Phases inside tasks are those of the slowest task.",
+            ((f"millrace_spark_epoch_seconds{{{SPARK}}}", "{{instance}} {{phase}}"),),
+        ),
+        Panel(
+            "Rows read and emitted",
+            "cps",
+            "Rows of all streams, and of all queries.",
+            (
+                summed("millrace_spark_rows_read_total", by="stream", of=SPARK, called="read"),
+                summed("millrace_spark_rows_emitted_total", by="query", of=SPARK, called="emitted"),
+            ),
+        ),
+        Panel(
+            "Late and failed rows",
+            "cps",
+            "Rows that entered no query, by stream, and rows that an operator could not compute.",
+            (
+                summed("millrace_spark_late_total", by="stream", of=SPARK, called="late"),
+                summed("millrace_spark_failed_rows_total", by="operator", of=SPARK, called="failed"),
+            ),
+        ),
+        Panel(
+            "Skew of the buckets",
+            "none",
+            "Time of the slowest bucket divided by the mean. A key with most of the rows makes it large.",
+            ((f"millrace_spark_bucket_skew{{{SPARK}}}", "{{instance}}"),),
+        ),
+        Panel(
+            "Parts behind",
+            "none",
+            "Parts of a stream that are behind another part of it. `millrace spark status` names them.",
+            ((f"millrace_spark_parts_behind{{{SPARK}}}", "{{instance}}"),),
         ),
     ),
 }

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from prometheus_client.metrics import MetricWrapperBase
 
 from millrace.run.config import Settings
 from millrace.run.daemon import Daemon
+from millrace.spark.metrics import Metrics as LiveMetrics
 from tests.deploy.promql import ExpressionNames, names_in, samples, unknown
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
@@ -34,9 +36,10 @@ def panels():
 
 @pytest.fixture(scope="module")
 def known():
-    """Every series with its labels: of the server, of the process, and of the recording rules."""
+    """Every series with its labels: of the server, of live jobs, of the process, and of the recording rules."""
     metrics = Daemon(Settings()).metrics
     series = {name: labels | ADDED for name, labels in samples(metrics.collect())}
+    series |= {name: labels | ADDED for name, labels in spark_samples()}
     text = metrics.text().decode()
     series |= {name: ADDED for name in PROCESS if re.search(f"^{name} ", text, re.MULTILINE)}
     series["up"] = ADDED
@@ -46,6 +49,13 @@ def known():
         # A grouping leaves the labels that it names; without a grouping a series has all of its labels.
         series[rule["record"]] = names.groups - {"le"} or frozenset().union(*(series[name] for name, _ in names.series))
     return series
+
+
+def spark_samples():
+    """The series of the driver of a live job, with their labels."""
+    for one in vars(LiveMetrics(None)).values():
+        if isinstance(one, MetricWrapperBase):
+            yield f"{one._name}{'_total' if one._type == 'counter' else ''}", frozenset(one._labelnames)
 
 
 def test_expressions_are_read_as_prometheus_reads_them():
@@ -122,6 +132,7 @@ def test_the_dashboard_has_a_row_per_question_and_no_panels_on_each_other():
         "Is it fresh?",
         "Is its state safe?",
         "Who is refused?",
+        "Do live jobs on Spark keep up?",
     ]
     cells = [
         (x, y)
