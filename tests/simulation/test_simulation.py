@@ -225,7 +225,7 @@ def test_worlds_are_worth_playing():
 @pytest.mark.parametrize(
     ("first", "owner", "name", "broken"),
     [
-        (3, Source, "_marks_met", lambda self, feed, batch: (batch.ts - 1, batch.ts - 1, self.mark)),
+        (3, Source, "_marks_met", lambda self, feed, batch, before: (batch.ts - 1, batch.ts - 1, self.mark)),
         (0, TimeOrdered, "horizon", lambda self: max(reader.promise for reader in self.inputs)),
         (0, RowWise, "promised", lambda self, low_us: self.inputs[0].promise),
         (2, PunctuationGrain, "above", lambda self, value_us: value_us + (1 if self.every else 50)),
