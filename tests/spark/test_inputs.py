@@ -28,6 +28,7 @@ from millrace.backfill.parts import LIVE, parcels_of
 from millrace.history import files as history
 from millrace.offline.script import plan_script
 from millrace.protocol import Refuse
+from millrace.spark.inputs import files
 from millrace.spark.inputs.files import FilesReader
 from millrace.spark.inputs.kafka import KafkaReader, kafka
 from millrace.spark.inputs.parsing import parse_input
@@ -167,6 +168,20 @@ def test_files_are_read_once_in_order_of_name(folder_of_files, mosts):
         found, end = read_all(parse_input(f"packets={text}", PACKETS), mosts)
         assert [{**row, "note": row["note"] or None} for row in found["packets-files"]] == rows
         assert end.ended == ("packets-files",)
+
+
+@pytest.mark.parametrize("most", [None, 250, 61])
+def test_row_groups_of_a_large_file_are_read_at_the_same_time(tmp_path, monkeypatch, most):
+    monkeypatch.setattr(files, "TASK_ROWS", 100)
+    rows = rows_of(7, 400)
+    write_file(tmp_path / "0.parquet", rows[:380], "parquet")
+    write_file(tmp_path / "1.parquet", rows[380:], "parquet")
+    reader = parse_input(f"packets={tmp_path}", PACKETS)
+    found, end = read_all(reader, [most])
+    assert [row["src"] for row in found["packets-files"]] == [row["src"] for row in rows]
+    sizes = [sum(span.end - span.start for span in piece.rows) for piece in reader.pieces(reader.initial(), end)]
+    assert len(sizes) == 4
+    assert sum(sizes) == 400
 
 
 @pytest.mark.parametrize(("name", "kind", "pack"), PACKED)

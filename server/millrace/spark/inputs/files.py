@@ -16,6 +16,7 @@ import glob
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Final, NamedTuple, Self, cast
@@ -168,7 +169,8 @@ class FilesReader(Reader):
     def pieces(self, start: Offset, end: Offset) -> list[Piece]:
         made: list[list[Span]] = [[]]
         rows = 0
-        for span in self._spans(start.parts[self._part], end.parts[self._part]):
+        spans = self._spans(start.parts[self._part], end.parts[self._part])
+        for span in chain.from_iterable(map(self._divided, spans)):
             if rows >= TASK_ROWS:
                 made.append([])
                 rows = 0
@@ -179,6 +181,19 @@ class FilesReader(Reader):
             Piece(self._part, spans, promise, end.at, silent=not spans)
             for spans, promise in zip(made, promises, strict=True)
         ]
+
+    def _divided(self, span: Span) -> Iterator[Span]:
+        """A span in pieces that tasks read at the same time: of a large Parquet file, its row groups."""
+        if format_of(Path(span.name)) != "parquet" or span.end - span.start <= TASK_ROWS:
+            yield span
+            return
+        metadata = self._head(span.name)
+        below = 0
+        for group in range(metadata.num_row_groups):
+            above, below = below, below + metadata.row_group(group).num_rows
+            low, high = max(span.start, above), min(span.end, below)
+            if low < high:
+                yield span._replace(start=low, end=high)
 
     def _spans(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Span]:
         """The rows between two positions."""
