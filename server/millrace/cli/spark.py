@@ -238,12 +238,12 @@ def strategy(
 
 
 def pause(folder: Folder, query: Query) -> None:
-    """Let a query of a job take nothing until it is resumed."""
+    """Pause a query of a job: it takes no rows until it is resumed."""
     _ask(folder, decision=("pause", query))
 
 
 def resume(folder: Folder, query: Query) -> None:
-    """Let a paused query of a job continue, with what comes from then on."""
+    """Resume a paused query of a job: it takes later rows."""
     _ask(folder, decision=("resume", query))
 
 
