@@ -22,12 +22,14 @@ from millrace.backfill.splitting import Extent, Mode, plan_split
 from millrace.backfill.verifying import read_backfill
 from millrace.formats.arrow import to_arrow
 from millrace.protocol import Refuse
+from millrace.spark.status import verify
 from millrace.sql import Catalog
 from tests.backfill.test_equality import CASES, arrived, compare, everything
 from tests.comparison import same_rows
 from tests.conformance.rows import events_of, sql_of
 from tests.running import run_events, run_script
 from tests.spark.cluster import LOOPBACK, cluster
+from tests.spark.test_job import rows_of as live_rows
 
 ROWS = 200_000
 BEGIN = 1_767_225_600_000_000
@@ -79,6 +81,23 @@ def test_two_workers_of_their_own(packets, right, tmp_path, mode):
     assert same_rows(rows_of(tmp_path / "out"), right) is None
     used = {path.name for path in tmp_path.glob("work*/app-*/*")}
     assert used == {"0", "1"}, "both workers had an executor"
+
+
+@pytest.mark.timeout(600)
+def test_a_live_job_on_two_workers(packets, right, tmp_path):
+    """Where the rows are read and where they are computed, Millrace comes from the archive."""
+    inputs = f"packets={packets / 'packets.parquet'}?most=90000"
+    program = [sys.executable, "-m", "millrace.cli.main", "spark", "run", str(packets / "q.sql"), "--until-end"]
+    flags = ["--input", inputs, "--checkpoint", str(tmp_path / "job"), "--buckets", "8", "--tasks", "4"]
+    with cluster(tmp_path) as master:
+        flags += ["--master", master, "--conf", "spark.executor.memory=600m"]
+        done = subprocess.run(
+            [*program, *flags], capture_output=True, text=True, check=False, env={**os.environ, **LOOPBACK}
+        )
+        assert done.returncode == 0, done.stderr[-3_000:]
+    assert len(done.stdout.splitlines()) >= 4, "several epochs, and the end"
+    assert same_rows(live_rows(tmp_path / "job" / "rows" / "talkers"), right) is None
+    assert verify(str(tmp_path / "job"))[1] == []
 
 
 @pytest.mark.timeout(900)
