@@ -107,15 +107,27 @@ class Packer:
 
     def _package(self, task: int, table: Any) -> Any:
         table = table.select([TIME, SEQUENCE, *self.lane.slots])
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, table.schema, options=_OPTIONS) as writer:
-            writer.write_table(table) if isinstance(table, pa.Table) else writer.write_batch(table)
         ts = _numbers(table, TIME)
         first = int(_numbers(table, SEQUENCE)[0]) if self.ordinal else int(ts[0])
-        values = [task, self.number, self.ordinal, first, int(ts.min()), table.num_rows, sink.getvalue().to_pybytes()]
+        values = [task, self.number, self.ordinal, first, int(ts.min()), table.num_rows, to_stream(table)]
         return pa.RecordBatch.from_arrays(
             [pa.array([value], field.type) for value, field in zip(values, PACKED, strict=True)], schema=PACKED
         )
+
+
+def to_stream(table: Any) -> bytes:
+    """A table as a compressed Arrow stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=_OPTIONS) as writer:
+        writer.write(table)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def from_stream(data: Any) -> Any:
+    """The table of an Arrow stream, in one piece."""
+    with pa.ipc.open_stream(data) as reader:
+        return reader.read_all().combine_chunks()
 
 
 def _portions(tables: Iterable[Any]) -> Iterator[Any]:
@@ -169,8 +181,7 @@ class Package:
     data: Any
 
     def table(self) -> Any:
-        with pa.ipc.open_stream(self.data) as reader:
-            return reader.read_all().combine_chunks()
+        return from_stream(self.data)
 
 
 def packages_of(batches: Iterable[Any]) -> Iterator[Package]:

@@ -1,6 +1,6 @@
-"""Rows of a live job in parcels: what one bucket gets of the rows of a part that were read together.
+"""Rows of a live job in parcels: one bucket's share of the rows of a part that were read together.
 
-A part is what has an order of its own: a partition of Kafka, a list of files, a server's stream. It is a feed of its
+A part is input with one order: a partition of Kafka, a list of files, a server's stream. It is a feed of its
 stream, and lateness depends on its order. So every bucket gets a parcel of all that was read, even if none of
 the rows are its own: it says how far the part has come. Spark moves and sorts a few rows in each epoch, and every
 bucket comes to the same marks.
@@ -9,12 +9,12 @@ bucket comes to the same marks.
     bucket   the bucket
     lane     the number of the stream in the group
     part     the part's name
-    first    the position of the first row of what was read together: a part's parcels are in this order
+    first    the position of the first row that was read: a part's parcels are in this order
     rows     how many rows there are in the parcel
     whole    how many were read together, for all buckets
     newest   the newest time of all of them; null: there are none
     promise  below this time nothing will come of the part any more; null: it promises nothing
-    data     an Arrow stream; each row has its time, and the newest time `before` it of what was read together
+    data     an Arrow stream; each row has its time, and the newest time `before` it among the rows read together
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import pyarrow as pa
 
 from millrace.backfill.assign import key_numbers
 from millrace.backfill.layout import TIME, batch_of
+from millrace.backfill.packing import from_stream, to_stream
 from millrace.values.batch import Int64s
 from millrace.values.eventtime import MIN_TIME
 
@@ -54,11 +55,10 @@ LIVE_DDL: Final = (
     "group int, bucket int, lane int, part string, first bigint, rows bigint, whole bigint, newest bigint, "
     "promise bigint, data binary"
 )
-_OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
 class Parcel(NamedTuple):
-    """What a bucket gets of a part."""
+    """A bucket's share of rows of a part."""
 
     group: int
     bucket: int
@@ -72,8 +72,7 @@ class Parcel(NamedTuple):
     data: Any
 
     def table(self) -> Any:
-        with pa.ipc.open_stream(self.data) as reader:
-            return reader.read_all().combine_chunks()
+        return from_stream(self.data)
 
 
 def parcels_of(batches: Iterable[Any]) -> Iterator[Parcel]:
@@ -111,12 +110,13 @@ class PartPacker:
         before = np.concatenate(([MIN_TIME], newest[:-1]))[:count]
         table = table.select([TIME, *group.lanes[self.lane].slots]).append_column(BEFORE, pa.array(before))
         buckets = self._buckets(table, first)
-        order = np.argsort(buckets, kind="stable")  # few buckets: a stable sort of small integers is a radix sort
-        if group.buckets > 1 and count:
-            table = table.take(pa.array(order))
-        ends = np.searchsorted(buckets[order], np.arange(group.buckets), side="right").tolist()
+        if group.buckets > 1:
+            order = np.argsort(buckets, kind="stable")  # a stable sort of small integers is a radix sort
+            table, buckets = table.take(pa.array(order)), buckets[order]
+        ends = np.searchsorted(buckets, np.arange(group.buckets), side="right").tolist()
         starts = [0, *ends[:-1]]
-        blobs = [_blob(table.slice(low, high - low)) for low, high in zip(starts, ends, strict=True)]
+        spans = list(zip(starts, ends, strict=True))
+        blobs = [to_stream(table.slice(low, high - low)) if high > low else None for low, high in spans]
         last = int(newest[-1]) if count else MIN_TIME
         values: dict[str, list[Any]] = {
             "group": [self.number] * group.buckets,
@@ -124,7 +124,7 @@ class PartPacker:
             "lane": [self.lane] * group.buckets,
             "part": [self.part] * group.buckets,
             "first": [first] * group.buckets,
-            "rows": [high - low for low, high in zip(starts, ends, strict=True)],
+            "rows": [high - low for low, high in spans],
             "whole": [count] * group.buckets,
             "newest": [None if last == MIN_TIME else last] * group.buckets,
             "promise": [promise] * group.buckets,
@@ -141,13 +141,3 @@ class PartPacker:
         if not key:
             return ((first + np.arange(table.num_rows)) % group.buckets).astype(np.int16)
         return key_numbers(batch_of(lane, table), key, group.buckets).astype(np.int16)
-
-
-def _blob(table: Any) -> bytes | None:
-    if not table.num_rows:
-        return None
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema, options=_OPTIONS) as writer:
-        writer.write_table(table.combine_chunks())
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
