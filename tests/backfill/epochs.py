@@ -19,7 +19,7 @@ from tests.backfill.local import lane_table
 
 
 class Read(NamedTuple):
-    """Rows of a part that were read together, and what it promises after them."""
+    """Rows of a part that were read together, and its promise after them."""
 
     stream: str
     part: str
@@ -29,7 +29,7 @@ class Read(NamedTuple):
 
 @dataclass
 class Outcome:
-    """All rows of a job, and what entered nothing."""
+    """All rows of a job, and the tuples that entered nothing."""
 
     rows: dict[str, list[dict]] = field(default_factory=dict)
     late: Counter[str] = field(default_factory=Counter)
@@ -142,7 +142,7 @@ def cut(rng: Random, reads: Sequence[Read], cuts: int) -> list[tuple[int, list[R
 
 
 def _taken(rng: Random, own: list[Read], share: float) -> list[Read]:
-    """Some of what a part has left, about this share of it; it is taken out."""
+    """About this share of the rows that a part has left; they are taken out."""
     rows = sum(len(read.rows) for read in own)
     take = min(rng.randint(0, max(int(2 * share * rows), 1)), rows)
     made = []

@@ -1,4 +1,4 @@
-"""Changes of a live job: what its groups become, and what is refused before anything is stored."""
+"""Changes of a live job: the groups after them, and refusals before anything is stored."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def groups() -> list[Group]:
 
 
 def change(sql: str = "", *decision: str) -> Changed:
-    return apply(TWO, groups(), Change(sql, decision), 4)
+    return apply(catalog_of(TWO), groups(), Change(sql, decision), 4)
 
 
 def kinds(changed: Changed) -> dict[int, list[type]]:
@@ -62,20 +62,19 @@ def test_decisions():
     (group,) = changed.groups
     (component,) = Bucket(group).engine.components()
     assert component.strategy == "bfs(7)"
-    paused = apply(changed.sql, changed.groups, Change("", ("pause", "large")), 4)
+    paused = apply(changed.catalog, changed.groups, Change("", ("pause", "large")), 4)
     states = Bucket(paused.groups[0]).engine.query_states()
     assert states == {"traffic": "running", "large": "paused"}
 
 
 def test_changes_follow_one_another():
-    """Each is applied to what the ones before have made, and one job of all of them has the same plan."""
-    changed, sql = change(BY_SRC), TWO
+    """Each is applied to the outcome of those before it."""
+    changed = change(BY_SRC)
     for text in ("DROP QUERY large;", BY_PORT, "DROP QUERY sizes;"):
-        changed = apply(changed.sql, changed.groups, Change(text), 4)
-        sql = changed.sql
+        changed = apply(changed.catalog, changed.groups, Change(text), 4)
     assert [group.flow.names for group in changed.groups] == [("traffic",), ("ports",)]
-    assert list(catalog_of(sql).queries) == ["traffic", "ports"]
-    again = apply(TWO, groups(), Change(BY_SRC), 4)
+    assert list(changed.catalog.queries) == ["traffic", "ports"]
+    again = apply(catalog_of(TWO), groups(), Change(BY_SRC), 4)
     assert [group.fingerprint for group in again.groups] == [group.fingerprint for group in change(BY_SRC).groups]
 
 
@@ -93,8 +92,12 @@ def test_a_paused_query_emits_nothing_until_it_is_resumed():
 @pytest.mark.parametrize(
     ("made", "why"),
     [
-        (Change("CREATE STREAM more (ts TIMESTAMP) WITH (time = 'ts');"), "stream more would need an input"),
-        (Change("ALTER STREAM packets SET (disorder = '9 s');"), "streams of a job cannot be changed while it runs"),
+        (Change("CREATE STREAM more (ts TIMESTAMP) WITH (time = 'ts');"), "a live job can create, replace and drop"),
+        (Change("ALTER STREAM packets SET (disorder = '9 s');"), "a live job can create, replace and drop"),
+        (Change("ALTER QUERY large RENAME TO small;"), "a live job can create, replace and drop"),
+        (Change("CREATE SINK s FROM large WITH (type = 'file', path = 'x.jsonl');"), "a live job can create"),
+        (Change("DROP STREAM owners;"), "a live job can create, replace and drop"),
+        (Change("DROP QUERY large; DROP QUERY large;"), "line 1, column 30: the query large does not exist"),
         (Change("CREATE OR REPLACE QUERY large AS SELECT count(*) AS n FROM TUMBLE(packets, ts, '1 s');"), "new query"),
         (Change("CREATE QUERY q AS SELECT * FROM owners;"), "stream owners, which has no input in this job"),
         (Change("SELECT nothing FROM packets;"), "nothing"),
@@ -104,7 +107,7 @@ def test_a_paused_query_emits_nothing_until_it_is_resumed():
 )
 def test_what_cannot_be_changed_is_refused(made, why):
     with pytest.raises(Refuse, match=why):
-        apply(TWO, groups(), made, 4)
+        apply(catalog_of(TWO), groups(), made, 4)
 
 
 def test_a_change_is_stored_as_plain_data():

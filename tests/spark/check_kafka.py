@@ -16,7 +16,8 @@ from millrace.protocol import Refuse
 from millrace.spark import Job, kafka
 from millrace.spark.checkpoint import Checkpoint
 from millrace.spark.inputs.parsing import parse_input
-from millrace.spark.inputs.source import as_read, live_frame
+from millrace.spark.inputs.reader import as_read, punctuated
+from millrace.spark.inputs.source import live_frame
 from millrace.sql import Catalog
 from tests.comparison import same_rows
 from tests.patience import HANG_SECONDS, wait_until
@@ -113,7 +114,7 @@ def test_rows_arrive_once_while_partitions_are_added_and_the_broker_restarts(spa
     broker.make("packets", 2)
     sending, taking = Sending(broker.address, "packets"), Taking()
     readers = {"packets": parse_input(f"packets={kafka(broker.address, 'packets', most=700)}", PACKETS)}
-    groups = groups_of(as_read(CATALOG, readers), 3)
+    groups = groups_of(as_read(CATALOG, punctuated(readers)), 3)
 
     def started():
         writer = live_frame(spark, groups, readers).writeStream.foreachBatch(taking)

@@ -29,7 +29,7 @@ CLOCK_US = 1_000_000_000
 class SimulatedJob:
     """A job whose input is a list of epochs, in a folder that survives its death.
 
-    epochs  the time of each, and what is read in it with the position of the first row in its part
+    epochs  the time of each, and its reads with the position of the first row in its part
     """
 
     def __init__(
@@ -94,7 +94,8 @@ class SimulatedJob:
 
 
 def job_of(folder: Path, sql: str, epochs: Sequence[tuple[int, Sequence[Read]]], buckets: int, **more: Any) -> Any:
-    plan = Plan(sql, tuple(groups_of(catalog_of(sql), buckets)), (), buckets)
+    catalog = catalog_of(sql)
+    plan = Plan(sql, catalog, tuple(groups_of(catalog, buckets)), (), buckets)
     return SimulatedJob(folder, plan, numbered(epochs), **more)
 
 

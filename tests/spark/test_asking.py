@@ -9,10 +9,14 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from millrace.backfill.bucket import groups_of
 from millrace.protocol import Refuse
 from millrace.spark.asking import ask, plan_of, why
 from millrace.spark.checkpoint import Checkpoint
+from millrace.spark.epochs import Plan
+from millrace.spark.inputs.reader import as_read
 from millrace.spark.status import verify
+from tests.backfill.test_bucket import catalog_of
 from tests.spark.sparkloop import Killed, SimulatedJob, job_of, killed_at
 from tests.spark.test_epochs import BUCKETS, SQL, epochs_of, states_of
 
@@ -77,8 +81,8 @@ def test_a_death_at_any_operation_applies_a_change_once(tmp_path):
         with pytest.raises(Killed), killed_at(at):
             job.run(3)
         if at % 2:
-            change(job, "DROP QUERY sizes;")  # an epoch that has begun ends without it
-            dropped = job.checkpoint.begun() is None and job.checkpoint.commit(2) is None
+            change(job, "DROP QUERY sizes;")  # an epoch that has started ends without it
+            dropped = job.checkpoint.started() is None and job.checkpoint.commit(2) is None
         else:
             dropped = False
         job.run(3)
@@ -107,11 +111,31 @@ def test_why_names_the_part_that_holds(tmp_path):
     assert "paused" in why(path, "large")
 
 
+def test_why_of_streams_that_no_part_holds(tmp_path):
+    """Late tuples have the time of the engine."""
+    sql = SQL + "CREATE QUERY lost AS SELECT count(*) AS n, window_end FROM TUMBLE(packets.late, at, '3 s');"
+    job = job_of(tmp_path, sql, epochs_of(3, cuts=5, rows=120), BUCKETS)
+    job.run(3)
+    assert "packets.late has the time of the newest epoch" in why(str(job.checkpoint.path), "lost")
+
+
+def test_a_job_of_a_punctuated_input_is_read_from_its_checkpoint(tmp_path):
+    """Also of a stream that has no time column, where punctuation changes nothing."""
+    sql = SQL + "CREATE STREAM beats (id BIGINT); CREATE QUERY all_beats AS SELECT id FROM beats;"
+    catalog = as_read(catalog_of(sql), ("packets", "beats"))
+    plan = Plan(sql, catalog, tuple(groups_of(catalog, BUCKETS)), (), BUCKETS, ("packets", "beats"))
+    checkpoint = Checkpoint(tmp_path / "job")
+    checkpoint.open(plan.identity()).release()
+    told = checkpoint.job()
+    assert told is not None
+    assert plan_of(checkpoint, told).groups[0].flow.catalog.streams["packets"].progress == "punctuation"
+
+
 @pytest.mark.parametrize(
     ("sql", "decision", "told"),
     [
         ("DROP QUERY nothing;", (), "nothing does not exist"),
-        ("CREATE STREAM x (ts TIMESTAMP);", (), "stream x would need an input"),
+        ("CREATE STREAM x (ts TIMESTAMP);", (), "a live job can create, replace and drop queries"),
         ("", ("strategy", "traffic", "fifo"), "fifo"),
         ("", ("pause", "other"), "query other does not exist; the queries are: traffic, large, total"),
         ("SELEC", (), "SELEC"),

@@ -33,8 +33,8 @@ from millrace.spark.inputs.files import FilesReader
 from millrace.spark.inputs.kafka import KafkaReader, kafka
 from millrace.spark.inputs.parsing import parse_input
 from millrace.spark.inputs.rate import RateReader
-from millrace.spark.inputs.reader import End, Offset, Piece, shared
-from millrace.spark.inputs.source import INPUT, StreamInput, StreamReader, as_read, live_frame, refusal_in
+from millrace.spark.inputs.reader import End, Offset, Piece, as_read, punctuated, shared
+from millrace.spark.inputs.source import INPUT, StreamInput, StreamReader, live_frame, refusal_in
 from millrace.sql import Catalog
 from millrace.values.batch import Batch
 from millrace.values.eventtime import MIN_TIME
@@ -340,7 +340,7 @@ def test_a_bucket_finds_an_archives_rows_on_time(archived, most):
     """With the stream's own disorder many would be late: the job trusts the server's marks."""
     folder, on_time, _ = archived
     readers = {"packets": parse_input(f"archive:{folder}?most={most}", PACKETS)}
-    (group,) = groups_of(as_read(CATALOG, readers), 3)
+    (group,) = groups_of(as_read(CATALOG, punctuated(readers)), 3)
     buckets = [Bucket(group) for _ in range(3)]
     counted: dict[int, int] = {}
 
@@ -691,8 +691,8 @@ def test_parcels_have_every_row_once_in_its_bucket():
 def test_what_an_input_promises_decides_what_moves_the_mark(archived):
     folder, *_ = archived
     readers = {"packets": parse_input(f"archive:{folder}", PACKETS)}
-    assert as_read(CATALOG, readers).streams["packets"].progress == "punctuation"
-    assert as_read(CATALOG, {"packets": parse_input("rate:10", PACKETS)}) == CATALOG
+    assert as_read(CATALOG, punctuated(readers)).streams["packets"].progress == "punctuation"
+    assert as_read(CATALOG, punctuated({"packets": parse_input("rate:10", PACKETS)})) == CATALOG
 
 
 def test_a_refusal_is_found_in_what_another_process_said():
@@ -714,7 +714,7 @@ def test_spark_reads_streams_packed_to_their_ends(spark, folder_of_files, tmp_pa
     )
     inputs = {"packets": f"{folder}?most=400", "logins": "rate:100?rows=300&parts=2"}
     readers = {name: parse_input(text, catalog.streams[name]) for name, text in inputs.items()}
-    groups = groups_of(as_read(catalog, readers), 3)
+    groups = groups_of(as_read(catalog, punctuated(readers)), 3)
     found: dict[str, list] = {}
     epochs: list[int] = []
 

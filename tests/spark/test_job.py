@@ -125,7 +125,7 @@ def test_a_query_that_is_stopped_continues(spark, packets, right, tmp_path):
 
 
 def test_a_job_changes_while_it_runs(spark, packets, right, tmp_path):
-    """A query joins the buckets of another, one gets its own, one is dropped: the job goes on without a new start."""
+    """A query joins the buckets of another, one gets its own, one is dropped: the job continues without a new start."""
     (tmp_path / "in").mkdir()
     folder = tmp_path / "job"
     job = Job(spark, SQL, {"packets": str(tmp_path / "in")}, folder, buckets=3)
@@ -145,7 +145,7 @@ def test_a_job_changes_while_it_runs(spark, packets, right, tmp_path):
         add(0, 0)
         ask(str(folder), SIZES)
         ask(str(folder), "DROP QUERY total;")
-        add(1, 0)  # the epoch in which it was asked, or the first after it
+        add(1, 0)  # the epoch of the request, or the first after it
         add(2, 2)
     finally:
         query.stop()

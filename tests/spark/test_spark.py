@@ -198,7 +198,7 @@ def test_an_archive_says_itself_who_was_late(spark, tmp_path):
     done = cli("start", "--sql", text(tmp_path, sql + late), "--history", str(history), "--out", str(tmp_path / "b"))
     assert done.exit_code == 0, done.output
     assert [tuple(row.values()) for row in rows_of(tmp_path / "b")] == [(3, 10, "main", 20), (6, 40, "main", 5)]
-    # The time of a late row is that of its arrival, which is after all times of events here.
+    # A late row has the time of its arrival, which is after all times of events here.
     span = ("--from", "104", "--history", str(history), "--out", str(tmp_path / "c"))
     done = cli("start", "--sql", text(tmp_path, sql + late), *span)
     assert done.exit_code == 0, done.output

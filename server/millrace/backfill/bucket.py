@@ -71,7 +71,7 @@ class Group:
     how    by key; spread: any row may go anywhere; one: all rows must meet
     keys   by stream, the key of its rows
     reason   why it is divided so, in words
-    begun  what it was when its job began, if it has changed since
+    begun  its flow when its job started, if it has changed since
     past   the commands that have changed it since
     """
 
@@ -140,7 +140,11 @@ class Group:
         trial = Bucket(self)
         trial.become(changed, commands)
         if trial.form != Bucket(changed).form:
-            raise AssertionError("the plan after a change is another one than that of its commands")
+            raise Refuse(
+                f"{listed(flow.names)} cannot be changed so while the job runs: states would have another form; "
+                "start a new job",
+                code="cannot_split",
+            )
         return changed, commands
 
 
@@ -232,7 +236,7 @@ class Stepped:
 
 
 class Bucket:
-    """An engine that continues a bucket's state, or begins (None). It lives for an epoch: making it is cheap."""
+    """An engine that continues a bucket's state, or an empty one (None). It lives for an epoch: making it is cheap."""
 
     def __init__(self, group: Group, state: bytes | None = None) -> None:
         self.group = group
@@ -278,7 +282,7 @@ class Bucket:
 
     def step(self, at_us: int, parcels: Sequence[Parcel]) -> Stepped:
         """Hand over what was read; the rows that it leads to."""
-        # Parcels of nothing have the position of the rows behind them, and what they promise was promised before those.
+        # A parcel without rows has the position of the next rows, and its promise precedes them.
         parcels = sorted(parcels, key=lambda parcel: (parcel.lane, parcel.part, parcel.first, parcel.whole))
         parts = self._parts(parcels)
         opened = [FeedOpened(name, part) for name, known in parts.items() for part in known]

@@ -1,4 +1,4 @@
-"""What people ask of a live job whether it runs or not: changes, and why a query emits nothing.
+"""Requests about a live job, whether it runs or not: changes, and why a query emits nothing.
 
 Rule: all is read from the checkpoint. A change is stored there, and takes effect when the job's driver has committed
 its present epoch.
@@ -10,7 +10,6 @@ import getpass
 import socket
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from millrace.backfill.bucket import Bucket, groups_of
@@ -21,6 +20,7 @@ from millrace.protocol.words import counted
 from millrace.spark.changing import Change, Decision, check_query
 from millrace.spark.checkpoint import STATES, Checkpoint, read_states
 from millrace.spark.epochs import Plan, check_not_ended
+from millrace.spark.inputs.reader import as_read
 from millrace.spark.records import CommitRecord, PartProgress
 from millrace.spark.status import existing
 from millrace.sql import Catalog
@@ -29,17 +29,14 @@ from millrace.values.eventtime import MIN_TIME, is_time
 
 
 def plan_of(checkpoint: Checkpoint, job: Mapping[str, Any]) -> Plan:
-    """The plan that a job began with."""
+    """The plan that a job started with."""
     for module in job["functions"]:
         install_module(module)
     script = plan_script(job["sql"])
-    streams = {
-        name: replace(stream, progress="punctuation") if name in job["punctuated"] else stream
-        for name, stream in script.streams.items()
-    }
+    catalog = as_read(Catalog(script.streams, script.queries), job["punctuated"])
     names = [name for group in job["groups"] for name in group["queries"]]
-    groups = groups_of(Catalog(streams, script.queries), job["buckets"], names)
-    plan = Plan(job["sql"], tuple(groups), tuple(job["functions"]), job["buckets"], tuple(job["punctuated"]))
+    groups = tuple(groups_of(catalog, job["buckets"], names))
+    plan = Plan(job["sql"], catalog, groups, tuple(job["functions"]), job["buckets"], tuple(job["punctuated"]))
     checkpoint.check(plan.identity())
     return plan
 
@@ -81,25 +78,28 @@ def why(path: str, query: str) -> str:
         return next((one.text for _, one in found if one.reason != "flowing"), flows)
     bucket, reason = waiting[0]
     assert reason.stream is not None
-    # What holds a stream of a job is a part, and no feed that could be asked.
+    # A part holds a stream of a job: no feed could answer a request for a timestamp.
     blocked = reason.text.partition("; ")[0].rstrip(".")
-    holder = _holder(group.flow.catalog.streams[reason.stream], last)
-    return f"{blocked} (bucket {bucket}, and {len(waiting)} of {group.buckets} wait); {holder}."
+    holder = _holder(reason.stream, plan.catalog, last)
+    return f"{blocked} (bucket {bucket}; {len(waiting)} of {group.buckets} wait); {holder}."
 
 
-def _holder(stream: StreamDefinition, commit: CommitRecord) -> str:
+def _holder(name: str, catalog: Catalog, commit: CommitRecord) -> str:
     """The part that holds a stream, in words."""
+    stream = catalog.streams.get(name)
+    if stream is None or stream.timestamps != "external":
+        return f"{name} has the time of the newest epoch, {format_timestamp(commit.at_us)}"
     parts = commit.parts.get(stream.name, {})
     if not parts:
-        return f"stream {stream.name} has no part yet"
+        return f"stream {name} has no part yet"
     marks = {name: _mark(stream, part) for name, part in parts.items()}
-    name = min(marks, key=lambda part: (marks[part], part))
-    at = format_timestamp(marks[name]) if is_time(marks[name]) else "the start"
-    holds = f"part {name} of {stream.name} is at {at}"
-    if parts[name].promise is not None:
+    least = min(marks, key=lambda part: (marks[part], part))
+    at = format_timestamp(marks[least]) if is_time(marks[least]) else "the start"
+    holds = f"part {least} of {name} is at {at}"
+    if parts[least].promise is not None:
         return f"{holds}, which it has promised"
     skew = "" if stream.max_skew_us is None else " until it is read to its end"
-    return f"{holds}, and promises nothing{skew or f', because {stream.name} has no max_skew'}"
+    return f"{holds}, and promises nothing{skew or f', because {name} has no max_skew'}"
 
 
 def _mark(stream: StreamDefinition, part: PartProgress) -> int:

@@ -1,4 +1,4 @@
-"""Changes of a live job while it runs: what its groups become, and the commands that every bucket obeys.
+"""Changes of a live job while it runs: the groups after them, and the commands that every bucket obeys.
 
 Rule: a change is tried on empty buckets before it is stored, so that an epoch never meets one that an engine refuses.
 The sequence of all changes is a part of the plan: a job that continues comes to the same groups.
@@ -14,9 +14,10 @@ from millrace.backfill.bucket import Bucket, Group, group_of
 from millrace.backfill.flow import flow_of
 from millrace.engine.events import CommandBody, PauseQuery, ResumeQuery, SetStrategy
 from millrace.engine.scheduler.table import Strategy
-from millrace.offline.script import plan_script
 from millrace.protocol import Refuse
-from millrace.sql import Catalog
+from millrace.sql import Catalog, SqlError, parse, plan
+from millrace.sql import syntax as s
+from millrace.sql.planner import bare_name
 
 # A decision's name and its values: ("strategy", query, strategy), ("pause", query), ("resume", query).
 Decision = tuple[str, ...]
@@ -48,16 +49,16 @@ class Change:
 
 @dataclass(frozen=True)
 class Changed:
-    """What a job becomes: its SQL, its groups, and by number of the group the commands for its buckets."""
+    """The definitions and groups of a changed job, and by number of the group the commands for its buckets."""
 
-    sql: str
+    catalog: Catalog
     groups: tuple[Group, ...]
     commands: Mapping[int, tuple[CommandBody, ...]]
 
 
 @dataclass(frozen=True)
 class Stage:
-    """The groups of an epoch, and what has changed them since the epoch before.
+    """The groups of an epoch, and their changes since the epoch before.
 
     before    of groups that change, what they were
     commands  for their buckets
@@ -77,27 +78,18 @@ class Stage:
         return bucket
 
 
-def apply(sql: str, groups: Sequence[Group], change: Change, buckets: int) -> Changed:
-    """What a change makes of a job of this SQL; Refuse says why it cannot be made while the job runs.
+def apply(before: Catalog, groups: Sequence[Group], change: Change, buckets: int) -> Changed:
+    """A job after a change; Refuse says why it cannot be made while the job runs.
 
-    A new query joins the first group that it shares a key with, and else gets buckets of its own. It reads what comes
-    from then on.
+    A new query joins the first group that it shares a key with; otherwise it gets new buckets. It reads later rows.
     """
-    before = _catalog(sql)
-    text = f"{sql.rstrip().rstrip(';')};\n{change.sql}" if change.sql else sql
-    catalog = _catalog(text) if change.sql else before
-    if added := [name for name in catalog.streams if name not in before.streams]:
-        raise Refuse(f"stream {added[0]} would need an input: stop the job, and start one with it", code="sql")
-    if catalog.streams != before.streams:
-        raise Refuse("streams of a job cannot be changed while it runs: stop it, and start a new one", code="sql")
-    read = {name: stream for group in groups for name, stream in group.flow.catalog.streams.items()}
-    catalog = replace(catalog, streams=read)  # as their inputs deliver them
+    catalog = _planned(change.sql, before)
     found = list(groups)
     commands: dict[int, tuple[CommandBody, ...]] = {}
     flows = [[name for name in group.names if name in catalog.queries] for group in groups]
     for name in catalog.queries:
         if name not in before.queries:
-            _check_inputs(name, catalog)
+            _check_inputs(name, catalog, groups)
             _add(name, catalog, groups, flows, found, buckets)
     for number, group in enumerate(groups):
         if not group.buckets:
@@ -111,13 +103,13 @@ def apply(sql: str, groups: Sequence[Group], change: Change, buckets: int) -> Ch
             found[number], commands[number] = group.after(flow, decisions)
     if not commands and found == list(groups):
         raise Refuse("it changes nothing", code="bad_value")
-    return Changed(text, tuple(found), commands)
+    return Changed(catalog, tuple(found), commands)
 
 
 def _add(
     name: str, catalog: Catalog, groups: Sequence[Group], flows: list[list[str]], found: list[Group], buckets: int
 ) -> None:
-    """Put a new query into the first group that it shares a key with, or into one of its own."""
+    """Put a new query into the first group that it shares a key with, or into a new one."""
     for number, group in enumerate(groups):
         if not group.buckets:
             continue
@@ -132,12 +124,31 @@ def _add(
     found.append(group_of(flow_of(catalog, name), buckets))
 
 
-def _check_inputs(query: str, catalog: Catalog) -> None:
+def _planned(sql: str, catalog: Catalog) -> Catalog:
+    """The definitions after some statements. A query's name stays, because its states and rows go by it."""
+    for statement in parse(sql) if sql else ():
+        match statement.body:
+            case s.SelectStatement() | s.CreateQueryStatement():
+                pass
+            case s.DropStatementNode(kind="query"):
+                pass
+            case _:
+                raise SqlError(
+                    statement.text,
+                    statement.body.span.start,
+                    "a live job can create, replace and drop queries; for anything else stop it, and start a new one",
+                )
+        catalog = catalog.with_(plan(statement, catalog, bare_name(catalog)))
+    return catalog
+
+
+def _check_inputs(query: str, catalog: Catalog, groups: Sequence[Group]) -> None:
+    inputs = list(dict.fromkeys(name for group in groups for name in group.flow.catalog.streams))
     for name in catalog.queries[query].reads_streams:
-        if name.removesuffix(".late") not in catalog.streams:
+        if name.removesuffix(".late") not in inputs:
             raise Refuse(
                 f"query {query} reads stream {name}, which has no input in this job; its inputs are: "
-                f"{', '.join(catalog.streams)}",
+                f"{', '.join(inputs)}",
                 code="bad_input",
             )
 
@@ -175,8 +186,3 @@ def check_query(groups: Sequence[Group], query: str) -> None:
     names = [name for group in groups for name in group.names]
     if query not in names:
         raise Refuse(f"query {query} does not exist; the queries are: {', '.join(names)}", code="unknown_name")
-
-
-def _catalog(sql: str) -> Catalog:
-    script = plan_script(sql)
-    return Catalog(script.streams, script.queries)

@@ -36,7 +36,7 @@ from millrace.spark.records import CommitRecord, EpochRecord, StatePlace, Unit
 VERSION: Final = 1
 JOB, EPOCHS, COMMITS, STATES, STAGED, ROWS, SPARK = "job.json", "epochs", "commits", "states", "staged", "rows", "spark"
 CHANGES: Final = "changes"
-# Records that stay behind the newest: as many as Spark's logs keep by default.
+# Records that stay besides the newest: as many as Spark's logs keep by default.
 KEPT: Final = 100
 CODEC: Final = "zstd"
 
@@ -171,8 +171,8 @@ class Checkpoint:
     def has_change(self, number: int) -> bool:
         return self._record(CHANGES, number).exists()
 
-    def begun(self) -> EpochRecord | None:
-        """The record of an epoch that has begun and is not committed."""
+    def started(self) -> EpochRecord | None:
+        """The record of an epoch that has started and is not committed."""
         last = self.last()
         return self.epoch(0 if last is None else last.epoch + 1)
 

@@ -33,6 +33,7 @@ from millrace.spark.placing import place
 from millrace.spark.records import CommitRecord, EpochRecord, Kind, PartProgress, Totals, Unit
 from millrace.spark.sinks import Delivery, Sink
 from millrace.spark.work import TaskResult, Work, further
+from millrace.sql import Catalog
 from millrace.values.written import show
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ Report = Callable[[CommitRecord], None]
 class Plan:
     """What a job computes.
 
+    sql        of the job when it started
+    catalog    the definitions, streams as their inputs deliver them
     functions  the modules of users' functions, which tasks import
     buckets    of a new group
     punctuated  the streams whose inputs say how far they have come
@@ -54,6 +57,7 @@ class Plan:
     """
 
     sql: str
+    catalog: Catalog
     groups: tuple[Group, ...]
     functions: tuple[str, ...] = ()
     buckets: int = 64
@@ -61,16 +65,16 @@ class Plan:
     changes: int = 0
 
     def after(self, changes: Sequence[Change]) -> tuple[Plan, Stage]:
-        """The plan with further changes, and what its buckets do for them."""
-        sql, groups = self.sql, self.groups
+        """The plan with further changes, and the commands for its buckets."""
+        catalog, groups = self.catalog, self.groups
         commands: dict[int, tuple[CommandBody, ...]] = {}
         for change in changes:
-            changed = apply(sql, groups, change, self.buckets)
-            sql, groups = changed.sql, changed.groups
+            changed = apply(catalog, groups, change, self.buckets)
+            catalog, groups = changed.catalog, changed.groups
             for number, own in changed.commands.items():
                 commands[number] = (*commands.get(number, ()), *own)
         old = {number: self.groups[number] for number in commands if number < len(self.groups)}
-        plan = replace(self, sql=sql, groups=groups, changes=self.changes + len(changes))
+        plan = replace(self, catalog=catalog, groups=groups, changes=self.changes + len(changes))
         return plan, Stage(groups, old, {number: commands[number] for number in old})
 
     @property
@@ -107,7 +111,7 @@ class Plan:
 
 
 class Outdated(Refuse):
-    """The query of the job begins anew, because the job has changed."""
+    """The job has changed: its query must be started again."""
 
 
 class Epochs:
@@ -130,15 +134,16 @@ class Epochs:
         session: SparkSession | None = None,
         spare: Sink | None = None,
     ) -> None:
-        self._checkpoint, self._base = checkpoint, plan
+        self._checkpoint = checkpoint
         self._changes = checkpoint.changes()
-        # An epoch that has begun ends with the plan that it began with.
-        begun = checkpoint.begun()
-        self.plan = self._plan_at(len(self._changes) if begun is None else begun.changes)
-        # An epoch is published again with the queries that it had.
-        ever = dict.fromkeys(
-            query for changes in range(len(self._changes) + 1) for query in self._plan_at(changes).queries
-        )
+        # By the number of changes. An epoch may have to be published again, with the queries that it had.
+        self._plans = [plan]
+        for change in self._changes:
+            self._plans.append(self._plans[-1].after([change])[0])
+        # An epoch keeps the plan that it started with.
+        started = checkpoint.started()
+        self.plan = self._plans[len(self._changes) if started is None else started.changes]
+        ever = dict.fromkeys(query for one in self._plans for query in one.queries)
         self._sinks = {query: found for query in ever if (found := sinks.get(query, spare)) is not None}
         self._tasks, self._clock, self._report, self._session = tasks, clock, report, session
         self._job = checkpoint.id
@@ -147,7 +152,7 @@ class Epochs:
             make_folder(folder)
 
     def run(self, number: int, offsets: str, execute: Execute, kind: Kind = "rows") -> None:
-        """Run an epoch, or what is left of it. `offsets` are what Spark has logged of it."""
+        """Run an epoch, or the rest of it. `offsets` are from Spark's log."""
         started = time.perf_counter()
         commit = self._checkpoint.commit(number)
         fresh = commit is None
@@ -165,9 +170,6 @@ class Epochs:
     def outdated(self) -> bool:
         """Whether the job has changes that the plan does not contain."""
         return self._checkpoint.has_change(self.plan.changes + 1)
-
-    def _plan_at(self, changes: int) -> Plan:
-        return self._base.after(self._changes[:changes])[0]
 
     def end(self, execute: Execute) -> None:
         """Emit what is incomplete, as an epoch after the last. The job cannot continue after it."""
@@ -241,10 +243,10 @@ class Epochs:
         return [results[task] for task in range(len(record.tasks))]
 
     def _stage(self, before: CommitRecord | None) -> Stage:
-        """The groups, and what has changed them since the last commit."""
+        """The groups, and their changes since the last commit."""
         record = None if before is None else self._checkpoint.epoch(before.epoch)
         earlier = 0 if record is None else record.changes
-        return self._plan_at(earlier).after(self._changes[earlier : self.plan.changes])[1]
+        return self._plans[earlier].after(self._changes[earlier : self.plan.changes])[1]
 
     def _commit(self, record: EpochRecord, before: CommitRecord | None, results: Sequence[TaskResult]) -> CommitRecord:
         counts = counts_of(results)
@@ -269,7 +271,7 @@ class Epochs:
 
     def _publish(self, commit: CommitRecord) -> None:
         record = self._checkpoint.epoch(commit.epoch)
-        plan = self.plan if record is None else self._plan_at(record.changes)
+        plan = self.plan if record is None else self._plans[record.changes]
         sinks = {query: self._sinks[query] for query in commit.sinks}
         for query, sink in sinks.items():
             if commit.sinks[query] != sink.text:

@@ -51,8 +51,8 @@ class Job:
         sql: statements that create the streams and the queries.
         inputs: by stream, what `--input` of the command takes, or a Reader.
         checkpoint: the folder of the job, on a file system that all executors share.
-        sinks: by query, `file:FOLDER`, `millrace://HOST:PORT/STREAM`, or a function of a DataFrame and the number of
-            the epoch. Rows of other queries go to `rows` in the checkpoint.
+        sinks: by query, `file:FOLDER`, `kafka://HOST:PORT/TOPIC`, `millrace://HOST:PORT/STREAM`, or a function of a
+            DataFrame and the number of the epoch. Rows of other queries go to `rows` in the checkpoint.
         buckets: how many parts the keys are divided into. It cannot change later.
         tasks: how many tasks an epoch has; by default one per core. It may change from start to start.
         functions: modules of functions for SQL.
@@ -109,12 +109,12 @@ class Runner:
         """Start the query, which releases the lock when it ends."""
         from millrace.spark.livequery import LiveQuery
 
-        def begin() -> StreamingQuery:
+        def launch() -> StreamingQuery:
             self._failures.clear()
             query: StreamingQuery = self._writer(self._epochs(), changing=True).trigger(processingTime=trigger).start()
             return query
 
-        return LiveQuery(begin, self._failures, lock)
+        return LiveQuery(launch, self._failures, lock)
 
     def run_to_end(self) -> None:
         epochs = self._epochs()

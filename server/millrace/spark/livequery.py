@@ -14,15 +14,15 @@ from millrace.spark.lock import Lock
 
 
 class LiveQuery(StreamingQuery):
-    """Spark's query of a job. When the job changes, another one takes its place while somebody waits for its end.
+    """Spark's query of a job. When the job changes, another one replaces it: in `awaitTermination`.
 
-    begin     starts Spark's query
+    launch    starts Spark's query
     failures  errors of epochs, as they were before Spark wrapped them; each is reported once
     """
 
-    def __init__(self, begin: Callable[[], StreamingQuery], failures: list[Refuse], lock: Lock | None) -> None:
-        super().__init__(begin()._jsq)
-        self._begin, self._failures, self._lock = begin, failures, lock
+    def __init__(self, launch: Callable[[], StreamingQuery], failures: list[Refuse], lock: Lock | None) -> None:
+        super().__init__(launch()._jsq)
+        self._launch, self._failures, self._lock = launch, failures, lock
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802 - Spark's name
         """Wait for the end of the query, as Spark's does; Refuse says why it failed."""
@@ -32,7 +32,7 @@ class LiveQuery(StreamingQuery):
             try:
                 return self._wait(left)
             except Outdated:
-                self._jsq = self._begin()._jsq
+                self._jsq = self._launch()._jsq
 
     def _wait(self, timeout: int | None) -> bool | None:
         try:

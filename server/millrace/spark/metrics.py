@@ -1,4 +1,4 @@
-"""`/metrics` of a live job's driver, for Prometheus. Names and units are those of the server where it has them."""
+"""`/metrics` of a live job's driver, for Prometheus. Names and units are the server's where it has them."""
 
 from __future__ import annotations
 

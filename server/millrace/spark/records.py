@@ -1,4 +1,4 @@
-"""The records of a checkpoint: what an epoch is to do, and what it has done.
+"""The records of a checkpoint: the work of an epoch, and its outcome.
 
 Rule: an epoch record is written before the epoch's tasks start and a commit after they end; neither ever changes. A
 re-run uses the record of the first run, so that it makes the same states.

@@ -16,6 +16,7 @@ from millrace.offline.script import Script, plan_script
 from millrace.protocol import Refuse
 from millrace.spark.checkpoint import ROWS, Checkpoint
 from millrace.spark.epochs import Plan, check_log
+from millrace.spark.inputs.reader import as_read, punctuated
 from millrace.spark.lock import Lock
 from millrace.spark.sinks import FileSink, FunctionSink, Sink, parse_sink
 from millrace.sql import Catalog
@@ -37,7 +38,7 @@ BUCKETS: Final = 64
 class LiveRequest:
     """A request for a live job.
 
-    plan     as the job began
+    plan     as the job started
     readers  by stream
     sinks    by query
     spare    of queries that are created while it runs
@@ -83,9 +84,9 @@ def request_of(
     catalog = Catalog(script.streams, script.queries)
     groups_of(catalog, buckets, names)  # a query that cannot run is refused before its inputs
     readers = _readers(catalog, names, inputs)
-    groups = tuple(groups_of(_as_read(catalog, readers), buckets, names))
-    punctuated = tuple(name for name, reader in readers.items() if reader.punctuated)
-    plan = Plan(sql, groups, tuple(functions), buckets, punctuated)
+    streams = punctuated(readers)
+    catalog = as_read(catalog, streams)
+    plan = Plan(sql, catalog, tuple(groups_of(catalog, buckets, names)), tuple(functions), buckets, streams)
     folder = place.path / ROWS if out is None else Path(out)
     spare = FileSink(folder)
     destinations = {query: chosen.get(query) or spare for query in plan.queries}
@@ -169,9 +170,3 @@ def _check_apart(readers: Mapping[str, Reader], written: Sequence[Path]) -> None
                     "folders",
                     code="bad_path",
                 )
-
-
-def _as_read(catalog: Catalog, readers: Mapping[str, Reader]) -> Catalog:
-    from millrace.spark.inputs.source import as_read
-
-    return as_read(catalog, readers)

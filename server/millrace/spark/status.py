@@ -99,7 +99,7 @@ def _reached(part: PartProgress) -> int:
 
 
 def parts_behind(commit: CommitRecord) -> list[dict[str, Any]]:
-    """The parts that are behind another part of their stream."""
+    """The parts that lag another part of their stream."""
     return [part for part in _parts(commit) if is_behind(part)]
 
 
@@ -124,7 +124,7 @@ def _shown(commit: CommitRecord | None) -> dict[str, Any]:
 
 
 def verify(path: str) -> tuple[dict[str, Any], list[str]]:
-    """The records and files that were checked, and what is wrong with them."""
+    """The records and files that were checked, and their faults."""
     checkpoint, _ = existing(path)
     for attempt in range(ATTEMPTS):
         last = checkpoint.last()
@@ -168,7 +168,7 @@ class _Check:
             if before.totals.plus(commit.counts) != commit.totals:
                 self.problems.append(f"commit {commit.epoch}: its totals are not those before it and its counts")
             if before.at_us > commit.at_us:
-                self.problems.append(f"commit {commit.epoch}: its time is before that of commit {before.epoch}")
+                self.problems.append(f"commit {commit.epoch}: its time is before the time of commit {before.epoch}")
         if self._checkpoint.epoch(commit.epoch) is None:
             self.problems.append(f"commit {commit.epoch}: its epoch record is missing")
         rows: dict[str, int] = {}

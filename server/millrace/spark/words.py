@@ -1,4 +1,4 @@
-"""A live job in lines for people: what it will do, and what each epoch came to."""
+"""A live job in lines for people: its plan, and the outcome of each epoch."""
 
 from __future__ import annotations
 

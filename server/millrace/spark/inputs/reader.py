@@ -10,8 +10,8 @@ Rule: `look` alone sees what is new outside. `latest` and `pieces` are functions
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ from millrace.engine.plan import StreamDefinition
 from millrace.formats.arrow import to_arrow
 from millrace.history.files import IMPLICIT_TIME
 from millrace.protocol import Refuse
+from millrace.sql import Catalog
 from millrace.values.batch import Batch, constant_int64
 
 # Rows of a stream that an epoch reads at the most, if the input does not say: about a second of work on a few cores.
@@ -208,6 +209,23 @@ def shared(counts: Mapping[str, int], most: int | None) -> dict[str, int]:
     for part in sorted(counts, key=lambda one: (taken[one] - counts[one], one))[:rest]:
         taken[part] += 1
     return taken
+
+
+def as_read(catalog: Catalog, punctuated: Collection[str]) -> Catalog:
+    """The catalog with streams as their inputs deliver them: rows of punctuated ones move no mark.
+
+    Groups are made of this catalog.
+    """
+    streams = {
+        name: replace(stream, progress="punctuation") if name in punctuated and stream.time is not None else stream
+        for name, stream in catalog.streams.items()
+    }
+    return replace(catalog, streams=streams)
+
+
+def punctuated(readers: Mapping[str, Reader]) -> tuple[str, ...]:
+    """The streams whose inputs say how far they have come."""
+    return tuple(name for name, reader in readers.items() if reader.punctuated)
 
 
 def table_of(batch: Batch, stream: StreamDefinition, at_us: int) -> Any:

@@ -11,7 +11,7 @@ import pickle
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,10 +23,8 @@ from millrace.backfill.bucket import Group
 from millrace.backfill.layout import SEQUENCE, TIME, Lane, slot_type
 from millrace.backfill.parts import LIVE_DDL, PartPacker
 from millrace.backfill.reading import lane_tables
-from millrace.engine.plan import StreamDefinition
 from millrace.protocol import Refuse
 from millrace.spark.inputs.reader import Offset, Piece, Portion, Reader
-from millrace.sql import Catalog
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -176,24 +174,9 @@ def _unpickled(text: str) -> StreamInput:
 # -- a job's input -----------------------------------------------------------------------------------------------------
 
 
-def as_read(catalog: Catalog, readers: Mapping[str, Reader]) -> Catalog:
-    """The catalog with streams as their inputs feed them: of one that promises how far it has come, rows move no mark.
-
-    Groups are made of this catalog.
-    """
-    streams = {
-        name: _as_read(stream, readers[name]) if name in readers else stream for name, stream in catalog.streams.items()
-    }
-    return replace(catalog, streams=streams)
-
-
-def _as_read(stream: StreamDefinition, reader: Reader) -> StreamDefinition:
-    return replace(stream, progress="punctuation") if reader.punctuated and stream.time is not None else stream
-
-
 def live_frame(spark: SparkSession, groups: Sequence[Group], readers: Mapping[str, Reader]) -> DataFrame:
     """The parcels of all streams of all groups, as a streaming DataFrame with the columns of `LIVE`."""
-    # Spark's log knows sources by their order: it is that of the inputs, whatever their readers are by now.
+    # Spark's log knows sources by their order: the order of the inputs, also after a change.
     targets: dict[str, list[tuple[int, Group, int]]] = {name: [] for name in readers}
     for number, group in enumerate(groups):
         if not group.buckets:
