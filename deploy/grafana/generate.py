@@ -409,7 +409,7 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         Panel(
             "An epoch",
             "s",
-            "Duration of the newest epoch by phase. Phases inside tasks are those of the slowest task.",
+            "Duration of the newest epoch by phase. Phases inside tasks are times of the slowest task.",
             ((f"millrace_spark_epoch_seconds{{{SPARK}}}", "{{instance}} {{phase}}"),),
         ),
         Panel(
@@ -439,7 +439,7 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         Panel(
             "Parts behind",
             "none",
-            "Parts of a stream that are behind another part of it. `millrace spark status` names them.",
+            "Parts of a stream that lag another part by more than a second. `millrace spark status` names them.",
             ((f"millrace_spark_parts_behind{{{SPARK}}}", "{{instance}}"),),
         ),
     ),

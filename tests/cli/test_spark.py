@@ -1,4 +1,4 @@
-"""The output of `millrace spark` without Spark: what it refuses before anything starts, and what checkpoints say."""
+"""The output of `millrace spark` without Spark: refusals before anything starts, and the answers from checkpoints."""
 
 from __future__ import annotations
 

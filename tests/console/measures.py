@@ -1,4 +1,4 @@
-"""Measures the console: how smooth a browser stays, and what open consoles cost the server.
+"""Measures the console: how smooth a browser stays, and the cost of open consoles for the server.
 
     python -m tests.console.measures [--seconds 20]       (`make measure-console`)
 

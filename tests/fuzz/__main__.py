@@ -132,8 +132,8 @@ class Guided(SourceFileLoader):
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--child"]:
-        # Linux passes the most memory that a process ever had on to what it starts: to the fuzzer, that of all tests
-        # so far. A fork begins anew.
+        # A new program inherits the peak of its parent's memory, which the fuzzer counts: the peak of all tests.
+        # A fork starts from zero.
         if forked := os.fork():
             sys.exit(os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1]))
         child(sys.argv[2], sys.argv[3:])

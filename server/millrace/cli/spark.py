@@ -142,7 +142,7 @@ def _show_epoch(commit: CommitRecord) -> None:
 
 
 def status(folder: Folder, as_json: AsJson = False) -> None:
-    """Show how far a job is: its last commits, marks, totals, skew, and the parts that are behind."""
+    """Show how far a job is: its last commits, marks, totals, skew, and the parts that lag."""
     from millrace.spark.status import is_behind
     from millrace.spark.status import status as look
 
@@ -260,7 +260,7 @@ def reading_text(statement: str) -> str:
 
 
 def why(folder: Folder, query: Query) -> None:
-    """Say why a query emits no rows: which bucket waits, for what time, and which part holds its stream."""
+    """Say why a query emits no rows: which bucket waits, until which time, and which part holds its stream."""
     from millrace.spark.asking import why as reason
 
     show.out(reason(folder, query))

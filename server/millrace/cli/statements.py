@@ -52,7 +52,7 @@ def apply(link: Link, text: str, lists: Lists, *, dry_run: bool, prune: bool = F
 
 
 def preview(link: Link, text: str) -> None:
-    """Print the rows that the last query would emit of the newest tuples, and what they are made of."""
+    """Print the rows that the last query would emit of the newest tuples, and how many tuples that are."""
     answer = link.post("sql/preview", PreviewRequest(sql=text, wait=2.0))
     if link.as_json:
         show.as_json(answer)

@@ -68,7 +68,7 @@ def _sync(path: Path, flags: int = 0) -> None:
 
 
 def write_absent(path: Path, data: bytes) -> bool:
-    """Write a small file as a whole unless it exists, whoever else writes it at the same time; whether this one did."""
+    """Write a small file as a whole unless it exists; whether this call did. Of several writers only one does."""
     aside = path.with_name(f"{ASIDE}{path.name}.{uuid.uuid4().hex}")
     try:
         with open(aside, "wb") as file:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 MOST_TUPLES: Final = 10_000
 # Seconds of the processor that a preview takes at the most.
 MOST_SECONDS: Final = 0.5
-# Bytes of state and of queued tuples at which it stops, and those of tuples that a stream keeps for it.
+# Bytes of state and of queued tuples at which it stops, and of tuples that a stream keeps for it.
 MOST_BYTES: Final = 64 * 2**20
 STREAM_BYTES: Final = 4 * 2**20
 # Streams whose tuples are kept at the same time.
@@ -220,7 +220,7 @@ class _Run:
                 case QueryFailed(query, reason):
                     self.cut = f"{query} failed: {reason}"
                 case _:
-                    pass  # nobody answers requests, and nothing is written
+                    pass  # requests get no answer, and nothing is written
         if self.cut is None and time.thread_time() > self._ends:
             self.cut = f"it took more than {MOST_SECONDS:g} seconds of work"
         elif self.cut is None and self.engine.gauge.bytes + state_bytes(self.engine) > MOST_BYTES:

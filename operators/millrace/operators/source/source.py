@@ -280,8 +280,8 @@ class Source(Operator):
 
     def _marks_met(self, feed: Feed, batch: Batch, before: Int64s | None) -> tuple[Int64s, Int64s, Int64s | int]:
         """The mark of the stream and of its group as each tuple met it: the tuples before it in the batch have moved it
-        too, or those `before` it that are elsewhere. Then the stream's mark alone, and what the feed itself had
-        promised."""
+        too, or those `before` it that are elsewhere. Then the stream's mark alone, and the feed's own
+        promise."""
         ts = batch.ts
         others = self.feeds.min_excluding(feed)
         own = np.full(len(ts), feed.mark, np.int64)
